@@ -212,8 +212,21 @@ class Chatty(Plain):
     def answer(self, hook: str, request: Json) -> Json:
         if hook != "BeforeClusterUpgrade":
             return super().answer(hook, request)
-        said = self.response(hook, retryAfterSeconds=0, message=f"try {next(self.count)}")
+        number = next(self.count)
+        if number > 1:
+            return super().answer(hook, request)
+        said = self.response(hook, retryAfterSeconds=0, message=f"try {number}")
         return {**said, "status": "Failure"}
+
+
+class AlwaysFails(Plain):
+    """Its gate lacks a setting, and reports that as it should."""
+
+    def answer(self, hook: str, request: Json) -> Json:
+        answer = super().answer(hook, request)
+        if hook == "BeforeClusterUpgrade":
+            answer |= {"status": "Failure", "message": "settings: url is required"}
+        return answer
 
 
 class Unstable(Plain):
@@ -356,6 +369,11 @@ BROKEN: dict[str, tuple[type[Plain], str, str]] = {
         "does not end with v1.34.4",
     ),
     "patches by chance": (Changing, "determinism", "another response the second time"),
+    "a handler that never succeeds": (
+        AlwaysFails,
+        "success",
+        "gate (BeforeClusterUpgrade): it never succeeded: settings: url is required",
+    ),
     "once and never again": (OnlyOnce, "idempotence", "fails the second time: done already"),
     "messages that change": (Chatty, "messages", "another message the second time"),
     "a mind of yesterday": (RefusesUnknown, "unknown-fields", "unknown-fields): Failure"),

@@ -83,6 +83,20 @@ async def test_a_broken_server_fails_for_its_own_reason(
     assert report.passed is result.rule.advice
 
 
+async def test_rules_without_a_successful_answer_are_untried(context: ssl.SSLContext) -> None:
+    class NothingSucceeds(Plain):
+        def answer(self, hook: str, request: dict[str, Any]) -> dict[str, Any]:
+            return super().answer(hook, request) | {"status": "Failure", "message": "it is broken"}
+
+    async with served(NothingSucceeds(), context) as address:
+        report = await check_extension(address)
+    assert report.failed == ["success"]
+    outcomes = {result.rule.name: result.outcome for result in report.results}
+    judged = {"patches", "variables", "upgrade-plans", "retry-after", "determinism"}
+    assert {outcomes[name] for name in judged} == {"untried"}
+    assert {outcomes[name] for name in ("discovery", "messages")} == {"ok"}
+
+
 async def test_a_certificate_that_nobody_trusts_is_the_only_thing_said(
     context: ssl.SSLContext,
 ) -> None:

@@ -31,6 +31,7 @@ from capelin.controller import (
     rbac,
 )
 from capelin.testing.waiting import until
+from prometheus_client import Counter
 
 
 class Spec(Model):
@@ -663,6 +664,24 @@ async def test_what_a_reconciler_needs_lasts_as_long_as_it_works(
     async with running(Living(step)):
         await until(lambda: len(steps) == 2)
     assert steps == ["begin", "a", "end"]
+
+
+async def test_a_reconciler_adds_metrics_to_those_of_its_manager(
+    client: Client, namespace: str, running: Any
+) -> None:
+    class Counting(Seen):
+        @asynccontextmanager
+        async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
+            self.fed = Counter("shoals_fed", "Shoals that were fed", registry=ctx.metrics)
+            yield
+
+    async def feed(_shoal: Shoal, _ctx: Context) -> None:
+        counting.fed.inc()
+
+    counting = Counting(feed)
+    await make(client, namespace, "a")
+    async with running(counting) as manager:
+        await until(lambda: manager.metrics.registry.get_sample_value("shoals_fed_total") == 1)
 
 
 async def test_a_status_changed_in_place_is_sent(

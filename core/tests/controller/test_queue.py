@@ -51,6 +51,50 @@ def test_a_key_that_changes_while_it_runs_runs_once_more_and_not_at_once() -> No
     assert work.take(6) is None
 
 
+def run_once(work: Queue, now: float) -> bool | None:
+    """Run the next key, which changes itself; whether the queue begins to slow it down."""
+    taken = work.take(now)
+    if taken is None:
+        return None
+    work.add(taken.key, now)
+    work.finish(taken.key, Done(), now)
+    return taken.is_slowed
+
+
+def test_a_key_that_always_changes_is_slowed_down_after_a_burst() -> None:
+    work = queue(Timing(burst=5, pace=2.0))
+    work.add(A, 0)
+    assert [run_once(work, 0) for _ in range(6)] == [False] * 5 + [None]
+    runs = [now for now in range(21) if run_once(work, now) is not None]
+    assert runs == list(range(2, 21, 2))
+
+
+def test_a_key_that_is_slowed_down_is_reported_once_until_it_is_calm() -> None:
+    work = queue(Timing(burst=2, pace=1.0))
+    work.add(A, 0)
+    reported = [run_once(work, now / 2) for now in range(20)]
+    assert reported.count(True) == 1
+    assert run_once(work, 1000) is False
+
+
+def test_a_key_that_is_slowed_down_does_not_hold_up_others() -> None:
+    work = queue(Timing(burst=1, pace=10.0))
+    work.add(A, 0)
+    while run_once(work, 0) is not None:
+        pass
+    work.add(B, 0)
+    assert taken_keys(work, 0) == [B]
+
+
+def test_a_key_that_is_gone_is_not_slowed_down_when_it_returns() -> None:
+    work = queue(Timing(burst=1, pace=10.0))
+    work.add(A, 0)
+    work.take(0)
+    work.finish(A, Gone(), 0)
+    work.add(A, 0)
+    assert taken_keys(work, 0) == [A]
+
+
 def test_a_key_that_changes_while_it_runs_goes_behind_those_that_wait() -> None:
     work = queue()
     work.add(A, 0)

@@ -7,7 +7,7 @@ import pytest
 from capelin.api import Condition
 from capelin.contract import AVAILABLE
 from capelin.provider import Change
-from capelin.provider.changes import changes
+from capelin.provider.changes import changes, transitions
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -73,3 +73,26 @@ def test_what_people_look_for_becomes_an_event(
 ) -> None:
     known = {} if before is None else {before.type: before}
     assert changes(known, [after], AVAILABLE) == expected
+
+
+def test_transitions_are_new_conditions_and_changes_of_status_or_reason() -> None:
+    before = {
+        one.type: one
+        for one in (
+            condition("Ready", "False", "NoPower", "box 1"),
+            condition("DiskReady", "True"),
+            condition("Paused", "True"),
+        )
+    }
+    after = [
+        condition("Ready", "False", "NoPower", "box 2"),
+        condition("DiskReady", "False", "Full", "no space\n is left"),
+        condition("Paused", "False", "NotPaused"),
+        condition("Fast", "True"),
+        condition("Deleting", "False", "NotDeleting"),
+    ]
+    assert transitions(before, after) == [
+        "DiskReady is False (Full): no space is left",
+        "Paused is False (NotPaused)",
+        "Fast is True (Fast)",
+    ]

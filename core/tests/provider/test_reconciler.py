@@ -27,11 +27,13 @@ from capelin.provider import (
     InfraMachineReconciler,
     InfraMachineSpec,
     InfraMachineStatus,
+    Initialization,
     MachineAddress,
     Provider,
     ProviderReconciler,
 )
 from capelin.provider.blocked import describe
+from capelin.provider.context import ContractBroken
 from capelin.provider.reconciler import Delete, Paused, Proceed, Released, gate
 
 GROUP = "infrastructure.cluster.x-k8s.io"
@@ -251,7 +253,7 @@ def test_a_wrong_kind_is_refused_when_the_class_is_made() -> None:
         class NotAKind(InfraMachineReconciler[int]):  # pyright: ignore[reportInvalidTypeArguments, reportUnusedClass]
             pass
 
-    with pytest.raises(TypeError, match="status of Wrong has to inherit from InfraMachineStatus"):
+    with pytest.raises(TypeError, match="spec of Wrong has to inherit from InfraMachineSpec"):
 
         class NoContract(InfraMachineReconciler[Wrong]):  # pyright: ignore[reportUnusedClass]
             pass
@@ -265,6 +267,65 @@ def test_a_wrong_kind_is_refused_when_the_class_is_made() -> None:
 
         class Held(Boxes):  # pyright: ignore[reportUnusedClass]
             watches = (For(Box, status_only=True),)
+
+
+@kind(group=GROUP, version="v1alpha1", definition=INFRA_MACHINE)
+class HalfMachine(Object[InfraMachineSpec, Plain]):
+    """A machine whose status is not one."""
+
+
+@kind(group=GROUP, version="v1alpha1")
+class NoVersion(Object[InfraMachineSpec, BoxStatus]):
+    """A machine without a contract version."""
+
+
+def test_a_machine_needs_its_status_and_a_contract_version() -> None:
+    with pytest.raises(TypeError, match="status of HalfMachine has to inherit"):
+
+        class Half(InfraMachineReconciler[HalfMachine]):  # pyright: ignore[reportUnusedClass]
+            pass
+
+    with pytest.raises(TypeError, match="NoVersion names no contract version; add one"):
+
+        class Unversioned(InfraMachineReconciler[NoVersion]):  # pyright: ignore[reportUnusedClass]
+            pass
+
+
+def provider_of(name: str = "boxes", version: str = "v0.1.0", **more: Any) -> Provider:
+    return Provider.of(
+        name,
+        "InfrastructureProvider",
+        version=version,
+        module="boxes",
+        reconcilers=[Shelves, Boxes],
+        **more,
+    )
+
+
+@pytest.mark.parametrize("name", ["My Cloud!", "", "Boxes", "-a", "a-", "a" * 41])
+def test_invalid_names_of_providers_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="name of a provider consists of lowercase"):
+        provider_of(name)
+
+
+@pytest.mark.parametrize("version", ["0.1", "v0.1", "v0.1.0 ", "0.1.0"])
+def test_invalid_versions_of_providers_are_refused(version: str) -> None:
+    with pytest.raises(ValueError, match=r"version of a provider looks like v0\.1\.0"):
+        provider_of(version=version)
+
+
+@pytest.mark.parametrize("version", ["v0.1.0", "v1.2.3-rc.1", "v0.2.0.dev3", "v1.0.0+build"])
+def test_versions_of_releases_and_packages_are_accepted(version: str) -> None:
+    assert provider_of(version=version).version == version
+
+
+def test_a_second_class_for_the_kind_of_a_reconciler_is_refused() -> None:
+    @kind(group=GROUP, version="v1beta1", name="Box", definition=INFRA_MACHINE)
+    class LaterBox(Object[InfraMachineSpec, BoxStatus]):
+        """The same kind in another version."""
+
+    with pytest.raises(ValueError, match=r"a Box that is not the one of Boxes \(v1alpha1\)"):
+        provider_of(kinds=[LaterBox])
 
 
 # The order
@@ -375,7 +436,76 @@ async def test_a_provider_id_never_changes(world: World) -> None:
     await world.reconcile(provisioned("box:///1"))
     with pytest.raises(Exception, match="keeps its provider ID"):
         await world.reconcile(provisioned("box:///2"))
-    assert (await world.box()).spec.provider_id == "box:///1"
+    box = await world.box()
+    assert box.spec.provider_id == "box:///1"
+    status, reason, message = condition(box, "Ready")
+    assert (status, reason) == ("Unknown", "ReconcileFailed")
+    assert "keeps its provider ID" in message
+    assert world.events.lines == [*MADE, f"Warning ReconcileFailed: {message}"]
+
+
+async def test_a_provisioned_machine_without_a_provider_id_is_refused(world: World) -> None:
+    await world.ready_box()
+
+    def act(_ctx: InfraMachineContext, box: Box) -> Result:
+        box.status = BoxStatus(initialization=Initialization(provisioned=True))
+        return Done()
+
+    with pytest.raises(ContractBroken, match="needs a provider ID"):
+        await world.reconcile(Boxes(act))
+    box = await world.box()
+    assert condition(box, "Ready")[:2] == ("False", "ReconcileFailed")
+    assert box.status is not None
+    assert not box.status.initialization.provisioned
+
+
+async def test_a_milestone_is_not_taken_back(world: World) -> None:
+    await world.ready_box()
+
+    def act(ctx: InfraMachineContext, box: Box) -> Result:
+        if box.spec.provider_id is None:
+            ctx.set_provisioned("box:///1")
+        else:
+            ctx.set_status(BoxStatus())
+        return Done()
+
+    await world.reconcile(Boxes(act))
+    with pytest.raises(ContractBroken, match=r"status\.initialization\.provisioned stays true"):
+        await world.reconcile(Boxes(act))
+    box = await world.box()
+    assert box.status is not None
+    assert box.status.initialization.provisioned
+    assert condition(box, "Ready")[:2] == ("Unknown", "ReconcileFailed")
+
+
+async def test_a_status_that_the_api_server_refuses_becomes_a_condition(world: World) -> None:
+    await world.ready_box()
+
+    def act(ctx: InfraMachineContext, _box: Box) -> Result:
+        ctx.set_provisioned("box:///1")
+        ctx.set_conditions(ConditionSpec("not a type", "True", "Disk"))
+        return Done()
+
+    with pytest.raises(Exception, match="not a type"):
+        await world.reconcile(Boxes(act))
+    box = await world.box()
+    assert condition(box, "Ready")[:2] == ("False", "ReconcileFailed")
+    assert len(world.events.lines) == 1
+
+
+async def test_changed_conditions_are_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.ready_box()
+    caplog.set_level(logging.INFO)
+
+    def act(_ctx: InfraMachineContext, _box: Box) -> Result:
+        raise Blocked("NoPower", "the box has no power")
+
+    for _ in range(3):
+        await world.reconcile(Boxes(act))
+    lines = [record.getMessage() for record in caplog.records if "Ready is" in record.getMessage()]
+    assert lines == ["Ready is False (NoPower): the box has no power"]
 
 
 # The status

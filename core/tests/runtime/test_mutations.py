@@ -470,6 +470,15 @@ async def test_answers_are_written_down_once(released: Path) -> None:
     assert await changed_patches(extension(), released) == []
 
 
+async def test_a_handler_without_a_patch_is_not_recorded(released: Path) -> None:
+    ext = extension()
+    ext.handler(GeneratePatches, name="idle-v1")(Mutations(NoVariables).patches)
+    with pytest.raises(ValueError, match="idle-v1 would patch no template of any example; add"):
+        await record_patches(ext, released)
+    assert not (released / "idle-v1").exists()
+    assert (released / "images-v1" / "one.json").exists()
+
+
 async def test_a_released_handler_does_not_change(released: Path) -> None:
     await record_patches(extension(), released)
     (problem,) = await changed_patches(extension("fetch"), released)

@@ -6,9 +6,19 @@ from pathlib import Path
 import pytest
 from capelin.api.core import ConfigMap
 from capelin.client import Client, Config
-from capelin.controller import Context, Done, For, ListenError, Manager, Reconciler, Result
+from capelin.controller import (
+    After,
+    Context,
+    Done,
+    For,
+    ListenError,
+    Manager,
+    Reconciler,
+    Result,
+)
 from capelin.controller.options import Address
-from capelin.testing.managers import running
+from capelin.testing.fake_client import Clock, FakeClient
+from capelin.testing.managers import Reconciled, reconcile_once, running
 from capelin.testing.waiting import until
 
 SOMEWHERE = Address("127.0.0.1", 0)
@@ -20,6 +30,39 @@ class Stamps(Reconciler[ConfigMap]):
     async def reconcile(self, ctx: Context, found: ConfigMap, /) -> Result:
         await ctx.apply_metadata(found, labels={"stamped": "yes"})
         return Done()
+
+
+class Plain(Reconciler[ConfigMap]):
+    """Waits for a word, in a thread."""
+
+    watches = (For(ConfigMap),)
+
+    def reconcile(self, ctx: Context, found: ConfigMap, /) -> Result:
+        if "word" not in found.data:
+            ctx.event(found, "Warning", "NoWord", "it has no word")
+            return After(5)
+        raise KeyError(found.data["word"])
+
+
+async def test_one_reconcile_needs_no_server() -> None:
+    client = FakeClient(clock=Clock())
+    await client.create(ConfigMap.of("a", "default"))
+    reconciled = await reconcile_once(Stamps(), client, "a", "default")
+    assert reconciled == Reconciled(Done(), [])
+    assert (await client.get(ConfigMap, "a", "default")).metadata.labels == {"stamped": "yes"}
+
+
+async def test_one_reconcile_in_a_thread_has_its_events_and_its_failure() -> None:
+    client = FakeClient(clock=Clock())
+    await client.create(ConfigMap.of("a", "default"))
+    reconciled = await reconcile_once(Plain(), client, "a", "default")
+    assert reconciled.result == After(5)
+    assert [(event.reason, event.note) for event in reconciled.events] == [
+        ("NoWord", "it has no word")
+    ]
+    await client.patch(ConfigMap, "a", "default", {"data": {"word": "fish"}})
+    with pytest.raises(KeyError, match="fish"):
+        await reconcile_once(Plain(), client, "a", "default")
 
 
 @pytest.fixture

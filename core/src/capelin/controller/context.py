@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
+from prometheus_client import CollectorRegistry
+
 from capelin.api import BaseObject, Model, Object, ObjectMeta, OwnerReference, Unstructured
 from capelin.client import Client, Conflict, Invalid, NotFound, UnreadableObject
 from capelin.controller.events import EventType, Recorder, event_record, unreadable_record
@@ -27,6 +29,8 @@ class Context:
     client: Client
     log: logging.Logger
     recorder: Recorder
+    metrics: CollectorRegistry = field(default_factory=CollectorRegistry, repr=False)
+    """The manager's metrics. Register those of a reconciler in its `lifespan`."""
     _loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
     _read: "_Read | None" = field(default=None, repr=False)
 

@@ -188,7 +188,7 @@ class Manager:
             runners: list[Runner[Any]] = []
             for reconciler in self._reconcilers:
                 logger = logging.getLogger(f"capelin.{reconciler.name}")
-                context = Context(client, logger, recorder)
+                context = Context(client, logger, recorder, self.metrics.registry)
                 await stack.enter_async_context(reconciler.lifespan(context))
                 runners.append(self._runner(reconciler, context))
             await self._run(client, recorder, runners)

@@ -74,6 +74,8 @@ class Taken(NamedTuple):
 
     key: ObjectKey
     waited: float
+    is_slowed: bool = False
+    """Whether the queue has just begun to slow this key down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ class Timing:
     first_retry: float = 0.005
     longest_retry: float = 300.0
     resync: float = 36_000.0
+    burst: int = 50
+    """How many runs of a key may follow each other without a pause."""
+    pace: float = 0.2
+    """The time between runs of a key after that: it may be changing the object that wakes it."""
 
     def retry(self, failures: int, random: Random) -> float:
         """The wait after so many failures in a row: doubling, with a fifth of jitter."""
@@ -157,6 +163,10 @@ class Queue:
         # May hold entries that `_due` no longer agrees with: those are passed over.
         self._heap: list[tuple[float, ObjectKey]] = []
         self._failures: dict[ObjectKey, int] = {}
+        # When runs of a key would end that follow each other at the slow pace.
+        self._paced_until: dict[ObjectKey, float] = {}
+        # Keys that are slowed down, and whether `take` has reported that.
+        self._slowed: dict[ObjectKey, bool] = {}
 
     def add(self, key: ObjectKey, now: float) -> None:
         """Something changed: reconcile this key as soon as its turn comes."""
@@ -164,9 +174,8 @@ class Queue:
             if key not in self._changed_while_running:
                 self._changed_while_running.add(key)
                 self.adds += 1
-        elif not self._is_ready(key):
-            self._due.pop(key, None)
-            self._set_ready(key, now)
+        elif not self._is_ready(key) and self._due.get(key) != self._earliest(key):
+            self._wake(key, now)
             self.adds += 1
 
     def set_group(self, key: ObjectKey, name: Hashable) -> None:
@@ -206,7 +215,7 @@ class Queue:
         group.running += 1
         self._offer(group)
         self._running[key] = _Run(now, group)
-        return Taken(key, now - turn.since)
+        return Taken(key, now - turn.since, self._note_run(key, now))
 
     def finish(self, key: ObjectKey, outcome: Outcome, now: float) -> None:
         """Note how a running key ended, and with that when its next turn is."""
@@ -225,11 +234,12 @@ class Queue:
             self._failures.pop(key, None)
         if key in self._changed_while_running:
             self._changed_while_running.remove(key)
-            self._set_ready(key, now)
+            self._wake(key, now)
         elif (delay := self._delay(key, outcome)) is not None:
-            self._schedule(key, now + delay)
+            self._schedule(key, max(now + delay, self._earliest(key)))
         else:
-            self._groups.pop(key, None)
+            for known in (self._groups, self._paced_until, self._slowed):
+                known.pop(key, None)
 
     def next_due(self) -> float | None:
         """When `take` will next have something that it does not have now."""
@@ -251,6 +261,32 @@ class Queue:
 
     def running_for(self, now: float) -> list[float]:
         return [now - run.since for run in self._running.values()]
+
+    def _earliest(self, key: ObjectKey) -> float:
+        """When a key may run again: at once, but for one that has run too often."""
+        ahead = (self._timing.burst - 1) * self._timing.pace
+        return self._paced_until.get(key, -inf) - ahead
+
+    def _note_run(self, key: ObjectKey, now: float) -> bool:
+        """Count a run; whether it is the first one of a key that is slowed down."""
+        until = self._paced_until.get(key, -inf)
+        if until <= now:
+            self._slowed.pop(key, None)
+        self._paced_until[key] = max(until, now) + self._timing.pace
+        is_first = self._slowed.get(key) is False
+        if is_first:
+            self._slowed[key] = True
+        return is_first
+
+    def _wake(self, key: ObjectKey, now: float) -> None:
+        """Let a key that changed run now, or at the slow pace if it has run too often."""
+        earliest = self._earliest(key)
+        if earliest <= now:
+            self._due.pop(key, None)
+            self._set_ready(key, now)
+        else:
+            self._slowed.setdefault(key, False)
+            self._schedule(key, earliest)
 
     def _is_full_of_slow(self, now: float) -> bool:
         """Whether slow groups have all the workers that they may have."""

@@ -34,6 +34,9 @@ ObjectT = TypeVar("ObjectT", bound=BaseObject)
 _CANCELLING = 3.0
 # Such an event may concern any key.
 _NOT_MAPPED = "An event of %s cannot be mapped; every known key is reconciled"
+_SLOWED = (
+    "%s %s changed too often and is reconciled less often: does its reconcile change what wakes it?"
+)
 
 
 class Runner(Generic[ObjectT]):
@@ -148,6 +151,8 @@ class Runner(Generic[ObjectT]):
             if taken is None:
                 break
             self._metrics.taken(self.reconciler.name, taken.waited)
+            if taken.is_slowed:
+                log.warning(_SLOWED, self.reconciler.name, taken.key)
             task = asyncio.create_task(self._run(taken.key), name=f"reconcile of {taken.key}")
             self._tasks.add(task)
             task.add_done_callback(self._ended)

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from capelin.api import Condition
-from capelin.contract import DELETING, REMEDIATING, ROLLING_OUT, SCALING_DOWN, SCALING_UP
+from capelin.contract import (
+    DELETING,
+    PAUSED,
+    REMEDIATING,
+    ROLLING_OUT,
+    SCALING_DOWN,
+    SCALING_UP,
+)
 
 _FINISHED: Final = {
     ROLLING_OUT: "RolledOut",
@@ -49,3 +56,18 @@ def changes(
         elif condition.type in _FINISHED and was and not now and _FINISHED[condition.type]:
             found.append(Change("Normal", _FINISHED[condition.type], "it is done"))
     return found
+
+
+def transitions(before: Mapping[str, Condition], after: Iterable[Condition]) -> list[str]:
+    """A phrase for each condition whose status or reason changed, for the log."""
+    quiet = {*_FINISHED, PAUSED}
+    return [
+        f"{condition.type} is {condition.status} ({condition.reason})"
+        + (f": {message}" if (message := " ".join(condition.message.split())) else "")
+        for condition in after
+        if (
+            not (condition.type in quiet and condition.status == "False")
+            if (earlier := before.get(condition.type)) is None
+            else (earlier.status, earlier.reason) != (condition.status, condition.reason)
+        )
+    ]

@@ -27,7 +27,13 @@ from capelin.contract import (
 )
 from capelin.controller import Context
 from capelin.provider.blocked import Blocked
-from capelin.provider.fields import Endpoint, FailureDomain, Initialization, MachineAddress
+from capelin.provider.fields import (
+    Endpoint,
+    FailureDomain,
+    InfraMachineSpec,
+    Initialization,
+    MachineAddress,
+)
 
 INVALID_RESPONSE = "InvalidResponse"
 """The API server of a workload cluster sends too much, or nothing that can be read."""
@@ -38,6 +44,10 @@ WORKLOAD_UNREACHABLE = "WorkloadClusterUnreachable"
 
 _RETRY = 1.0
 """Seconds after which to try a workload cluster again that has just failed to answer."""
+
+
+class ContractBroken(Exception):  # noqa: N818 - names the state, as Blocked does
+    """A reconcile would write a status that Cluster API's contracts forbid."""
 
 
 class StatusDraft:
@@ -83,6 +93,13 @@ class StatusDraft:
         """Add conditions, or replace those of the same types."""
         self._specs.update((spec.type, spec) for spec in specs)
 
+    def drop_changes(self) -> None:
+        """Return to the status that was read, when the new one cannot be written."""
+        status = self._live.get("status")
+        self._obj.status = self._status_type.read(status) if status else self._status_type()
+        self._status, self._fields = None, {}
+        self._specs, self._spec_fields = {}, {}
+
     def says(self, type_: str) -> bool:
         """Whether this reconcile has set a condition of that type."""
         return type_ in self._specs or (
@@ -105,7 +122,12 @@ class StatusDraft:
         return status.model_copy(update={"conditions": conditions})
 
     async def send(self, client: Client, now: datetime) -> bool:
-        """Write the provider's fields of the spec, then the status; says if anything was sent."""
+        """Write the provider's fields of the spec, then the status; says if anything was sent.
+
+        Raises:
+            ContractBroken: the status takes a milestone back, or lacks what a milestone needs.
+        """
+        self._check_milestones()
         obj, resource = self._obj, self._obj.resource
         for path, value in self._spec_fields.items():
             written = await client.apply_fields(obj, {path: value})
@@ -126,6 +148,23 @@ class StatusDraft:
         obj.metadata = ObjectMeta.read(live["metadata"])
         obj.status = status
         return True
+
+    def _check_milestones(self) -> None:
+        reached = self._live.get("status", {}).get("initialization", {})
+        initialization: Model | None = getattr(self.status, "initialization", None)
+        milestones = {} if initialization is None else initialization.dump()
+        for milestone in (name for name, was in reached.items() if was):
+            if not milestones.get(milestone):
+                field = f"status.initialization.{milestone}"
+                raise ContractBroken(f"{field} stays true once it is; use a condition instead")
+        spec = self._obj.spec
+        if (
+            milestones.get("provisioned")
+            and isinstance(spec, InfraMachineSpec)
+            and not self._spec_fields.get("spec.providerID", spec.provider_id)
+        ):
+            message = "a provisioned machine needs a provider ID; pass one to ctx.set_provisioned"
+            raise ContractBroken(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,14 @@ from capelin.provider.context import (
     InfraMachinePoolContext,
     ProviderContext,
 )
-from capelin.provider.fields import InfraClusterStatus, InfraMachinePoolStatus, InfraMachineStatus
+from capelin.provider.fields import (
+    InfraClusterSpec,
+    InfraClusterStatus,
+    InfraMachinePoolSpec,
+    InfraMachinePoolStatus,
+    InfraMachineSpec,
+    InfraMachineStatus,
+)
 from capelin.provider.reconciler import KindT, ProviderReconciler
 
 # No event of a Cluster leads to its machines: they look themselves.
@@ -46,6 +53,7 @@ class InfraClusterReconciler(_InfraReconciler[KindT], Generic[KindT]):
     """Reconciles what is around the machines of a Cluster, as networks and load balancers."""
 
     context_type: ClassVar[type[ProviderContext[Any]]] = InfraClusterContext
+    spec_base: ClassVar[type[Model]] = InfraClusterSpec
     status_base: ClassVar[type[Model]] = InfraClusterStatus
 
     @abstractmethod
@@ -65,6 +73,7 @@ class InfraMachineReconciler(_InfraReconciler[KindT], Generic[KindT]):
     owner_kind = Machine
     permissions = (Permission("", ("secrets",), ("get",)),)
     context_type: ClassVar[type[ProviderContext[Any]]] = InfraMachineContext
+    spec_base: ClassVar[type[Model]] = InfraMachineSpec
     status_base: ClassVar[type[Model]] = InfraMachineStatus
     paused_retry_seconds: ClassVar[float | None] = _LATER
 
@@ -99,6 +108,7 @@ class InfraMachinePoolReconciler(_InfraReconciler[KindT], Generic[KindT]):
     owner_kind = MachinePool
     permissions = (Permission("", ("secrets",), ("get",)),)
     context_type: ClassVar[type[ProviderContext[Any]]] = InfraMachinePoolContext
+    spec_base: ClassVar[type[Model]] = InfraMachinePoolSpec
     status_base: ClassVar[type[Model]] = InfraMachinePoolStatus
     paused_retry_seconds: ClassVar[float | None] = _LATER
 

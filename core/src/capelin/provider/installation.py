@@ -1,5 +1,6 @@
 """What the Python package of a provider or extension tells the tools that install it."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, overload
@@ -18,6 +19,8 @@ Kinds = Sequence[type[BaseObject]]
 
 ENTRY_POINTS: Final = "capelin.providers"
 """The entry point group whose values are functions `() -> Provider`."""
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+_VERSION: Final = re.compile(r"v\d+\.\d+\.\d+([-+.a-z][-+.0-9A-Za-z]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,12 @@ class Provider:
             programs: What it runs on this machine, by the names of the binaries.
             objects: What else it needs, such as admission policies.
             on_request: Whether environments have it only if they ask for it.
+
+        Raises:
+            ValueError: the name, the version or a kind is invalid.
         """
-        # Whoever only installs providers does not need what their managers are made of.
+        _check_names(name, version)
+        # Tools that only install providers do not import their managers.
         from capelin.controller import rbac  # noqa: PLC0415
         from capelin.provider.reconciler import (  # noqa: PLC0415
             contract_kinds,
@@ -175,6 +182,14 @@ class Provider:
                 "subjects": [account],
             },
         ]
+
+
+def _check_names(name: str, version: str) -> None:
+    if not _NAME.fullmatch(name):
+        rule = "lowercase letters, digits and dashes, at most 40"
+        raise ValueError(f"the name of a provider consists of {rule}, and {name!r} does not")
+    if not _VERSION.fullmatch(version):
+        raise ValueError(f"the version of a provider looks like v0.1.0, and {version!r} does not")
 
 
 class _Lazy(Sequence[Unstructured]):

@@ -28,7 +28,7 @@ from capelin.controller import (
     Watches,
 )
 from capelin.provider.blocked import Blocked, describe, root_cause
-from capelin.provider.changes import Change, changes
+from capelin.provider.changes import Change, changes, transitions
 from capelin.provider.context import ProviderContext, StatusDraft
 from capelin.provider.fields import template_of
 
@@ -36,6 +36,7 @@ KindT = TypeVar("KindT", bound=Object[Any, Any])
 
 RECONCILE_FAILED = "ReconcileFailed"
 WAITING_FOR_OWNER = "WaitingForOwner"
+_NOT_WRITTEN = "The status of %s cannot be written: %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
     """What it may do beyond what watches, and the classes that it inherits from, imply."""
 
     context_type: ClassVar[type[ProviderContext[Any]]] = ProviderContext
+    spec_base: ClassVar[type[Model]] = Model
     status_base: ClassVar[type[Model]] = Model
     ready_condition: ClassVar[str] = READY
     has_template: ClassVar[bool] = False
@@ -185,20 +187,21 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
             draft.set_fields(observed_generation=obj.metadata.generation)
         try:
             result = await self._take(step, ctx, obj, cluster, draft)
+            if step == Delete() and isinstance(result, Done):
+                await ctx.remove_finalizer(obj, cast("str", self.finalizer))
+            else:
+                await self._send(ctx, draft)
         except Conflict:
-            # Somebody else wrote at the same time: the next try reads what they wrote.
+            # Another controller wrote at the same time: the next try reads its object.
             raise
         except Exception as error:
             cause = root_cause(error)
-            self._explain(ctx, obj, draft, cause)
-            await self._send_after_failure(ctx, obj, draft)
+            await self._explain(ctx, obj, draft, cause)
+            _log_transitions(ctx, obj, draft)
             if not isinstance(cause, Blocked):
                 raise
             return Done() if cause.retry_seconds is None else After(cause.retry_seconds)
-        if step == Delete() and isinstance(result, Done):
-            await ctx.remove_finalizer(obj, cast("str", self.finalizer))
-        else:
-            await self._send(ctx, draft)
+        _log_transitions(ctx, obj, draft)
         self._report(ctx, obj, draft, was_made=was_made)
         return result
 
@@ -267,24 +270,36 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         """The condition that sums up an object about which `reconcile_normal` said nothing."""
         return ConditionSpec(self.ready_condition, "True", self.ready_condition)
 
-    def _explain(self, ctx: Context, obj: KindT, draft: StatusDraft, cause: BaseException) -> None:
-        """Make a condition of what stopped the reconcile, and tell people once."""
-        waiting = isinstance(cause, _Waiting)
+    async def _explain(
+        self, ctx: Context, obj: KindT, draft: StatusDraft, cause: BaseException
+    ) -> None:
+        """Write a condition that explains why the reconcile stopped, with one event."""
+        spec = self._explanation(obj, draft, cause)
+        before = draft.before.get(spec.type)
+        is_new = before is None or (before.reason, before.message) != (spec.reason, spec.message)
+        if is_new and not isinstance(cause, _Waiting):
+            ctx.event(obj, "Warning", spec.reason, spec.message)
+        draft.set_conditions(spec)
+        try:
+            await self._send(ctx, draft)
+        except (Conflict, Unreachable) as error:
+            ctx.log.warning(_NOT_WRITTEN, obj, describe(error))
+        except Exception:  # noqa: BLE001 - the cause is the failure to raise
+            draft.drop_changes()
+            draft.set_conditions(self._explanation(obj, draft, cause))
+            await self._send_explanation(ctx, obj, draft)
+
+    def _explanation(self, obj: KindT, draft: StatusDraft, cause: BaseException) -> ConditionSpec:
         if isinstance(cause, Blocked):
             reason, message = cause.reason, str(cause)
         else:
             reason, message = RECONCILE_FAILED, describe(cause)
         if obj.metadata.deletion_timestamp is not None:
-            spec = ConditionSpec(DELETING, "True", reason, message)
-        else:
-            # Without an answer of the workload cluster, the object's state cannot be observed.
-            unknown = isinstance(cause.__cause__, Unreachable) or not isinstance(cause, Blocked)
-            status = self.blocked_status(draft.status, failed=unknown)
-            spec = ConditionSpec(self.ready_condition, status, reason, message)
-        before = draft.before.get(spec.type)
-        if not waiting and (before is None or (before.reason, before.message) != (reason, message)):
-            ctx.event(obj, "Warning", reason, message)
-        draft.set_conditions(spec)
+            return ConditionSpec(DELETING, "True", reason, message)
+        # Without an answer of the workload cluster, the object's state cannot be observed.
+        unknown = isinstance(cause.__cause__, Unreachable) or not isinstance(cause, Blocked)
+        status = self.blocked_status(draft.status, failed=unknown)
+        return ConditionSpec(self.ready_condition, status, reason, message)
 
     def blocked_status(self, status: Any, *, failed: bool) -> Literal["False", "Unknown"]:
         """What the ready condition becomes when the reconcile was blocked, or has failed."""
@@ -301,11 +316,12 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         except NotFound:
             ctx.log.debug("The object is gone, and its status with it")
 
-    async def _send_after_failure(self, ctx: Context, obj: KindT, draft: StatusDraft) -> None:
+    async def _send_explanation(self, ctx: Context, obj: KindT, draft: StatusDraft) -> None:
+        """Write the condition without the rest of a status that the API server refused."""
         try:
             await self._send(ctx, draft)
-        except Exception as error:  # noqa: BLE001 - the failure that led here is the one to raise
-            ctx.log.warning("the status of %s cannot be written: %s", obj, describe(error))
+        except Exception as error:  # noqa: BLE001 - the cause is the failure to raise
+            ctx.log.warning(_NOT_WRITTEN, obj, describe(error))
 
     def _context(
         self, ctx: Context, cluster: Cluster | None, owner: Any, draft: StatusDraft
@@ -373,7 +389,12 @@ def kinds_of(
     kinds = {kind.resource.kind: kind for kind in others}
     for reconciler in reconcilers:
         kind = _kind_of(reconciler)
-        kinds.setdefault(kind.resource.kind, kind)
+        if kinds.setdefault(kind.resource.kind, kind) is not kind:
+            name, version = reconciler.__name__, kind.resource.version
+            raise ValueError(
+                f"kinds has a {kind.resource.kind} that is not the one of {name} ({version}); "
+                f"leave it out: a provider has the kinds of its reconcilers"
+            )
         twin = f"{kind.resource.kind}Template"
         if issubclass(reconciler, ProviderReconciler) and reconciler.has_template:
             kinds[twin] = kinds.get(twin) or template_of(kind)
@@ -449,17 +470,33 @@ def _checked(cls: type[ProviderReconciler[Any]], kind: object) -> type[Any]:
     ):
         raise TypeError(f"{cls.__name__}[{kind}]: name a class with @kind there")
     found = cast("type[Any]", kind)
-    status = _status_type(found)
-    if not issubclass(status, cls.status_base):
+    for field, base in (("spec", cls.spec_base), ("status", cls.status_base)):
+        part = _field_type(found, field)
+        if not issubclass(part, base):
+            raise TypeError(
+                f"{cls.__name__}: the {field} of {found.__name__} has to inherit from "
+                f"{base.__name__} of capelin.provider, and {part.__name__} does not"
+            )
+    if cls.has_template and not found.definition.contracts:
         raise TypeError(
-            f"{cls.__name__}: the status of {found.__name__} has to inherit from "
-            f"{cls.status_base.__name__} of capelin.provider, and {status.__name__} does not"
+            f"{cls.__name__}: {found.__name__} names no contract version; "
+            f"add one, as in @kind(..., definition=definition())"
         )
     return found
 
 
 def _status_type(kind: type[Any]) -> type[Model]:
-    annotation = kind.model_fields["status"].annotation
+    return _field_type(kind, "status")
+
+
+def _field_type(kind: type[Any], field: str) -> type[Model]:
+    annotation = kind.model_fields[field].annotation
     return next(
         argument for argument in (*get_args(annotation), annotation) if argument is not type(None)
     )
+
+
+def _log_transitions(ctx: Context, obj: Object[Any, Any], draft: StatusDraft) -> None:
+    after: list[Condition] = getattr(obj.status, "conditions", [])
+    if phrases := transitions(draft.before, after):
+        ctx.log.info("%s", "; ".join(phrases))

@@ -1,4 +1,7 @@
-"""Runs reconcilers in the test's own event loop, for as long as a block lasts.
+"""Runs reconcilers in the test's own event loop: once for an object, or for a whole block.
+
+reconciled = await reconcile_once(Schools(), FakeClient(School), "a", namespace)
+assert (reconciled.result, reconciled.events) == (Done(), [])
 
 async with running(Schools(), config=Config.from_kubeconfig(kubeconfig), namespace=namespace):
     await client.create(School.of("a", namespace, spec=SchoolSpec(size=3)))
@@ -6,12 +9,70 @@ async with running(Schools(), config=Config.from_kubeconfig(kubeconfig), namespa
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, cast
 
-from capelin.client import Config
-from capelin.controller import Manager, Options, Reconciler
+from capelin.client import Client, Config
+from capelin.controller import (
+    Context,
+    EventRecord,
+    Manager,
+    Options,
+    Reconciler,
+    Recorder,
+    Result,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """The outcome of one reconcile."""
+
+    result: Result
+    events: list[EventRecord]
+    """The events that it recorded. None of them was written."""
+
+
+class _Events(Recorder):
+    """Keeps events in a list."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client, "test", "test", now=lambda: datetime.now(UTC))
+        self.kept: list[EventRecord] = []
+
+    def record(self, record: EventRecord) -> None:
+        self.kept.append(record)
+
+
+async def reconcile_once(
+    reconciler: Reconciler[Any], client: Client, name: str, namespace: str | None = None
+) -> Reconciled:
+    """Read an object and reconcile it once, as a manager would, with a `FakeClient` or a real one.
+
+    Raises:
+        NotFound: there is no such object.
+        Exception: the reconcile failed with it. A manager would log it and try again.
+    """
+    events = _Events(client)
+    shared = Context(client, logging.getLogger(f"capelin.{reconciler.name}"), events)
+    kind: Any = reconciler.main_watch.kind
+    obj: Any = await client.get(kind, name, namespace)
+    reconcile: Callable[..., Any] = reconciler.reconcile
+    async with reconciler.lifespan(shared):
+        context = shared.about(obj)
+        if iscoroutinefunction(reconcile):
+            result = await reconcile(context, obj)
+        else:
+            result = await asyncio.to_thread(reconcile, context, obj)
+            result = await result if isawaitable(result) else result
+    # A plain reconcile records its events through the event loop.
+    await asyncio.sleep(0)
+    return Reconciled(result, events.kept)
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from capelin.pki import new_ca
 from capelin.runtime import Catalog, Deprecation, Hook, Request, Response
 from capelin.runtime.client import (
     ClientCertificate,
@@ -34,7 +35,7 @@ from capelin.runtime.v1alpha1 import (
     ExtensionHandler,
 )
 
-from .hook_server import CA, Server, bound, credentials, listening, server_context
+from .hook_server import CA, NOW, Server, bound, credentials, listening, server_context
 
 HOOK = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 DISCOVERY = Discovery.id.path()
@@ -128,7 +129,7 @@ TROUBLES = [
     (broken_status, "status", "gate responded with status 500: '" + "x" * 512 + "...'"),
     (redirecting, "redirect", "gate redirects (status 307)"),
     (endless, "timeout", "does not respond (no response in 1 s)"),
-    (hanging_up, "unreachable", "does not respond (it closed the connection)"),
+    (hanging_up, "unreachable", "(it closed the connection; it may require a client certificate)"),
     (boundless, "unreadable", "above 20 MiB"),
     (words, "unreadable", "not JSON"),
 ]
@@ -159,6 +160,22 @@ async def test_a_refused_connection_is_no_response() -> None:
             with pytest.raises(NoResponseError, match="connection refused") as error:
                 await post(connections, closed)
     assert error.value.failure_kind == "unreachable"
+
+
+@pytest.mark.parametrize("has_certificate", [False, True])
+async def test_a_client_certificate_that_is_missing_or_refused_is_named(
+    tmp_path: Path, has_certificate: bool
+) -> None:
+    context = server_context(credentials(tmp_path / "server"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=new_ca("another", now=NOW).certificate_pem.decode())
+    own = credentials(tmp_path / "client")
+    certificate = ClientCertificate(own / "tls.crt", own / "tls.key") if has_certificate else None
+    async with listening(Server().handle, context) as port, Connections(certificate) as connections:
+        with pytest.raises(NoResponseError) as error:
+            await post(connections, Endpoint("127.0.0.1", port, ca=CA.certificate_pem))
+    hint = "may not trust the" if has_certificate else "may require a"
+    assert f"{hint} client certificate" in str(error.value)
 
 
 async def test_a_connection_that_nobody_accepts_is_unreachable() -> None:

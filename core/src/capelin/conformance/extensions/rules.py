@@ -11,7 +11,8 @@ from capelin.conformance.extensions.content import (
     effect,
     out_of_scope,
 )
-from capelin.conformance.extensions.exchange import Exchange, Observations
+from capelin.conformance.extensions.exchange import Exchange, Observations, Probe
+from capelin.runtime import AnyHook
 from capelin.runtime.client import (
     FailureKind,
     NoResponseError,
@@ -21,7 +22,12 @@ from capelin.runtime.client import (
     unknown_policies,
 )
 from capelin.runtime.messages import Response
-from capelin.runtime.v1alpha1 import DiscoveryResponse, GeneratePatches
+from capelin.runtime.v1alpha1 import (
+    DiscoverVariables,
+    DiscoveryResponse,
+    GeneratePatches,
+    GenerateUpgradePlan,
+)
 
 QUICK_SECONDS = 0.2
 """The limit for patches in Cluster API's guide."""
@@ -49,6 +55,43 @@ def _reached(observed: Observations) -> bool:
 
 def _discovered(observed: Observations) -> bool:
     return any(exchange.document is not None for exchange in observed.discovery)
+
+
+def _answered(
+    is_judged: Callable[[AnyHook], bool] = lambda _: True,
+) -> Callable[[Observations], bool]:
+    """Whether a handler of such a hook has succeeded: a failure has no answer to judge."""
+
+    def tried(observed: Observations) -> bool:
+        return any(
+            is_judged(probe.hook) and (probe.first.succeeded or probe.again.succeeded)
+            for probe in observed.probes
+        )
+
+    return tried
+
+
+def _answered_by(hook: AnyHook) -> Callable[[Observations], bool]:
+    return _answered(lambda judged: judged is hook)
+
+
+def _failed_twice(observed: Observations) -> bool:
+    return any(_fails_twice(probe) for probe in observed.probes)
+
+
+def _fails_twice(probe: Probe) -> bool:
+    return probe.first.status == probe.again.status == "Failure" and not probe.hook.pure
+
+
+def _asked_malformed(observed: Observations) -> bool:
+    return any(
+        "malformed" in probe.variants and probe.first.document is not None
+        for probe in observed.probes
+    )
+
+
+def _asked_large(observed: Observations) -> bool:
+    return any("large" in probe.variants and probe.first.succeeded for probe in observed.probes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +189,16 @@ def _idempotent(observed: Observations) -> Iterator[str]:
             yield f"{probe.first.label}: fails the second time: {probe.again.message}"
 
 
+def _success(observed: Observations) -> Iterator[str]:
+    for probe in observed.probes:
+        exchanges = (probe.first, probe.again, *probe.variants.values())
+        if probe.first.status == "Failure" and not any(e.succeeded for e in exchanges):
+            yield f"{probe.first.label}: it never succeeded: {probe.first.message}".rstrip(": ")
+
+
 def _stable_messages(observed: Observations) -> Iterator[str]:
     for probe in observed.probes:
-        failed = probe.first.status == probe.again.status == "Failure" and not probe.hook.pure
-        if failed and probe.first.message != probe.again.message:
+        if _fails_twice(probe) and probe.first.message != probe.again.message:
             yield f"{probe.first.label}: the same failure has another message the second time"
 
 
@@ -288,16 +337,24 @@ RULES = (
         _exclusive,
     ),
     Rule(
+        "success",
+        "Every handler succeeds for the cluster of the checks.",
+        "Correct its failure, pass its settings, or name a cluster that it accepts.",
+        _success,
+    ),
+    Rule(
         "retry-after",
         "Responses of blocking hooks have retryAfterSeconds, 0 or more.",
         "Set 0 to let the caller proceed.",
         bad_retries,
+        tried=_answered(lambda hook: hook.blocks()),
     ),
     Rule(
         "patches",
         "Patches are for templates of the request, and apply to them.",
         "Use the uid of the request's item, and check the paths of the patch.",
         bad_patches,
+        tried=_answered_by(GeneratePatches),
     ),
     Rule(
         "patch-scope",
@@ -305,48 +362,56 @@ RULES = (
         "Change nothing else.",
         out_of_scope,
         advice=True,
+        tried=_answered_by(GeneratePatches),
     ),
     Rule(
         "variables",
         "Discovered variables have unique names and schemas.",
         "Describe each variable once, with schema.openAPIV3Schema.",
         bad_variables,
+        tried=_answered_by(DiscoverVariables),
     ),
     Rule(
         "upgrade-plans",
         "An upgrade plan rises minor by minor, and ends at the target.",
         "Add the versions that are missing, and end with toKubernetesVersion.",
         bad_plans,
+        tried=_answered_by(GenerateUpgradePlan),
     ),
     Rule(
         "determinism",
         "Pure hooks have the same response to the same request.",
         "Keep time, chance and the order of sets out: a changed patch rolls out machines.",
         _deterministic,
+        tried=_answered(lambda hook: hook.pure),
     ),
     Rule(
         "idempotence",
         "A call that succeeded succeeds again.",
         "Check what is done already.",
         _idempotent,
+        tried=_answered(lambda hook: not hook.pure),
     ),
     Rule(
         "messages",
         "The same failure has the same message every time.",
         "Keep times, ids and counters out of messages: they appear in conditions.",
         _stable_messages,
+        tried=_failed_twice,
     ),
     Rule(
         "unknown-fields",
         "It ignores unknown fields: newer callers send them.",
         "Ignore them.",
         _variant("unknown-fields"),
+        tried=_answered(),
     ),
     Rule(
         "large-requests",
         "It accepts requests of nearly 20 MiB, as of a cluster with many large templates.",
         "Raise the limit of the server, and of proxies before it, to 20 MiB.",
         _variant("large"),
+        tried=_asked_large,
     ),
     Rule(
         "field-case",
@@ -354,6 +419,7 @@ RULES = (
         "Compare names without regard to case.",
         _variant("other-case"),
         advice=True,
+        tried=_answered(),
     ),
     Rule(
         "malformed-requests",
@@ -361,6 +427,7 @@ RULES = (
         "Catch the parser's error, and respond with 200 and status Failure.",
         _malformed,
         advice=True,
+        tried=_asked_malformed,
     ),
     Rule(
         "quick-patches",
@@ -368,5 +435,6 @@ RULES = (
         "Compute them from the request alone, without other calls.",
         _quick,
         advice=True,
+        tried=_answered_by(GeneratePatches),
     ),
 )

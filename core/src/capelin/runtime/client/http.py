@@ -155,8 +155,18 @@ class Connections:
         except TimeoutError:
             raise _no_response("timeout", endpoint, f"no response in {seconds:g} s") from None
         except aiohttp.ClientError as error:
-            reason = describe_connection_error(error)
+            reason = describe_connection_error(error) + self._hint(error)
             raise _no_response(_kind(error), endpoint, reason) from None
+
+    def _hint(self, error: aiohttp.ClientError) -> str:
+        """A cause that TLS does not let a client see: the server refused its certificate."""
+        if not isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(
+            getattr(error, "os_error", error.__cause__), ConnectionResetError
+        ):
+            return ""
+        if self._client_certificate is None:
+            return "; it may require a client certificate"
+        return "; it may not trust the client certificate"
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -76,19 +76,37 @@ async def changed_patches(extension: Extension, folder: Path) -> list[str]:
 
 
 async def record_patches(extension: Extension, folder: Path) -> list[Path]:
-    """Write down the answers that are not there yet, and only those; the files of these."""
+    """Record the answers that are missing, and only those; returns their files.
+
+    Raises:
+        ValueError: a handler changes nothing in any example, so that its answers would guard
+            nothing. It is not recorded.
+    """
     written: list[Path] = []
+    idle: list[str] = []
     for name, handler in _handlers(extension).items():
-        for example in _examples(folder):
-            file = folder / name / example.name
-            if not file.exists():
-                found = await respond(handler, json.loads(example.read_bytes()))
-                file.parent.mkdir(exist_ok=True)
-                file.write_text(json.dumps(found, indent=2) + "\n")
-                written.append(file)
+        files = {example: folder / name / example.name for example in _examples(folder)}
+        answers = {
+            file: json.loads(file.read_bytes())
+            if file.exists()
+            else await respond(handler, json.loads(example.read_bytes()))
+            for example, file in files.items()
+        }
+        if answers and all(map(_is_empty, answers.values())):
+            idle.append(name)
+            continue
+        for file in (file for file in answers if not file.exists()):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps(answers[file], indent=2) + "\n")
+            written.append(file)
     if recorded := _recorded(folder):
         listed = {name: sorted(examples) for name, examples in sorted(recorded.items())}
         (folder / _LIST).write_text(json.dumps(listed, indent=2) + "\n")
+    if idle:
+        raise ValueError(
+            f"{', '.join(idle)} would patch no template of any example; add a request to"
+            " requests/ with templates and variables for which it does"
+        )
     return written
 
 
@@ -105,6 +123,10 @@ async def respond(handler: Handler, request: Unstructured) -> Unstructured:
         **({"message": response.message} if response.message else {}),
         "patches": [{"uid": uid, **patches[uid]} for uid in sorted(patches)],
     }
+
+
+def _is_empty(answered: Unstructured) -> bool:
+    return answered["status"] == "Success" and not answered["patches"]
 
 
 def _effect(request: Unstructured, answered: Unstructured) -> Unstructured:
