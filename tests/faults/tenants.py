@@ -65,6 +65,14 @@ _LANES: Final = 2
 """How many attacks the attacker carries out at the same time."""
 _CALM: Final = 0.2
 """The time before the attacks, as a part of theirs."""
+_QUOTA: Final[dict[str, Any]] = {
+    "count/clusters.cluster.x-k8s.io": 30,
+    "count/machines.cluster.x-k8s.io": 30,
+    "count/lifecyclepolicies.runtime.capelin.cluster.x-k8s.io": 60,
+    "count/configmaps": 60,
+    "count/secrets": 120,
+}
+"""The quota of each tenant, as docs/security.md asks for: memory and time grow with objects."""
 _NOTES: Final = "notes"
 """A policy of an honest tenant that changes."""
 _ABOUT: Final = re.compile(rf"{ATTACKER}/([a-z-]+-\d+)")
@@ -213,6 +221,7 @@ async def _prepare(client: Client) -> None:
     """Namespaces, clusters and policies of the honest tenants; the gates; the attacker's rights."""
     for namespace in (*HONEST, ATTACKER):
         await client.apply(Namespace.of(namespace))
+        await client.apply(_quota(namespace))
         for manifest in demo_manifests():
             manifest["metadata"]["namespace"] = namespace
             await client.apply(manifest)
@@ -368,6 +377,15 @@ async def _watch_neighbours(attacker: Attacker, report: TenantReport) -> None:
             await asyncio.sleep(1)
 
     await asyncio.gather(*(watch(group, plural) for group, plural in kinds))
+
+
+def _quota(namespace: str) -> Unstructured:
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "tenant", "namespace": namespace},
+        "spec": {"hard": _QUOTA},
+    }
 
 
 def _patch_policy() -> Unstructured:

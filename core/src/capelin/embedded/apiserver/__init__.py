@@ -2,6 +2,7 @@
 
 from capelin.embedded.apiserver.keys import KeyFiles
 from capelin.embedded.apiserver.server import (
+    CONTROLLERS,
     ETCD,
     KUBE_APISERVER,
     KUBE_CONTROLLER_MANAGER,
@@ -10,6 +11,7 @@ from capelin.embedded.apiserver.server import (
 )
 
 __all__ = [
+    "CONTROLLERS",
     "ETCD",
     "KUBE_APISERVER",
     "KUBE_CONTROLLER_MANAGER",

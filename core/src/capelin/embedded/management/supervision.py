@@ -117,7 +117,12 @@ async def management_server(
         return ManagementServer(server, settings.existing.address, mark=settings.existing.mark)
     own = await ApiServer.prepare(
         environment.folder,
-        apiserver.Settings(version=settings.kubernetes_version, durable=settings.durable),
+        apiserver.Settings(
+            version=settings.kubernetes_version,
+            durable=settings.durable,
+            # Without it, a ResourceQuota has everything refused that it counts.
+            controllers=(*apiserver.CONTROLLERS, "resourcequota-controller"),
+        ),
         binaries=binaries,
     )
     config = Config.from_kubeconfig(own.kubeconfig)

@@ -1,0 +1,44 @@
+"""Administrators bound the objects of a tenant with Kubernetes' own quotas."""
+
+from typing import Any
+
+from capelin.api.core import ConfigMap, Namespace
+from capelin.client import Client, Config, Forbidden
+from capelin.testing.management import ManagementCluster
+from capelin.testing.waiting import until
+
+
+async def test_a_quota_counts_objects_of_an_environment(
+    management_cluster: ManagementCluster,
+) -> None:
+    config = Config.from_kubeconfig(management_cluster.kubeconfig)
+    async with Client(config) as client:
+        await client.apply(Namespace.of("counted"))
+        hard = {"count/configmaps": "1", "count/clusters.cluster.x-k8s.io": "0"}
+        quota: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "few", "namespace": "counted"},
+            "spec": {"hard": hard},
+        }
+        await client.apply(quota)
+
+        async def problem(manifest: dict[str, Any]) -> str:
+            try:
+                await client.create(manifest)
+            except Forbidden as error:
+                return str(error)
+            return ""
+
+        await until(lambda: problem(ConfigMap.of("first", "counted").dump()), lambda text: not text)
+        assert "exceeded quota: few" in await problem(ConfigMap.of("second", "counted").dump())
+        group = "infrastructure.cluster.x-k8s.io"
+        infrastructure = {"apiGroup": group, "kind": "CapelinCluster", "name": "one"}
+        cluster = {
+            "apiVersion": "cluster.x-k8s.io/v1beta2",
+            "kind": "Cluster",
+            "metadata": {"name": "one", "namespace": "counted"},
+            "spec": {"paused": True, "infrastructureRef": infrastructure},
+        }
+        assert "exceeded quota: few" in await problem(cluster)
+        await client.delete(Namespace, "counted")
