@@ -47,9 +47,7 @@ def reads(kind: Any, value: object) -> bool:
         (EmbeddedObject, [{"apiVersion": "v1", "kind": "Pod"}], [{}, {"kind": "Pod"}]),
     ],
 )
-def test_fields_take_what_they_should_and_nothing_else(
-    kind: Any, right: list[Any], wrong: list[Any]
-) -> None:
+def test_fields_reject_invalid_values(kind: Any, right: list[Any], wrong: list[Any]) -> None:
     assert [value for value in right if not reads(kind, value)] == []
     assert [value for value in wrong if reads(kind, value)] == []
 

@@ -69,16 +69,14 @@ def test_the_command_line_counts_more_than_the_environment() -> None:
         ("--colour=red", "unrecognized arguments: --colour=red"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    flag: str, problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_options_fail(flag: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         options("guard", [flag], {})
     assert end.value.code == 2
     assert problem in capsys.readouterr().err
 
 
-def test_the_environment_is_checked_like_the_command_line(
+def test_environment_variables_are_checked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as end:

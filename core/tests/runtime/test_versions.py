@@ -58,9 +58,7 @@ def catalog(*versions: str, going: dict[str, Deprecation] | None = None) -> Cata
         ("v1alpha1", ANNOUNCED, "1.16"),
     ],
 )
-def test_support_lasts_longer_the_more_stable_a_version_is(
-    version: str, on: date, release: str
-) -> None:
+def test_support_depends_on_stability(version: str, on: date, release: str) -> None:
     end = end_of_support(version, deprecated("v2"))
     assert (end.on, str(end.release)) == (on, release)
     day = timedelta(days=1)

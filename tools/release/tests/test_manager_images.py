@@ -35,9 +35,7 @@ def images(
     return store, [*add_manager_images(store, created, Downloads(downloads))]
 
 
-def test_an_image_has_one_program_for_each_architecture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_program_per_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, (core, bootstrap) = images(tmp_path, monkeypatch, MACHINES)
     names = [image.index.annotations for image in (core, bootstrap)]
     assert names == [
@@ -54,9 +52,7 @@ def test_an_image_has_one_program_for_each_architecture(
     assert [file["name"] for file in package["components"]] == ["/manager"]
 
 
-def test_a_commit_of_ours_does_not_change_a_layer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stable_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layers: list[object] = []
     for created in (1, 2):
         store, (core, _) = images(tmp_path / str(created), monkeypatch, MACHINES, created)
@@ -65,9 +61,7 @@ def test_a_commit_of_ours_does_not_change_a_layer(
     assert layers[0] == layers[1]
 
 
-def test_a_program_for_another_processor_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_processor_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImageError, match="a program for another processor"):
         images(tmp_path, monkeypatch, {"amd64": 183, "arm64": 62})
 
