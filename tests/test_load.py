@@ -85,9 +85,7 @@ async def test_a_kept_connection_that_was_closed_in_time_fails_nothing(tmp_path:
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-async def test_a_request_without_an_answer_has_failed_and_is_not_repeated(
-    keeps: bool, tmp_path: Path
-) -> None:
+async def test_lost_answer_is_a_failure(keeps: bool, tmp_path: Path) -> None:
     api = Api(lambda number: b"" if number == 2 else GOOD)
     async with asked(api, tmp_path, keeps=keeps) as load:
         assert [method for _, method in api.came[:4]] == ["POST", "GET", "POST", "GET"]

@@ -95,9 +95,7 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
         (["cache", "prefetch", "kube-proxyy"], 2, "is not a program"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_starts(
-    arguments: list[str], code: int, said: str, tmp_path: Path
-) -> None:
+def test_invalid_options(arguments: list[str], code: int, said: str, tmp_path: Path) -> None:
     ended = capelin(*arguments, home=tmp_path)
     assert said in ended.stderr
     assert ended.returncode == code
@@ -135,7 +133,7 @@ def test_nobody_loses_sight_of_what_stays_in_an_existing_api_server(tmp_path: Pa
     assert not environment.folder.exists()
 
 
-def test_unreadable_settings_do_not_forget_an_api_server(
+def test_unreadable_settings_keep_the_api_server(
     tmp_path: Path,
 ) -> None:
     environment = Environment(tmp_path / "capelin" / "default")
@@ -220,9 +218,7 @@ def test_a_folder_that_cannot_be_written_is_no_defect_of_capelin() -> None:
     ]
 
 
-def test_colours_are_left_out_where_nobody_wants_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_colours_without_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Environment(tmp_path / "capelin" / "lab").make_folders()
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[3" in capelin("status", home=tmp_path).stdout

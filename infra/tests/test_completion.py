@@ -29,9 +29,7 @@ def environments(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_environments_versions_and_components_are_completed(
-    environments: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_are_completed(environments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert complete("capelin status -e ", environments, monkeypatch) == ["lab", "prod"]
     assert complete("capelin status -e p", environments, monkeypatch) == ["prod"]
     assert complete("capelin upgrade cluster demo v1.3", environments, monkeypatch) == [
@@ -41,17 +39,13 @@ def test_environments_versions_and_components_are_completed(
     assert "kubeadm" in complete("capelin up --with ", environments, monkeypatch)
 
 
-def test_a_word_that_is_missing_before_others_is_no_failure(
-    environments: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_word_is_accepted(environments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for verb in ("upgrade", "wait"):
         assert complete(f"capelin {verb} ", environments, monkeypatch) == ["cluster"]
     assert "Error" not in "".join(complete("capelin upgrade demo ", environments, monkeypatch))
 
 
-def test_clusters_of_an_environment_that_does_not_run_are_not_waited_for(
-    environments: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_environment(environments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert complete("capelin scale -e lab d", environments, monkeypatch) == []
 
 

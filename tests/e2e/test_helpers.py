@@ -97,9 +97,7 @@ async def test_only_a_kept_connection_that_was_idle_may_end_before_an_answer(
         (404, "etcdserver: leader changed", False),
     ],
 )
-def test_only_what_etcds_leader_cost_is_taken_for_that(
-    status: int, message: str, *, expected: bool
-) -> None:
+def test_requests_lost_by_a_leader_change(status: int, message: str, *, expected: bool) -> None:
     failure = (
         f'outside: POST /api/v1/configmaps: {status} {{"message":"{message}","code":{status}}}'
     )
@@ -107,7 +105,7 @@ def test_only_what_etcds_leader_cost_is_taken_for_that(
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_a_skip_is_a_failure_where_everything_is_required(
+def test_required_tests_do_not_skip(
     required: bool,
 ) -> None:
     environment = {**os.environ, "CAPELIN_E2E_KIND": "/absent/kind"}

@@ -19,9 +19,7 @@ PAUSE_SECONDS = 30
 pytestmark = pytest.mark.timeout(900)
 
 
-async def test_no_request_fails_while_the_management_api_server_is_restarted(
-    hosted: Hosted, tmp_path: Path
-) -> None:
+async def test_management_restart_fails_no_request(hosted: Hosted, tmp_path: Path) -> None:
     await hosted.create(OLD, replicas=2)
     await hosted.settles()
     async with under_load(hosted, tmp_path) as clients:

@@ -83,9 +83,7 @@ def test_tls_handshakes_are_not_requests() -> None:
         ("127.0.0.1", Request("/api", "capelin", "other"), "token"),
     ],
 )
-def test_hostile_servers_report_requests_that_capelin_must_not_send(
-    address: str, request_: Request, problem: str | None
-) -> None:
+def test_forbidden_requests_reported(address: str, request_: Request, problem: str | None) -> None:
     servers = HostileServers()
     servers.receive("bomb", address, request_)
     assert servers.reached_by(request_.client) == 1

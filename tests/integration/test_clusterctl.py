@@ -205,9 +205,7 @@ async def test_init_upgrade_and_delete(bare: tuple[Client, Path], repository: Re
     assert await cluster_roles(client, "control-plane-capelin")
 
 
-async def test_a_second_instance_of_a_provider_is_refused(
-    bare: tuple[Client, Path], repository: Repository
-) -> None:
+async def test_second_instance_fails(bare: tuple[Client, Path], repository: Repository) -> None:
     _, kubeconfig = bare
     arguments = ("init", "--core=cluster-api", "--bootstrap=-", "--control-plane=-")
     for namespace in ("one", "two"):

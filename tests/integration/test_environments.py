@@ -189,9 +189,7 @@ async def test_whatever_is_killed_comes_back_and_no_object_is_lost(home: Home) -
         assert (await client.get(ConfigMap, "kept", "default")).data == {"a": "b"}
 
 
-async def test_two_environments_run_side_by_side(
-    home: Home, run_program: Callable[..., Awaitable[str]]
-) -> None:
+async def test_two_environments(home: Home, run_program: Callable[..., Awaitable[str]]) -> None:
     await asyncio.gather(home.up("one"), home.up("two"))
     one, two = home.environment("one"), home.environment("two")
     async with client_of(one) as client:

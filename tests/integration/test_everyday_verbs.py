@@ -64,9 +64,7 @@ async def upgrade_and_resume(home: Home, name: str) -> None:
 
 
 @pytest.mark.representative
-async def test_a_cluster_goes_all_its_way_by_the_command(
-    home: Home, run_program: RunProgram
-) -> None:
+async def test_life_of_a_cluster_by_commands(home: Home, run_program: RunProgram) -> None:
     # A file, not $(...): KUBECONFIG is never left empty.
     assert "kubeconfigs/default.demo" in await said(home, "up", "--workers", "1")
     status = json.loads(await said(home, "status", "-o", "json"))
@@ -138,9 +136,7 @@ clusters:
 MOTTO = {"name": "motto", "required": False, "schema": {"openAPIV3Schema": {"type": "string"}}}
 
 
-async def test_a_cluster_is_created_where_there_was_no_class_for_it(
-    home: Home, tmp_path: Path
-) -> None:
+async def test_create_installs_a_missing_class(home: Home, tmp_path: Path) -> None:
     await said(home, "up", "--management-only")
     kubeconfig = yaml.safe_load(await said(home, "kubeconfig", "--raw"))
     assert kubeconfig["current-context"] == "capelin-default"

@@ -50,9 +50,7 @@ async def management(home: Home, paper: Any) -> AsyncGenerator[Client]:
 
 
 @pytest.mark.representative
-async def test_a_deployment_of_paper_machines_is_made_scaled_and_deleted(
-    management: Client, paper: Any
-) -> None:
+async def test_life_of_a_deployment(management: Client, paper: Any) -> None:
     text = await asyncio.to_thread((EXAMPLE / "cluster.yaml").read_bytes)
     for manifest in read_all_yaml(text):
         manifest["metadata"]["namespace"] = "paper"

@@ -32,9 +32,7 @@ async def left_of_it(client: Client) -> list[str]:
     return [each["metadata"]["name"] for listing in listings for each in listing.items]
 
 
-async def test_an_environment_lives_in_an_api_server_that_was_there_before(
-    own_api_server: ApiServer, home: Home
-) -> None:
+async def test_existing_api_server(own_api_server: ApiServer, home: Home) -> None:
     there = ("--target", "existing", "--kubeconfig", str(own_api_server.kubeconfig))
     environment = home.environment()
     async with Client(Config.from_kubeconfig(own_api_server.kubeconfig)) as client:
@@ -84,9 +82,7 @@ async def test_an_environment_lives_in_an_api_server_that_was_there_before(
         assert (await client.list(Cluster)).items == []
 
 
-async def test_an_environment_outlives_its_api_server_and_can_still_be_removed(
-    own_api_server: ApiServer, home: Home
-) -> None:
+async def test_down_without_the_api_server(own_api_server: ApiServer, home: Home) -> None:
     there = ("--target", "existing", "--kubeconfig", str(own_api_server.kubeconfig))
     ended = await home.capelin("up", "--management-only", *there)
     assert ended.code == 0, ended.err

@@ -90,7 +90,7 @@ async def test_hooks_are_called_what_and_where_go_calls_them(ask: Ask) -> None:
             assert go[side]["kind"] == model.__name__
 
 
-async def test_a_message_with_every_field_of_go_s_comes_out_of_our_types_as_it_went_in(
+async def test_go_messages_survive_our_types(
     ask: Ask,
 ) -> None:
     said = hooks_of(await ask({}))

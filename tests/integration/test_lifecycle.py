@@ -134,9 +134,7 @@ async def running_versions(stories: Stories, name: str) -> list[str]:
 
 
 @pytest.mark.representative
-async def test_of_two_clusters_at_once_a_quota_of_one_admits_one(
-    stories: Stories, survivor: str
-) -> None:
+async def test_quota_of_one_admits_one_cluster(stories: Stories, survivor: str) -> None:
     assert await stories.admitted() == [survivor]
     policy = await stories.client.get(LifecyclePolicy, "quota", NAME)
     reservation = await stories.client.get(LifecycleReservation, f"quota-{policy.uid}", NAME)
@@ -185,9 +183,7 @@ async def test_an_add_on_is_installed_before_an_upgrade_which_waits_for_approval
     assert await running_versions(stories, survivor) == [BEFORE]
 
 
-async def test_nobody_approves_in_the_name_of_somebody_else(
-    stories: Stories, survivor: str
-) -> None:
+async def test_approvals_have_the_own_name(stories: Stories, survivor: str) -> None:
     code = await stories.approval_code("freeze", survivor)
 
     def approval(user: str) -> Unstructured:

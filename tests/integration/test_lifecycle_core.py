@@ -150,9 +150,7 @@ async def test_a_window_opens_and_another_is_missed(stories: Stories, lives: Liv
         await asyncio.gather(stories.delete("opened"), stories.delete("missed"))
 
 
-async def test_core_starts_while_policies_are_nonsense_or_cannot_be_read(
-    stories: Stories, lives: Lives, environment: Environment
-) -> None:
+async def test_invalid_policies(stories: Stories, lives: Lives, environment: Environment) -> None:
     client = stories.client
     rights = (await client.get(ClusterRole.resource, ROLE))["rules"]
     blind = [rule for rule in rights if rule["apiGroups"] != [GROUP]]

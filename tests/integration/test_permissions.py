@@ -287,7 +287,7 @@ FOREIGN: Final = Provider(
 )
 
 
-async def test_core_reads_kinds_of_other_groups_by_the_aggregated_role_alone(
+async def test_core_needs_the_aggregated_role(
     management: Client,
 ) -> None:
     """Authorization asks for no kind that is there, so none is made."""

@@ -19,9 +19,7 @@ DEV = ROOT / "infra" / "dev"
 Record = Callable[[str, object], None]
 
 
-async def test_a_process_environment_from_nothing_to_nothing(
-    bed: Bed, tmp_path: Path, record_property: Record
-) -> None:
+async def test_life_of_an_environment(bed: Bed, tmp_path: Path, record_property: Record) -> None:
     project = copied_project(DEV, tmp_path / "project")
     await bed.run(project, "stack", "init", "dev")
     await bed.run(project, "config", "set", "workers", "2")
@@ -152,9 +150,7 @@ async def test_a_kind_cluster_is_imported(
 GUIDE = ROOT / "docs" / "how-to" / "pulumi.md"
 
 
-async def test_every_command_of_the_guide_works(
-    bed: Bed, tmp_path: Path, record_property: Record
-) -> None:
+async def test_commands_of_the_guide(bed: Bed, tmp_path: Path, record_property: Record) -> None:
     """All that comes before the chapter about kind, in one shell, with the files that it shows."""
     text = GUIDE.read_text().partition("\n## ")[0]
     script = [

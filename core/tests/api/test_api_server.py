@@ -187,9 +187,7 @@ generated = settings(
 @pytest.mark.repetitive
 @generated
 @given(spec=fitting(SPEC))
-def test_what_the_model_accepts_the_api_server_accepts_and_fills_in_alike(
-    sampled: Wire, spec: Unstructured
-) -> None:
+def test_valid_objects_get_the_same_defaults(sampled: Wire, spec: Unstructured) -> None:
     model = read(spec)
     assume(not isinstance(model, str))
     assert isinstance(model, Everything)

@@ -27,9 +27,7 @@ class Timed(Model):
         ("240h", timedelta(days=10), "240h0m0s"),
     ],
 )
-def test_durations_are_read_and_written_as_go_does(
-    text: str, span: timedelta, canonical: str
-) -> None:
+def test_durations_have_the_form_of_go(text: str, span: timedelta, canonical: str) -> None:
     assert parse_duration(text) == span
     assert format_duration(span) == canonical
 

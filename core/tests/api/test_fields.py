@@ -45,9 +45,7 @@ def reads(kind: Any, value: object) -> bool:
         (KubernetesVersion, ["v1.34.4", "1.34.4", "v1.34.0-rc.1+k3s1"], ["v1.34", "1", "v1.34.x"]),
     ],
 )
-def test_fields_take_what_they_should_and_nothing_else(
-    kind: Any, right: list[Any], wrong: list[Any]
-) -> None:
+def test_fields_reject_invalid_values(kind: Any, right: list[Any], wrong: list[Any]) -> None:
     assert [value for value in right if not reads(kind, value)] == []
     assert [value for value in wrong if reads(kind, value)] == []
 

@@ -116,9 +116,7 @@ CREATED: list[tuple[Unstructured, str, str]] = [
 
 
 @pytest.mark.parametrize(("spec", "field", "message"), CREATED)
-def test_an_object_that_breaks_a_rule_is_refused(
-    server: Wire, spec: Unstructured, field: str, message: str
-) -> None:
+def test_create_breaks_a_rule(server: Wire, spec: Unstructured, field: str, message: str) -> None:
     answer = server.send("POST", f"{COLLECTION}?dryRun=All", ruled("a", spec))
     blamed, why = refusal(answer)
     assert (blamed, why) == (field, message)

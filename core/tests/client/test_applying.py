@@ -331,9 +331,7 @@ def test_what_another_put_into_our_empty_map_is_not_ours() -> None:
         (owned({"f:spec": {}}), wants({"a": 1, "b": [1]})),
     ],
 )
-def test_no_difference_is_seen_where_there_is_none(
-    live: Unstructured, wanted: Unstructured
-) -> None:
+def test_equal_objects_are_not_different(live: Unstructured, wanted: Unstructured) -> None:
     assert not needs_apply(live, wanted, "me")
 
 
@@ -371,9 +369,7 @@ def test_a_status_is_applied_apart_from_everything_else() -> None:
     assert "status" not in status_configuration({**READ, "status": {}})
 
 
-async def test_a_version_in_a_patch_refuses_to_change_what_others_changed_since(
-    client: Client, namespace: str
-) -> None:
+async def test_patch_with_an_old_version_conflicts(client: Client, namespace: str) -> None:
     first = await client.apply(ConfigMap.of("a", namespace, data={"x": "1"}))
     second = await client.apply(ConfigMap.of("a", namespace, data={"x": "2"}))
     assert second.metadata.resource_version != first.metadata.resource_version
@@ -413,9 +409,7 @@ async def test_an_object_that_was_read_is_not_applied(client: Client, namespace:
         await client.apply(plain)
 
 
-async def test_single_fields_are_written_without_taking_others(
-    client: Client, shells: Resource
-) -> None:
+async def test_single_fields_leave_other_fields(client: Client, shells: Resource) -> None:
     name = f"shell-{uuid4().hex[:12]}"
     spec = {"text": "theirs", "inner": {"a": "theirs", "b": "theirs"}}
     await client.apply(shell(name, {"spec": spec}), resource=shells, manager="user")
@@ -451,9 +445,7 @@ async def test_a_model_may_be_the_value_of_a_field(client: Client, shells: Resou
         ({"spec.inner": {"c": "1"}}, "Shell spec.inner: Extra inputs are not permitted"),
     ],
 )
-async def test_a_field_that_does_not_fit_is_refused_before_it_is_sent(
-    server: Scripted, fields: dict[str, Any], message: str
-) -> None:
+async def test_invalid_field_fails(server: Scripted, fields: dict[str, Any], message: str) -> None:
     read = Shell.read({"metadata": {"name": "a", "uid": "1"}, "spec": {}})
     async with server.client() as client:
         with pytest.raises(ValueError, match=message):
@@ -463,9 +455,7 @@ async def test_a_field_that_does_not_fit_is_refused_before_it_is_sent(
     assert server.requests == []
 
 
-async def test_single_fields_of_an_object_that_is_gone_make_no_new_one(
-    client: Client, shells: Resource
-) -> None:
+async def test_single_fields_create_no_object(client: Client, shells: Resource) -> None:
     name = f"shell-{uuid4().hex[:12]}"
     await client.apply(shell(name, {"spec": {"text": "theirs"}}), resource=shells)
     read = await client.get(Shell, name)

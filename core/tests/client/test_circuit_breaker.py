@@ -71,9 +71,7 @@ async def tenant() -> AsyncGenerator[Tenant]:
     await tenant.workloads.close()
 
 
-async def test_a_silent_cluster_is_tried_again_only_after_a_pause(
-    tenant: Tenant, stack: AsyncExitStack
-) -> None:
+async def test_silent_cluster_has_a_pause(tenant: Tenant, stack: AsyncExitStack) -> None:
     requests = 0
     silent = True
 
@@ -134,9 +132,7 @@ async def test_an_error_in_a_task_group_opens_the_circuit(tenant: Tenant) -> Non
         await tenant.read()
 
 
-async def test_a_slow_answer_is_used_and_delays_the_next_request(
-    tenant: Tenant, stack: AsyncExitStack
-) -> None:
+async def test_slow_answer_delays_the_next_request(tenant: Tenant, stack: AsyncExitStack) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         tenant.clock.advance(0.3)
         return await not_found(request)
@@ -147,9 +143,7 @@ async def test_a_slow_answer_is_used_and_delays_the_next_request(
         await tenant.read()
 
 
-async def test_a_body_that_comes_slowly_counts_as_slow(
-    tenant: Tenant, stack: AsyncExitStack
-) -> None:
+async def test_slow_body_counts_as_slow(tenant: Tenant, stack: AsyncExitStack) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=404)
         await response.prepare(request)
@@ -164,9 +158,7 @@ async def test_a_body_that_comes_slowly_counts_as_slow(
         await tenant.read()
 
 
-async def test_an_error_of_the_api_server_is_an_answer(
-    tenant: Tenant, stack: AsyncExitStack
-) -> None:
+async def test_api_error_is_an_answer(tenant: Tenant, stack: AsyncExitStack) -> None:
     await tenant.publish(await stack.enter_async_context(api_server(not_found)))
     for _ in range(2):
         with pytest.raises(NotFound):

@@ -66,9 +66,7 @@ async def test_what_is_not_there_is_told_apart(client: Client, namespace: str) -
 
 
 @pytest.mark.parametrize("group_version", ["nowhere.example/v1", "apps/v1"])
-async def test_a_kind_that_is_not_served_is_not_an_object_that_is_not_there(
-    client: Client, namespace: str, group_version: str
-) -> None:
+async def test_kind_is_not_served(client: Client, namespace: str, group_version: str) -> None:
     group, _, version = group_version.partition("/")
     unknown = Resource(group, version, "Thing", "things")
     for asking in (client.find, client.delete):
@@ -90,9 +88,7 @@ async def test_each_refusal_has_its_own_class(client: Client, namespace: str) ->
         await client.create({**unknown, "metadata": {"name": "b", "namespace": namespace}})
 
 
-async def test_who_may_not_is_forbidden_and_who_is_unknown_is_unauthorized(
-    client: Client, namespace: str
-) -> None:
+async def test_forbidden_and_unauthorized_users(client: Client, namespace: str) -> None:
     config = client.config
     nobody = User(
         certificate=config.user.certificate,
@@ -129,7 +125,7 @@ async def test_a_list_has_all_pages_and_the_version_to_go_on_from(
         assert (await anext(events)).object.name == "f"
 
 
-async def test_each_object_comes_once_and_only_a_page_is_asked_for_at_a_time(
+async def test_list_reads_one_page_at_a_time(
     server: Scripted,
 ) -> None:
     def page(*names: str, token: str = "") -> dict[str, Any]:
@@ -205,9 +201,7 @@ async def test_apply_creates_and_changes_and_takes_back(client: Client, namespac
     assert after.data == {"x": "2", "z": "1"}
 
 
-async def test_a_field_of_somebody_else_is_taken_only_by_force(
-    client: Client, namespace: str
-) -> None:
+async def test_force_takes_fields_of_others(client: Client, namespace: str) -> None:
     await client.apply(ConfigMap.of("a", namespace, data={"x": "1"}), manager="other")
     wanted = ConfigMap.of("a", namespace, data={"x": "2"})
     with pytest.raises(Conflict, match=r'conflict with "other": \.data\.x'):

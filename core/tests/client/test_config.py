@@ -416,9 +416,7 @@ def test_what_was_read_can_be_written_and_read_again(config: Config) -> None:
     assert Config.from_kubeconfig(config.flattened()) == config
 
 
-def test_what_is_written_is_good_in_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_written_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = Config(Server("https://a:6443", ca=Path("ca.crt")))
     assert Config.from_kubeconfig(config.flattened()).server.ca == tmp_path / "ca.crt"

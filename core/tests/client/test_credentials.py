@@ -50,9 +50,7 @@ async def test_the_proof_is_the_same_while_nothing_changes(tmp_path: Path) -> No
     assert await ours.after_refusal(before) is None
 
 
-async def test_a_missing_file_is_an_error_at_first_and_a_warning_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_missing_token_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file, clock = tmp_path / "token", MonotonicClock()
     ours = credentials(User(token_file=file), clock)
     with pytest.raises(CredentialError, match=f"{file} cannot be read: No such file"):
@@ -83,9 +81,7 @@ def certificate(authority: KeyPair) -> KeyPair:
     return issue(authority, common_name="me", usages=("client",), now=datetime.now(UTC))
 
 
-async def test_a_certificate_is_replaced_when_both_of_its_files_are(
-    tmp_path: Path, authority: KeyPair, certificate: KeyPair
-) -> None:
+async def test_renewed_pair(tmp_path: Path, authority: KeyPair, certificate: KeyPair) -> None:
     clock = MonotonicClock()
     pem, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     pem.write_bytes(certificate.certificate_pem)
@@ -102,17 +98,13 @@ async def test_a_certificate_is_replaced_when_both_of_its_files_are(
     assert await ours.proof() is not first
 
 
-async def test_a_key_of_another_certificate_is_refused(
-    authority: KeyPair, certificate: KeyPair
-) -> None:
+async def test_key_of_another_certificate(authority: KeyPair, certificate: KeyPair) -> None:
     user = User(certificate=certificate.certificate_pem, key=authority.private_key_pem)
     with pytest.raises(CredentialError, match="belong together"):
         await credentials(user, address="https://api").proof()
 
 
-async def test_where_there_are_no_files_in_memory_a_private_one_will_do(
-    certificate: KeyPair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_memory_files(certificate: KeyPair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     user = User(certificate=certificate.certificate_pem, key=certificate.private_key_pem)
     assert (await credentials(user, address="https://api").proof()).tls is not None
@@ -235,9 +227,7 @@ async def test_a_program_s_certificate_is_shown(program: Program, certificate: K
         ),
     ],
 )
-async def test_a_program_that_does_not_do_its_work_is_an_error(
-    program: Program, source: str, message: str
-) -> None:
+async def test_failing_program_is_an_error(program: Program, source: str, message: str) -> None:
     with pytest.raises(CredentialError, match=message):
         await credentials(User(exec=program(source))).proof()
 
@@ -248,9 +238,7 @@ async def test_a_program_that_is_not_there_is_named_with_its_hint() -> None:
         await credentials(User(exec=plugin)).proof()
 
 
-async def test_a_program_that_hangs_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hanging_program_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exec_plugin, "_TIMEOUT", 0.5)
     pid = tmp_path / "pid"
     plugin = ExecPlugin(V1, "/bin/sh", ("-c", f"echo $$ > {pid}; exec sleep 99"))

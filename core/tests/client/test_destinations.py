@@ -123,9 +123,7 @@ async def test_a_kubeconfig_of_a_tenant_cannot_name_this_machine(host: str) -> N
 
 
 @pytest.mark.parametrize("name", ["internal.test", "localhost"])
-async def test_a_name_that_resolves_to_this_machine_is_rejected(
-    server: Scripted, internal: str, name: str
-) -> None:
+async def test_name_of_this_machine_is_rejected(server: Scripted, internal: str, name: str) -> None:
     port = server.address.rpartition(":")[2]
     options = ClientOptions(destinations=NONE)
     async with Client(Config(Server(f"http://{name}:{port}")), options=options) as client:
@@ -136,9 +134,7 @@ async def test_a_name_that_resolves_to_this_machine_is_rejected(
     assert (server.connections, internal) == (0, "internal.test")
 
 
-async def test_an_allowed_network_is_connected_to(
-    server: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_allowed_network_is_used(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAPELIN_ALLOWED_NETWORKS", "127.0.0.0/8")
     server.then(server.reply(200, {"gitVersion": "v1.34.4"}))
     secret = Secret.of("good-kubeconfig", "b", data={"value": kubeconfig(server.address)})
@@ -176,9 +172,7 @@ async def test_texts_of_a_tenant_s_server_are_not_logged(
     assert "password" not in caplog.text
 
 
-async def test_the_connector_checks_after_names_are_resolved(
-    server: Scripted, internal: str
-) -> None:
+async def test_connector_checks_resolved_addresses(server: Scripted, internal: str) -> None:
     port = server.address.rpartition(":")[2]
     async with aiohttp.ClientSession(connector=guarded_connector(NONE)) as session:
         for host in (internal, "127.0.0.1", "localhost"):

@@ -107,9 +107,7 @@ async def cancel(task: asyncio.Task[None]) -> None:
         await task
 
 
-async def test_one_leads_and_the_next_follows_at_once_when_it_is_done(
-    client: Client, namespace: str
-) -> None:
+async def test_next_leader_follows_at_once(client: Client, namespace: str) -> None:
     first, second = elections(client, namespace, "first", "second")
     leading = asyncio.create_task(first.run(forever))
     await until(lambda: first.is_leader)
@@ -150,9 +148,7 @@ async def test_a_failure_of_the_work_frees_the_lease(client: Client, namespace: 
     assert (await client.get(Lease, "election", namespace)).spec.holder_identity == ""
 
 
-async def test_the_lease_is_renewed_while_the_work_comes_to_its_end(
-    client: Client, namespace: str
-) -> None:
+async def test_lease_is_renewed_until_the_work_ends(client: Client, namespace: str) -> None:
     ended: list[str | None] = []
 
     async def work() -> None:
@@ -207,9 +203,7 @@ async def test_a_leader_whose_lease_is_taken_stops_at_once(client: Client, names
     assert (await client.get(Lease, "election", namespace)).spec.holder_identity == "other"
 
 
-async def test_a_leader_that_lost_its_lease_object_makes_it_anew(
-    client: Client, namespace: str
-) -> None:
+async def test_deleted_lease_is_created_again(client: Client, namespace: str) -> None:
     (election,) = elections(client, namespace, "me")
     task = asyncio.create_task(election.run(forever))
     await until(lambda: election.is_leader)
@@ -232,9 +226,7 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_lead(server: 
     assert QUICK.renew <= lasted < QUICK.lease
 
 
-async def test_a_lease_that_cannot_be_given_back_is_left_to_run_out(
-    server: Scripted, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unreleased_lease_expires(server: Scripted, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> int:
         return 7
 

@@ -29,7 +29,5 @@ NOT_FOUND: dict[str, Any] = {
     ],
     ids=str,
 )
-def test_an_object_is_missing_only_where_the_answer_names_it(
-    body: object, expected: type[ApiError]
-) -> None:
+def test_not_found_names_the_missing_object(body: object, expected: type[ApiError]) -> None:
     assert type(error_of(404, json.dumps(body).encode())) is expected

@@ -50,9 +50,7 @@ async def worker(client: Client, namespace: str, requests: int) -> None:
 
 @pytest.mark.repetitive
 @pytest.mark.parametrize("requests", [2_000, pytest.param(10_000, marks=pytest.mark.integration)])
-async def test_no_descriptor_and_no_task_is_left_after_many_requests(
-    kubeconfig: Path, namespace: str, requests: int
-) -> None:
+async def test_requests_leave_nothing_open(kubeconfig: Path, namespace: str, requests: int) -> None:
     tasks_before = asyncio.all_tasks()
     descriptors_before = descriptors()
     config = Config.from_kubeconfig(kubeconfig)

@@ -175,9 +175,7 @@ async def test_a_redirect_is_not_followed(server: Scripted) -> None:
     assert len(server.requests) == 1
 
 
-async def test_a_token_file_is_read_again_when_the_token_is_refused(
-    server: Scripted, tmp_path: Path
-) -> None:
+async def test_refused_token_is_read_again(server: Scripted, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("old\n")
     server.then(server.reply(200, MAP), server.failure(401, "Unauthorized"), server.reply(200, MAP))
@@ -284,9 +282,7 @@ async def test_deleting_what_is_gone_is_no_error(server: Scripted) -> None:
 
 
 @pytest.mark.parametrize(("name", "namespace"), [("", "b"), ("a", ""), ("..", "b"), ("a", None)])
-async def test_a_name_that_would_mean_something_else_is_refused_before_it_is_sent(
-    server: Scripted, name: str, namespace: str | None
-) -> None:
+async def test_unsafe_name_is_rejected(server: Scripted, name: str, namespace: str | None) -> None:
     async with server.client() as client:
         with pytest.raises(ValueError, match="ConfigMap"):
             await client.delete(MAPS, name, namespace)

@@ -47,9 +47,7 @@ WRONG_TYPE = config_map("wrong", data={"key": ["secret-value"]})
 
 
 @pytest.mark.parametrize("kind", [ConfigMap, MAPS])
-async def test_a_list_has_the_readable_items_and_the_unreadable_ones(
-    server: Scripted, kind: Any
-) -> None:
+async def test_list_separates_unreadable_items(server: Scripted, kind: Any) -> None:
     sent = page(config_map("a"), deep_config_map("deep", 7), config_map("z"))
     server.then(server.reply(200, sent))
     async with server.client() as client:
@@ -62,7 +60,7 @@ async def test_a_list_has_the_readable_items_and_the_unreadable_ones(
     )
 
 
-async def test_an_item_of_another_type_is_reported_by_field_and_not_by_value(
+async def test_errors_of_items_contain_no_values(
     server: Scripted,
 ) -> None:
     server.then(server.reply(200, page(config_map("a"), WRONG_TYPE, config_map("z"))))
@@ -73,7 +71,7 @@ async def test_an_item_of_another_type_is_reported_by_field_and_not_by_value(
     assert unreadable.reason == "data.key: Input should be a valid string"
 
 
-async def test_each_unreadable_object_is_logged_once(
+async def test_unreadable_is_logged_once(
     server: Scripted, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -118,7 +116,7 @@ async def test_a_watch_continues_after_an_unreadable_object(server: Scripted, ba
     ]
 
 
-async def test_an_object_that_becomes_unreadable_is_not_deleted(
+async def test_unreadable_object_is_not_deleted(
     server: Scripted,
 ) -> None:
     gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
@@ -159,7 +157,7 @@ async def test_reading_a_deep_object_fails_as_unreadable(server: Scripted, kind:
             await client.get(kind, "deep", "b")
 
 
-async def test_a_deep_response_and_a_deep_error_are_errors_of_the_client(
+async def test_deep_responses_are_client_errors(
     server: Scripted,
 ) -> None:
     server.then(server.reply(200, DEEP), server.reply(422, DEEP))

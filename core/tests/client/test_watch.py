@@ -150,9 +150,7 @@ async def test_a_silent_watch_is_taken_for_dead(server: Scripted) -> None:
 
 
 @pytest.mark.parametrize("in_stream", [True, False])
-async def test_a_forgotten_version_is_the_caller_s_to_handle(
-    server: Scripted, *, in_stream: bool
-) -> None:
+async def test_expired_version_ends_the_watch(server: Scripted, *, in_stream: bool) -> None:
     server.then(server.stream(EXPIRED) if in_stream else server.failure(410, "Expired"))
     async with server.client() as client:
         with pytest.raises(Expired):

@@ -106,9 +106,7 @@ async def test_a_dropped_client_is_closed_when_its_last_user_leaves(
     assert not await is_open(workload)
 
 
-async def test_only_so_many_clients_are_kept(
-    client: Client, namespace: str, content: bytes
-) -> None:
+async def test_clients_have_a_limit(client: Client, namespace: str, content: bytes) -> None:
     workloads = WorkloadClients(client, limit=2)
     used: dict[str, Client] = {}
     for cluster in ("a", "b", "c"):

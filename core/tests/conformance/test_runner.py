@@ -97,7 +97,7 @@ async def test_rules_without_a_successful_answer_are_untried(context: ssl.SSLCon
     assert {outcomes[name] for name in ("discovery", "messages")} == {"ok"}
 
 
-async def test_a_certificate_that_nobody_trusts_is_the_only_thing_said(
+async def test_untrusted_certificate_is_the_only_finding(
     context: ssl.SSLContext,
 ) -> None:
     async with served(Plain(), context) as address:
@@ -131,7 +131,7 @@ async def test_handlers_with_side_effects_can_be_left_alone(context: ssl.SSLCont
     assert report.left_out == ("gate: it may have side effects",)
 
 
-async def test_a_handler_that_nobody_knows_how_to_ask_is_left_alone_and_named(
+async def test_handlers_of_unknown_hooks_are_skipped(
     context: ssl.SSLContext,
 ) -> None:
     in_place = {"name": "place", "requestHook": {"apiVersion": HOOKS, "hook": "UpdateMachine"}}

@@ -177,9 +177,7 @@ OTHER = new_ca("kubernetes", now=NOW)
         ),
     ],
 )
-def test_a_kubeconfig_is_made_anew_when_something_else_is_wanted(
-    changes: dict[str, Any], expected: str
-) -> None:
+def test_changed_kubeconfig_is_renewed(changes: dict[str, Any], expected: str) -> None:
     assert reason(CONFIG, **changes) == expected
 
 

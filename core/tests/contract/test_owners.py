@@ -64,7 +64,7 @@ def test_an_owner_that_is_missing_is_put_back_behind_the_others() -> None:
         reference(uid="uid-before-the-move"),
     ],
 )
-def test_a_reference_to_an_older_owner_is_brought_up_to_date_in_its_place(
+def test_outdated_reference_is_replaced_in_its_place(
     stale: OwnerReference,
 ) -> None:
     pool = reference_to(POOL)

@@ -110,9 +110,7 @@ def brought(*keys: str, label: str | None = "demo") -> Secret:
         ("etcd", ("tls.crt", "tls.key", "more")),
     ],
 )
-def test_a_secret_of_the_right_shape_has_no_problem(
-    purpose: SecretPurpose, keys: tuple[str, ...]
-) -> None:
+def test_complete_secret_has_no_problem(purpose: SecretPurpose, keys: tuple[str, ...]) -> None:
     assert secret_problem(brought(*keys), purpose, cluster="demo") is None
 
 
@@ -134,9 +132,7 @@ def test_a_secret_that_core_would_not_see_is_named_with_the_remedy(label: str | 
         ("sa", ("tls.crt",), "tls.key"),
     ],
 )
-def test_a_secret_that_lacks_something_says_what(
-    purpose: SecretPurpose, keys: tuple[str, ...], missing: str
-) -> None:
+def test_incomplete_secret(purpose: SecretPurpose, keys: tuple[str, ...], missing: str) -> None:
     assert secret_problem(brought(*keys), purpose, cluster="demo") == (
         f"Secret demo-x has nothing under {missing}; "
         "add it, or delete the secret so that it is made anew"

@@ -63,7 +63,5 @@ def test_an_upgrade_by_at_most_one_minor_is_allowed(current: str, wanted: str) -
         ),
     ],
 )
-def test_an_upgrade_that_kubernetes_cannot_make_is_refused(
-    current: str, wanted: str, expected: str
-) -> None:
+def test_impossible_upgrade_is_rejected(current: str, wanted: str, expected: str) -> None:
     assert upgrade_problem(current, wanted) == expected

@@ -20,7 +20,7 @@ def run(*arguments: str, **environ: str) -> int:
     return main("capelin-test", nothing, arguments=arguments, environ=environ)
 
 
-def test_options_that_cannot_be_end_with_all_that_is_wrong(
+def test_all_invalid_options_are_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run("--concurrency=x", CAPELIN_NAMESPACE="A") == 2
@@ -29,9 +29,7 @@ def test_options_that_cannot_be_end_with_all_that_is_wrong(
     assert concurrency == 'capelin-test: --concurrency: "x" is not a whole number'
 
 
-def test_a_manager_that_cannot_be_built_ends_with_the_reason(
-    start: Any, monkeypatch: pytest.MonkeyPatch, kubeconfig: Path
-) -> None:
+def test_failed_build_exits(start: Any, monkeypatch: pytest.MonkeyPatch, kubeconfig: Path) -> None:
     stream = start("text", 0)
     monkeypatch.setattr("sys.stderr", stream)
 
@@ -44,9 +42,7 @@ def test_a_manager_that_cannot_be_built_ends_with_the_reason(
     assert "RuntimeError: (hidden)" in stream.getvalue()
 
 
-def test_a_missing_kubeconfig_ends_with_its_name(
-    start: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_kubeconfig(start: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stream = start("text", 0)
     monkeypatch.setattr("sys.stderr", stream)
     path = tmp_path / "nowhere"

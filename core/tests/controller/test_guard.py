@@ -40,7 +40,7 @@ async def block(seconds: float) -> None:
     time.sleep(seconds)  # noqa: ASYNC251 - what this is about
 
 
-async def test_whoever_holds_the_loop_is_named_with_its_time(
+async def test_blocking_task_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with LoopGuard(limit=0.1, tick=0.02):

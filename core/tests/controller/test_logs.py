@@ -63,9 +63,7 @@ def test_a_message_may_name_its_values(start: Start) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_failure_shows_where_it_happened_and_why(
-    start: Start, form: Literal["text", "json"]
-) -> None:
+def test_failure_has_place_and_cause(start: Start, form: Literal["text", "json"]) -> None:
     stream = start(form, 0)
     try:
         try:

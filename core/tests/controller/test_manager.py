@@ -95,9 +95,7 @@ async def resize(client: Client, namespace: str, name: str, size: int) -> None:
     await client.patch(Shoal, name, namespace, {"spec": {"size": size}})
 
 
-async def test_what_was_there_what_comes_and_what_changes_is_reconciled(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_all_objects_are_reconciled(client: Client, namespace: str, running: Any) -> None:
     await make(client, namespace, "old", 1)
     seen = Seen()
     async with running(seen):
@@ -108,9 +106,7 @@ async def test_what_was_there_what_comes_and_what_changes_is_reconciled(
         await until(lambda: ("old", 3) in seen.sizes)
 
 
-async def test_other_namespaces_are_left_alone(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_other_namespaces_are_ignored(client: Client, namespace: str, running: Any) -> None:
     await make(client, "default", f"stranger-{namespace}")
     await make(client, namespace, "ours")
     seen = Seen()
@@ -119,9 +115,7 @@ async def test_other_namespaces_are_left_alone(
     assert seen.sizes == [("ours", 1)]
 
 
-async def test_without_a_namespace_all_of_them_are_watched(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_all_namespaces_are_watched(client: Client, namespace: str, running: Any) -> None:
     await make(client, "default", f"everywhere-{namespace}")
     await make(client, namespace, "here")
     seen = Seen()
@@ -129,9 +123,7 @@ async def test_without_a_namespace_all_of_them_are_watched(
         await until(lambda: {"here", f"everywhere-{namespace}"} <= {n for n, _ in seen.sizes})
 
 
-async def test_a_watch_filter_leaves_the_rest_to_other_managers(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_watch_filter_selects_objects(client: Client, namespace: str, running: Any) -> None:
     label = "cluster.x-k8s.io/watch-filter"
     for name, value in (("blue", "blue"), ("red", "red")):
         await make(client, namespace, name, labels={label: value})
@@ -148,9 +140,7 @@ async def test_a_watch_filter_leaves_the_rest_to_other_managers(
     assert {name for name, _ in seen.sizes} == {"blue", "plain"}
 
 
-async def test_what_does_not_change_is_looked_at_once_a_sync_period(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_sync_period_of_a_quiet_object(client: Client, namespace: str, running: Any) -> None:
     seen = Seen()
     await make(client, namespace, "a")
     async with running(seen, sync_period=1):
@@ -171,9 +161,7 @@ async def test_events_are_counted_to_the_end(client: Client, namespace: str, run
     assert told.series.count == 3
 
 
-async def test_a_failure_is_tried_again_until_it_is_none(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_failure_is_retried(client: Client, namespace: str, running: Any) -> None:
     async def fail_three_times(shoal: Shoal, _: Context) -> None:
         if seen.times(shoal.name) <= 3:
             raise RuntimeError("not yet")
@@ -206,9 +194,7 @@ async def owned(client: Client, shoal: Shoal, name: str) -> ConfigMap:
     return await client.create(made)
 
 
-async def test_what_is_owned_and_what_is_watched_reaches_those_that_it_concerns(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_owned_and_watched_objects(client: Client, namespace: str, running: Any) -> None:
     shoal = await make(client, namespace, "a")
     await make(client, namespace, "size-7")
     seen = Keeper()
@@ -227,9 +213,7 @@ async def test_what_is_owned_and_what_is_watched_reaches_those_that_it_concerns(
         await until(lambda: seen.times("size-7") == before + 1)
 
 
-async def test_a_mapper_that_fails_loses_nothing(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_failing_mapper_loses_nothing(client: Client, namespace: str, running: Any) -> None:
     seen = Keeper()
     await make(client, namespace, "a")
     async with running(seen):
@@ -263,9 +247,7 @@ async def test_kopf_is_shown_no_secret_and_no_spec_that_nobody_looks_into(
     assert "aHVudGVyMg==" not in str(bodies)
 
 
-async def test_a_secret_never_shows_however_much_is_logged(
-    client: Client, namespace: str, running: Any, start: Any
-) -> None:
+async def test_no_secret_logged(client: Client, namespace: str, running: Any, start: Any) -> None:
     stream = start("text", 2)
 
     class Careless(Seen):
@@ -354,9 +336,7 @@ async def is_gone(client: Client, namespace: str) -> bool:
     return await client.find(Shoal, "a", namespace) is None
 
 
-async def test_something_outside_of_the_cluster_can_ask_for_a_reconcile(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_external_events_reconcile(client: Client, namespace: str, running: Any) -> None:
     seen = Seen()
     seen.wake(ObjectKey(namespace, "a"))
     await make(client, namespace, "a")
@@ -366,9 +346,7 @@ async def test_something_outside_of_the_cluster_can_ask_for_a_reconcile(
         await until(lambda: seen.times("a") == 2)
 
 
-async def test_an_object_is_never_reconciled_twice_at_once_and_others_are(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_no_concurrent_reconciles(client: Client, namespace: str, running: Any) -> None:
     now: list[str] = []
     most: list[int] = []
 
@@ -394,9 +372,7 @@ async def test_an_object_is_never_reconciled_twice_at_once_and_others_are(
     assert max(most) == 3
 
 
-async def test_a_manager_at_rest_sends_nothing(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_idle_manager_sends_nothing(client: Client, namespace: str, running: Any) -> None:
     async def publish(shoal: Shoal, ctx: Context) -> None:
         await ctx.add_finalizer(shoal, "manager.test/shoal")
         await ctx.patch_status(shoal, Status(fish=shoal.spec.size))
@@ -416,9 +392,7 @@ async def test_a_manager_at_rest_sends_nothing(
     assert (await client.get(Shoal, "a", namespace)).metadata.resource_version == version
 
 
-async def test_running_reconciles_may_end_and_new_ones_do_not_begin(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_stop_lets_reconciles_finish(client: Client, namespace: str, running: Any) -> None:
     ended: list[str] = []
 
     async def slow(shoal: Shoal, _: Context) -> None:
@@ -435,7 +409,7 @@ async def test_running_reconciles_may_end_and_new_ones_do_not_begin(
     assert len(ended) == 1
 
 
-async def test_a_reconcile_that_does_not_end_in_time_is_made_to(
+async def test_stop_cancels_slow_reconciles(
     client: Client, namespace: str, running: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     cancelled: list[str] = []
@@ -454,9 +428,7 @@ async def test_a_reconcile_that_does_not_end_in_time_is_made_to(
     assert f"shoal: reconcile of {namespace}/a did not end within 0.05 s" in caplog.text
 
 
-async def test_a_manager_waits_for_its_kinds_and_ends_when_they_go(
-    client: Client, config: Config, namespace: str
-) -> None:
+async def test_manager_waits_for_its_kinds(client: Client, config: Config, namespace: str) -> None:
     class Whales(Reconciler[Whale]):
         watches = (For(Whale),)
         seen = 0
@@ -505,9 +477,7 @@ async def test_pages_tell_how_the_manager_is(client: Client, namespace: str, run
         await until(lambda: answers(manager, "/metrics", 200, line))
 
 
-async def test_a_taken_address_is_told_with_the_flag_that_changes_it(
-    config: Config, running: Any
-) -> None:
+async def test_taken_address_names_its_flag(config: Config, running: Any) -> None:
     somewhere = Address("127.0.0.1", 0)
     async with running(Seen(), metrics_address=somewhere) as manager:
         await until(lambda: "--metrics-address" in manager.probes.bound)
@@ -587,9 +557,7 @@ def sample(manager: Manager, name: str, **labels: str) -> float:
     )
 
 
-async def test_a_mapper_may_ask_the_api_server(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_mapper_sends_requests(client: Client, namespace: str, running: Any) -> None:
     async def all_of_its_size(ctx: Context, secret: Secret) -> list[ObjectKey]:
         size = int(secret.metadata.labels["size"])
         shoals = (await ctx.client.list(Shoal, secret.namespace)).items
@@ -644,9 +612,7 @@ async def is_removed(client: Client) -> bool:
     return await client.find(CustomResourceDefinition, "porpoises.manager.test") is None
 
 
-async def test_what_a_reconciler_needs_lasts_as_long_as_it_works(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_resources_of_a_reconciler(client: Client, namespace: str, running: Any) -> None:
     steps: list[str] = []
 
     class Living(Seen):
@@ -684,9 +650,7 @@ async def test_a_reconciler_adds_metrics_to_those_of_its_manager(
         await until(lambda: manager.metrics.registry.get_sample_value("shoals_fed_total") == 1)
 
 
-async def test_a_status_changed_in_place_is_sent(
-    client: Client, namespace: str, running: Any
-) -> None:
+async def test_status_changed_in_place(client: Client, namespace: str, running: Any) -> None:
     async def count(shoal: Shoal, ctx: Context) -> None:
         status = shoal.status or Status()
         status.fish += 1
@@ -705,7 +669,7 @@ async def test_a_status_changed_in_place_is_sent(
         await until(fish, lambda found: found == 3)
 
 
-async def test_health_says_what_does_not_work_beside_the_reconciles(
+async def test_health_reports_background_failures(
     running: Any,
 ) -> None:
     class Ill(Seen):

@@ -140,9 +140,7 @@ async def nothing(*_: Any) -> Result:
         ({"watches": (For(Reef), Owns(cast("Any", Unkind)))}, r"which is no kind; add @kind"),
     ],
 )
-def test_a_reconciler_that_is_declared_wrongly_fails_when_its_class_is_made(
-    body: dict[str, Any], message: str
-) -> None:
+def test_invalid_declaration_is_rejected(body: dict[str, Any], message: str) -> None:
     def fill(namespace: dict[str, Any]) -> None:
         namespace.update({"reconcile": nothing, **body})
 

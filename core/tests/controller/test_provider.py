@@ -169,9 +169,7 @@ async def pond(kubeconfig: Path, namespace: str, tmp_path: Path) -> AsyncIterato
 
 
 @pytest.mark.integration
-async def test_no_object_is_forgotten_when_the_api_server_is_killed_and_comes_back(
-    own_api_server: ApiServer, tmp_path: Path
-) -> None:
+async def test_restarted_api_server(own_api_server: ApiServer, tmp_path: Path) -> None:
     async with filled_sea(own_api_server.kubeconfig, "default", tmp_path) as sea:
         manager, journal = await sea.start("only")
         await until(lambda: journal.lines() >= MANY // 2)

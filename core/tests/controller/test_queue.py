@@ -497,8 +497,6 @@ TestAnyOrderOfEvents.settings = settings(stateful_step_count=40, deadline=None)
 
 
 @given(st.integers(1, 10_000), st.integers(0, 2**32))
-def test_a_retry_is_never_sooner_than_the_first_nor_later_than_the_longest(
-    failures: int, seed: int
-) -> None:
+def test_retry_delays_are_bounded(failures: int, seed: int) -> None:
     wait = Timing().retry(failures, Random(seed))  # noqa: S311
     assert 0.8 * 0.005 <= wait <= 1.2 * 300

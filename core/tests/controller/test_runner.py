@@ -209,7 +209,7 @@ async def test_a_failure_is_told_counted_and_tried_again(
     assert any(record.exc_info for record in caplog.records) is surprising
 
 
-async def test_an_unreadable_object_is_logged_once_and_has_an_event(
+async def test_unreadable_object_has_an_event(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     notes = Notes()
@@ -234,7 +234,7 @@ async def test_an_unreadable_object_is_logged_once_and_has_an_event(
     }
 
 
-async def test_an_event_of_an_unreadable_object_concerns_no_other_key(
+async def test_unreadable_object_affects_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fish_of(config_map: ConfigMap) -> list[ObjectKey]:
@@ -260,7 +260,7 @@ async def test_an_event_of_an_unreadable_object_concerns_no_other_key(
     ]
 
 
-async def test_a_reconcile_without_a_result_is_a_failure_that_says_so(
+async def test_missing_result_is_a_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     setup = Setup(lambda _: None)

@@ -67,9 +67,7 @@ async def version(client: Client, reef: Reef) -> str:
     return (await again(client, reef)).metadata.resource_version
 
 
-async def test_a_status_is_written_when_it_is_another_and_only_then(
-    client: Client, reef: Reef, ctx: Context
-) -> None:
+async def test_unchanged_status_is_not_sent(client: Client, reef: Reef, ctx: Context) -> None:
     assert await ctx.patch_status(reef, Status(fish=3)) is True
     assert (await again(client, reef)).status == Status(fish=3)
     before = await version(client, reef)
@@ -85,9 +83,7 @@ async def test_what_a_status_no_longer_says_goes(client: Client, reef: Reef, ctx
     assert (await again(client, reef)).status == Status(fish=3)
 
 
-async def test_a_finalizer_is_put_once_and_stays_when_the_object_is_applied(
-    client: Client, writer: Client, reef: Reef, ctx: Context
-) -> None:
+async def test_finalizer_stays(client: Client, writer: Client, reef: Reef, ctx: Context) -> None:
     assert await ctx.add_finalizer(reef, FINALIZER) is True
     assert reef.metadata.finalizers == [FINALIZER]
     before = await version(client, reef)
@@ -98,9 +94,7 @@ async def test_a_finalizer_is_put_once_and_stays_when_the_object_is_applied(
     assert (await again(client, reef)).metadata.finalizers == [FINALIZER]
 
 
-async def test_a_finalizer_holds_an_object_until_it_is_removed(
-    client: Client, reef: Reef, ctx: Context
-) -> None:
+async def test_finalizer_keeps_the_object(client: Client, reef: Reef, ctx: Context) -> None:
     await ctx.add_finalizer(reef, FINALIZER)
     await client.delete(Reef, reef.name, reef.namespace)
     going = await again(client, reef)
@@ -111,9 +105,7 @@ async def test_a_finalizer_holds_an_object_until_it_is_removed(
         await again(client, reef)
 
 
-async def test_no_finalizer_is_put_on_an_object_that_is_gone(
-    client: Client, reef: Reef, ctx: Context
-) -> None:
+async def test_no_finalizer_on_a_deleted_object(client: Client, reef: Reef, ctx: Context) -> None:
     await client.delete(Reef, reef.name, reef.namespace)
     with pytest.raises(Exception, match="uid mismatch"):
         await ctx.add_finalizer(reef, FINALIZER)
@@ -121,9 +113,7 @@ async def test_no_finalizer_is_put_on_an_object_that_is_gone(
         await again(client, reef)
 
 
-async def test_a_finalizer_goes_whoever_put_it_there_and_whatever_came_in_between(
-    client: Client, reef: Reef, ctx: Context
-) -> None:
+async def test_finalizer_of_another_manager(client: Client, reef: Reef, ctx: Context) -> None:
     ours_last = {"metadata": {"finalizers": ["other.test/first", FINALIZER]}}
     stale = await client.patch(Reef, reef.name, reef.namespace, ours_last)
     reordered = {"metadata": {"finalizers": [FINALIZER, "other.test/first", "other.test/new"]}}
@@ -134,17 +124,13 @@ async def test_a_finalizer_goes_whoever_put_it_there_and_whatever_came_in_betwee
     assert await ctx.remove_finalizer(stale, FINALIZER) is False
 
 
-async def test_a_finalizer_of_an_object_that_is_gone_needs_no_removal(
-    client: Client, reef: Reef, ctx: Context
-) -> None:
+async def test_finalizer_of_a_deleted_object(client: Client, reef: Reef, ctx: Context) -> None:
     reef.metadata.finalizers = [FINALIZER]
     await client.delete(Reef, reef.name, reef.namespace)
     assert await ctx.remove_finalizer(reef, FINALIZER) is False
 
 
-async def test_a_finalizer_of_another_object_of_the_same_name_stays(
-    client: Client, reef: Reef, ctx: Context
-) -> None:
+async def test_finalizer_of_a_new_object_stays(client: Client, reef: Reef, ctx: Context) -> None:
     reef.metadata.finalizers = [FINALIZER]
     await client.delete(Reef, reef.name, reef.namespace)
     metadata = ObjectMeta(name=reef.name, namespace=reef.namespace, finalizers=[FINALIZER])
@@ -153,9 +139,7 @@ async def test_a_finalizer_of_another_object_of_the_same_name_stays(
     assert (await again(client, reef)).metadata.finalizers == [FINALIZER]
 
 
-async def test_metadata_is_kept_and_given_up_again(
-    client: Client, namespace: str, reef: Reef, ctx: Context
-) -> None:
+async def test_metadata_is_owned(client: Client, namespace: str, reef: Reef, ctx: Context) -> None:
     assert await ctx.apply_metadata(reef) is False, "nothing to keep, nothing to give up"
     owner = await client.create(ConfigMap.of("owner", namespace))
     owners = [reference_to(owner)]

@@ -56,9 +56,7 @@ def server_verifies(ca: KeyPair, leaf: KeyPair, name: str, at: datetime) -> bool
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("leaf_algorithm", ALGORITHMS)
-def test_openssl_takes_a_leaf_for_what_it_may_be_used_for(
-    algorithm: Algorithm, leaf_algorithm: Algorithm, tmp_path: Path
-) -> None:
+def test_purposes_of_leaf(algorithm: Algorithm, leaf_algorithm: Algorithm, tmp_path: Path) -> None:
     ca = new_ca("kubernetes", now=NOW, algorithm=algorithm)
     verdicts: dict[tuple[Usage, ...], dict[str, bool]] = {}
     cases: tuple[tuple[Usage, ...], ...] = (("server",), ("client",), ("client", "server"))
@@ -212,9 +210,7 @@ def test_serial_numbers_never_repeat() -> None:
         ("rsa-2048", rsa.RSAPrivateKey, b"-----BEGIN RSA PRIVATE KEY-----\n"),
     ],
 )
-def test_the_key_is_of_the_chosen_algorithm_and_belongs_to_the_certificate(
-    algorithm: Algorithm, kind: type, begins: bytes
-) -> None:
+def test_algorithm_of_the_key(algorithm: Algorithm, kind: type, begins: bytes) -> None:
     pair = new_ca("ca", now=NOW, algorithm=algorithm)
     key = serialization.load_pem_private_key(pair.private_key_pem, password=None)
     assert isinstance(key, kind)
@@ -239,9 +235,7 @@ def test_printing_keys_shows_no_key() -> None:
 
 
 @pytest.mark.parametrize("curve", [ec.SECP384R1(), ec.SECP521R1()])
-def test_a_stronger_ca_signs_with_a_digest_of_its_strength(
-    curve: ec.EllipticCurve, tmp_path: Path
-) -> None:
+def test_digest_fits_the_key_of_the_ca(curve: ec.EllipticCurve, tmp_path: Path) -> None:
     command = (
         "openssl req -x509 -nodes -newkey ec -keyout key.pem -out cert.pem -subj /CN=own"
         f" -days 9999 -addext keyUsage=keyCertSign -pkeyopt ec_paramgen_curve:{curve.name}"

@@ -90,9 +90,7 @@ def test_the_order_of_names_and_usages_does_not_matter() -> None:
         ({"now": NOW - timedelta(days=1)}, "it is not valid yet"),
     ],
 )
-def test_a_leaf_is_issued_anew_when_something_else_is_wanted(
-    changes: dict[str, Any], expected: str
-) -> None:
+def test_changed_leaf_is_issued_again(changes: dict[str, Any], expected: str) -> None:
     assert reason(**changes) == expected
 
 

@@ -353,7 +353,7 @@ def test_a_pause_comes_before_the_deletion_and_that_before_all_else() -> None:
     assert gate(box, running, "a/b") == Proceed()
 
 
-async def test_a_machine_waits_for_its_owner_the_cluster_and_its_bootstrap_data(
+async def test_machine_waits_for_what_it_needs(
     world: World,
 ) -> None:
     boxes = Boxes(unexpected)

@@ -42,9 +42,7 @@ def context() -> ProviderContext[Any]:
         (Unreadable("it is not JSON"), "InvalidResponse", "it is not JSON"),
     ],
 )
-async def test_a_failure_of_the_workload_cluster_blocks_with_a_reason(
-    error: ClientError, reason: str, message: str
-) -> None:
+async def test_workload_failure_blocks(error: ClientError, reason: str, message: str) -> None:
     with pytest.raises(Blocked) as caught:
         async with context().workload():
             raise error

@@ -208,7 +208,7 @@ def hanging() -> Generator[Hanging]:
     handler.released.set()
 
 
-async def test_plain_handlers_that_hang_hold_up_no_other_and_say_so_at_last(
+async def test_hanging_handlers_delay_no_others(
     hanging: Hanging,
 ) -> None:
     ext = Extension("guard")
@@ -413,9 +413,7 @@ async def test_nothing_is_left_of_a_call() -> None:
         (10, b"\xff=\xff", 9.5),
     ],
 )
-def test_the_answer_is_there_before_the_caller_gives_up(
-    seconds: int, query: bytes, expected: float
-) -> None:
+def test_time_limit_of_a_call(seconds: int, query: bytes, expected: float) -> None:
     assert time_limit(seconds, query) == pytest.approx(expected)
 
 

@@ -194,9 +194,7 @@ def test_catalogs_are_joined() -> None:
         mine.joined(other)
 
 
-def test_a_catalog_is_found_by_its_module_and_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_catalog_is_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
     (tmp_path / "zoo_hooks.py").write_text("from capelin.runtime import Catalog\nZOO = Catalog()")
     (tmp_path / "broken_hooks.py").write_text("raise OSError('no sea')")

@@ -72,7 +72,7 @@ def test_the_command_line_counts_more_than_the_environment() -> None:
         ("--colour=red", "unrecognized arguments: --colour=red"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_invalid_options_fail(
     flag: str, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -83,7 +83,7 @@ def test_what_cannot_be_meant_is_refused(
     assert problem in capsys.readouterr().err
 
 
-def test_the_environment_is_checked_like_the_command_line() -> None:
+def test_environment_variables_are_checked() -> None:
     with pytest.raises(OptionsError, match="CAPELIN_PORT: 'many' is not a number from 0 to 65535"):
         options("guard", [], {"CAPELIN_PORT": "many"})
 

@@ -94,9 +94,7 @@ GO_ON = {"status": "Success", "retryAfterSeconds": 0, "outcome": "success"}
         ),
     ],
 )
-async def test_what_a_handler_returns_becomes_a_response(
-    result: object, expected: dict[str, Any]
-) -> None:
+async def test_result_becomes_a_response(result: object, expected: dict[str, Any]) -> None:
     async def handler(_: object) -> object:
         return result
 
@@ -162,7 +160,7 @@ async def test_settings_of_other_handlers_of_the_extension_are_no_mistake() -> N
 NAMED = orjson.dumps({"cluster": {**CLUSTER, "metadata": {"name": "blue", "namespace": "sea"}}})
 
 
-async def test_who_blocks_what_is_logged_at_the_default_level(
+async def test_blocked_hooks_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -235,7 +233,7 @@ async def test_a_failure_that_cannot_be_written_is_a_failure_too() -> None:
     assert answer["message"] == "handler try failed with AttributeError; see its log"
 
 
-async def test_an_error_is_told_by_its_kind_only_and_logged_in_full(
+async def test_exceptions_are_only_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def handler(_: object) -> None:

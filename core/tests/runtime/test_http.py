@@ -63,9 +63,7 @@ async def test_what_is_left_leaves_before_the_end(wire: Wire, gathering: Buffere
     assert wire.written == [b"last words"]
 
 
-async def test_nothing_is_written_to_a_client_that_has_gone(
-    wire: Wire, gathering: BufferedTransport
-) -> None:
+async def test_no_write_after_a_disconnect(wire: Wire, gathering: BufferedTransport) -> None:
     gathering.write(b"too late")
     wire.close()
     await asyncio.sleep(0)

@@ -275,9 +275,7 @@ def test_a_template_that_is_made_otherwise_is_a_failure() -> None:
         ("Cluster", {}, "Cluster demo-1"),
     ],
 )
-def test_a_failure_names_no_holder_by_the_name_that_is_drawn_for_it(
-    holder: str, builtin: Any, named: str
-) -> None:
+def test_failures_contain_no_generated_name(holder: str, builtin: Any, named: str) -> None:
     mutations = Mutations(NoVariables, unknown_kinds="fail")
     with pytest.raises(Failure) as refusal:
         answer(mutations, request(item("1", holder=holder, builtin=builtin)))
@@ -546,9 +544,7 @@ async def test_a_new_handler_is_written_down_before_release(released: Path) -> N
         (["images-v1/one.json"], "an answer for one", "images-v1/one.json"),
     ],
 )
-async def test_an_example_does_not_go_unseen(
-    released: Path, files: list[str], said: str, bring: str
-) -> None:
+async def test_lost_example_fails(released: Path, files: list[str], said: str, bring: str) -> None:
     await record_patches(extension(), released)
     for file in files:
         (released / file).unlink()

@@ -102,7 +102,7 @@ async def connect(
 
 @pytest.mark.parametrize("name", [None, "localhost"], ids=["by address", "by name"])
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_a_renewed_certificate_is_for_new_connections_and_old_ones_stay(
+async def test_certificate_renewal(
     tmp_path: Path, name: str | None, version: ssl.TLSVersion
 ) -> None:
     first = write(tmp_path, certificate())
@@ -131,9 +131,7 @@ def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path) -> None:
     assert Certificates(tmp_path).context().minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-async def test_half_a_renewal_is_waited_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_half_renewal_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = write(tmp_path, certificate())
     certificates = Certificates(tmp_path)
     second = certificate()
@@ -234,9 +232,7 @@ def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path, missing: str) -
         (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", ""),
     ],
 )
-def test_a_file_that_holds_no_ca_of_the_clients_is_named(
-    tmp_path: Path, content: bytes | None, why: str
-) -> None:
+def test_invalid_client_ca_is_named(tmp_path: Path, content: bytes | None, why: str) -> None:
     write(tmp_path, certificate())
     client_ca = tmp_path / "clients.crt"
     if content is not None:

@@ -163,9 +163,7 @@ def test_values_are_read_as_the_authors_type() -> None:
         ),
     ],
 )
-def test_values_that_the_api_server_would_refuse_are_refused(
-    values: dict[str, Any], problem: str
-) -> None:
+def test_invalid_values_are_rejected(values: dict[str, Any], problem: str) -> None:
     with pytest.raises(Failure) as refusal:
         read_variables(Variables, values)
     assert refusal.value.message.startswith(f"the variables do not fit their schema: {problem}")
@@ -282,9 +280,7 @@ json_objects = st.dictionaries(
 
 @settings(deadline=None)
 @given(json_objects, json_objects)
-def test_merging_keeps_all_of_the_one_that_counts(
-    one: dict[str, Any], other: dict[str, Any]
-) -> None:
+def test_merge_keeps_the_newer_value(one: dict[str, Any], other: dict[str, Any]) -> None:
     request = RequestVariables(Two, variables(builtin=one))
     merge_responses = request.builtin(variables(builtin=other))
 

@@ -44,9 +44,7 @@ def cluster_of(run: Path, settings: Settings = SETTINGS) -> ManagementCluster:
     return ManagementCluster(environment)
 
 
-async def test_providers_that_are_there_change_nothing(
-    tmp_path: Path, brought_up: list[object]
-) -> None:
+async def test_known_providers_change_nothing(tmp_path: Path, brought_up: list[object]) -> None:
     cluster = cluster_of(tmp_path / "run")
     await cluster.require("kubeadm")
     assert brought_up == []
@@ -55,9 +53,7 @@ async def test_providers_that_are_there_change_nothing(
 
 
 @pytest.mark.usefixtures("taken_port")
-async def test_an_environment_that_has_the_dev_provider_is_named_at_once(
-    tmp_path: Path, brought_up: list[object]
-) -> None:
+async def test_dev_provider_is_unique(tmp_path: Path, brought_up: list[object]) -> None:
     cluster = cluster_of(tmp_path / "run")
     cluster_of(tmp_path / "other run")
     with pytest.raises(BusyError, match="another environment may have this provider"):

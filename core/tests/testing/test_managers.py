@@ -70,9 +70,7 @@ def config(kubeconfig: Path) -> Config:
     return Config.from_kubeconfig(kubeconfig)
 
 
-async def test_reconcilers_work_while_the_block_lasts(
-    config: Config, client: Client, namespace: str
-) -> None:
+async def test_reconcilers_run_in_the_block(config: Config, client: Client, namespace: str) -> None:
     await client.create(ConfigMap.of("a", namespace))
     async with running(Stamps(), config=config, namespace=namespace) as manager:
         await until(
@@ -90,9 +88,7 @@ async def test_a_manager_has_the_name_and_the_options_that_it_is_given(config: C
         await until(lambda: "--health-address" in manager.probes.bound)
 
 
-async def test_a_block_that_fails_says_why_and_ends_the_manager(
-    config: Config, namespace: str
-) -> None:
+async def test_failing_block_ends_the_manager(config: Config, namespace: str) -> None:
     before = asyncio.all_tasks()
 
     async def fail() -> None:
@@ -113,9 +109,7 @@ async def test_a_block_may_end_its_manager_and_go_on(config: Config, namespace: 
         await asyncio.sleep(0)
 
 
-async def test_a_manager_that_ends_by_itself_ends_the_block_and_says_why(
-    config: Config, namespace: str
-) -> None:
+async def test_failing_manager_ends_the_block(config: Config, namespace: str) -> None:
     me = asyncio.current_task()
     assert me is not None
     async with running(
@@ -128,7 +122,7 @@ async def test_a_manager_that_ends_by_itself_ends_the_block_and_says_why(
         assert me.cancelling() == 0
 
 
-async def test_a_block_and_a_manager_may_end_in_one_moment(
+async def test_block_and_manager_end_at_once(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is cancelled afterwards."""

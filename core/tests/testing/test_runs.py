@@ -143,7 +143,7 @@ def test_only_programs_that_are_needed_are_got() -> None:
     assert needed({"api_server"}, marked) == sorted([*Settings().programs, *marked])
 
 
-def test_programs_are_got_before_the_first_test(run: Run, tmp_path: Path) -> None:
+def test_programs_come_first(run: Run, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(PREPARED)
     expected = sorted([*Settings().programs, "kubectl@v1.34.4", "kwok"])
     suite = MARKED.replace("EXPECTED", repr([expected]))

@@ -167,7 +167,5 @@ async def test_an_error_ends_the_wait_at_once(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0, 0.005), (0.1, 0.4), (7, 0.5)])
-def test_looking_takes_a_fifth_of_the_time_and_no_look_is_long_in_coming(
-    took: float, pause: float
-) -> None:
+def test_polls_take_a_fifth_of_the_time(took: float, pause: float) -> None:
     assert pause_after(took) == pause

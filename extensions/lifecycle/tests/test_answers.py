@@ -167,7 +167,7 @@ async def test_results_are_created_behind_the_answers() -> None:
     working.cancel()
 
 
-async def test_a_result_is_created_when_the_api_server_is_back(
+async def test_result_is_created_after_an_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("capelin_lifecycle.reconcilers.pending._RETRY_SECONDS", 0.01)

@@ -360,9 +360,7 @@ async def test_an_upgrade_plan_comes_from_the_policy_for_the_cluster(life: Life)
     assert [step.version for step in made.control_plane_upgrades] == ["v1.34.4"]
 
 
-async def test_an_extension_that_never_knew_its_policies_holds_every_cluster_up(
-    client: Client, namespace: str
-) -> None:
+async def test_unknown_policies_block_every_cluster(client: Client, namespace: str) -> None:
     """Nobody knows which Clusters its policies are for. Discovery is answered, with every gate."""
 
     def unreadable() -> Config:

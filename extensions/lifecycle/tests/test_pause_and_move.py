@@ -265,9 +265,7 @@ async def test_a_paused_policy_does_not_change(here: Management) -> None:
 # Moving
 
 
-async def test_a_move_while_a_job_runs_starts_no_second_job(
-    here: Management, there: Management
-) -> None:
+async def test_move_starts_no_second_job(here: Management, there: Management) -> None:
     await here.call(here.add_policy())
     await here.reconcile()
     (job,) = await here.jobs()
@@ -483,7 +481,7 @@ async def test_a_job_that_ran_when_its_policy_was_deleted_has_failed(here: Manag
     assert here.created_jobs == 2
 
 
-async def test_a_failed_job_runs_again_under_another_name_when_its_policy_changes(
+async def test_changed_policy_runs_a_failed_job_again(
     here: Management,
 ) -> None:
     await here.call(here.add_policy())

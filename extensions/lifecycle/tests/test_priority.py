@@ -27,7 +27,7 @@ async def test_a_step_starts_when_the_hooks_are_answered(monkeypatch: pytest.Mon
     await asyncio.wait_for(step, 10)
 
 
-async def test_steps_start_one_by_one_while_hooks_are_called_all_the_time(
+async def test_steps_start_between_hook_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("capelin_lifecycle.reconcilers.priority._LONGEST_WAIT", 0.01)

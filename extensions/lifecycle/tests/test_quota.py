@@ -277,7 +277,7 @@ async def test_clusters_of_a_group_share_a_quota(group_by: dict[str, str], phase
     assert (await world.phase_of("b"))[0] == phase
 
 
-async def test_counting_many_clusters_leaves_turns_to_others(
+async def test_counting_does_not_block_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("capelin_lifecycle.actions.quota._TURN_SECONDS", 0)

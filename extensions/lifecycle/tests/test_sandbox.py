@@ -165,7 +165,7 @@ async def test_a_policy_that_overruns_waits_longer_each_time_and_no_other_policy
         sandbox.close()
 
 
-async def test_a_namespace_with_many_slow_policies_leaves_turns_to_the_others(
+async def test_slow_namespace_does_not_block_others(
     sandbox: Sandbox,
 ) -> None:
     slow = "object.numbers.all(n, !object.text.matches('(x+x+)+y'))"
@@ -181,9 +181,7 @@ async def test_a_namespace_with_many_slow_policies_leaves_turns_to_the_others(
     assert honest < (time.monotonic() - before) / 2
 
 
-async def test_a_namespace_that_ends_workers_waits_for_their_replacements(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_worker_replacements_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sandbox = Sandbox()
     both = (Owner("warm", 1, name) for name in ("a", "b"))
     await asyncio.gather(*(value(sandbox, "1 + 1", owner) for owner in both))
@@ -267,7 +265,7 @@ async def test_an_expression_is_evaluated_again_when_the_machine_kills_its_worke
         sandbox.close()
 
 
-async def test_an_expression_is_evaluated_again_when_its_worker_gets_no_time(
+async def test_retry_when_a_worker_gets_no_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sandbox = Sandbox(workers=1)
@@ -295,7 +293,7 @@ async def test_no_policy_is_blamed_for_an_overloaded_machine() -> None:
         sandbox.close()
 
 
-async def test_a_worker_has_no_environment_and_no_files_of_ours(
+async def test_worker_is_isolated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CAPELIN_TOKEN", "secret")
@@ -312,7 +310,7 @@ async def test_a_worker_has_no_environment_and_no_files_of_ours(
         fresh.close()
 
 
-async def test_values_that_json_does_not_have_are_problems_of_one_expression(
+async def test_invalid_json_values_affect_one_policy(
     sandbox: Sandbox,
 ) -> None:
     questions = [Question(text, ()) for text in ("b'a'", "{1: 2}", "'a'")]
@@ -332,7 +330,7 @@ def test_unknown_amounts_are_rejected(text: str) -> None:
         read_amount(text)
 
 
-async def test_an_expression_for_500_clusters_takes_less_than_a_second_of_this_process(
+async def test_one_expression_for_500_clusters_is_fast(
     sandbox: Sandbox,
 ) -> None:
     cluster = {"spec": {"workers": [{"class": "w", "replicas": 3, "notes": "x" * 50}] * 30}}

@@ -42,9 +42,7 @@ def test_versions_are_compared_as_numbers(wanted: str, version: str, is_in: bool
         ("DoesNotExist", [], False),
     ],
 )
-def test_labels_are_selected_as_kubernetes_does(
-    operator: str, values: list[str], is_selected: bool
-) -> None:
+def test_label_selectors(operator: str, values: list[str], is_selected: bool) -> None:
     requirement = {"key": "tier", "operator": operator, "values": values}
     selector = Selector.read({"matchExpressions": [requirement]})
     assert selects(selector, {"tier": "prod"}) is is_selected
@@ -68,9 +66,7 @@ def test_labels_are_selected_as_kubernetes_does(
         ({"versions": {"to": "<1.34"}}, False),
     ],
 )
-def test_a_policy_is_for_what_all_of_its_selectors_select(
-    spec: dict[str, Any], is_match: bool
-) -> None:
+def test_policy_needs_all_selectors(spec: dict[str, Any], is_match: bool) -> None:
     upgrade = occurrence(labels={"tier": "prod"}, cluster_class="large")
     assert matches(known(**spec), upgrade, {"env": "prod"}) is is_match
 
@@ -110,7 +106,5 @@ def test_what_selects_is_remembered() -> None:
 
 
 @pytest.mark.parametrize(("text", "remembered"), [("", None), ("{", None), ("[]", [])])
-def test_nothing_stored_is_not_the_same_as_no_policies(
-    text: str, remembered: list[KnownPolicy] | None
-) -> None:
+def test_empty_store_is_unknown(text: str, remembered: list[KnownPolicy] | None) -> None:
     assert from_text(text) == remembered

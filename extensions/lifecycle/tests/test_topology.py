@@ -114,9 +114,7 @@ async def test_operations_set_append_and_remove() -> None:
         ),
     ],
 )
-async def test_a_patch_that_cannot_be_computed_is_a_failure_that_stays_the_same(
-    operation: dict[str, Any], message: str
-) -> None:
+async def test_failed_patches_are_stable(operation: dict[str, Any], message: str) -> None:
     wrong = template({"value": 1, **operation} if "valueFrom" not in operation else operation)
     with pytest.raises(Failure, match=message) as first:
         await patches(wrong)

@@ -58,9 +58,7 @@ async def only(world: World, kind: Resource) -> Unstructured:
         ({"type": "Failed", "status": "False"}, "Running", "runs"),
     ],
 )
-async def test_a_job_is_run_once_and_decides(
-    condition: dict[str, str], phase: str, message: str
-) -> None:
+async def test_result_of_a_job(condition: dict[str, str], phase: str, message: str) -> None:
     world = World(JOBS, PODS)
     run = world.run(
         known("tests", hook="AfterClusterUpgrade", action={"job": {"template": POD}}, timeout="5m")
@@ -341,9 +339,7 @@ def test_lists_are_taken_apart() -> None:
         ("ConfigMap", {}, None),
     ],
 )
-def test_readiness_depends_on_the_kind(
-    kind: str, status: dict[str, Any], reason: str | None
-) -> None:
+def test_readiness_of_each_kind(kind: str, status: dict[str, Any], reason: str | None) -> None:
     assert unreadiness({"kind": kind, "metadata": {}, "status": status}) == reason
 
 

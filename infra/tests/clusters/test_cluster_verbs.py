@@ -141,9 +141,7 @@ async def test_an_upgrade_in_progress_is_awaited_until_it_is_done(lab: Lab) -> N
     assert sent(lab) == []
 
 
-async def test_a_version_that_runs_already_is_not_an_error(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_current_version_is_accepted(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.put(desired=AFTER, running=AFTER)
     for how in (RunOptions(within=30), RunOptions(), RunOptions(dry_run=True)):
         await cluster_verbs.upgrade_cluster(DEMO, AFTER, how)
@@ -151,9 +149,7 @@ async def test_a_version_that_runs_already_is_not_an_error(
     assert sent(lab) == []
 
 
-async def test_a_cluster_that_runs_the_version_may_not_be_ready(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_current_version_without_ready(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.put(desired=AFTER, running=AFTER)
     status = {"status": {"readyReplicas": 0}}
     await lab.patch(MachinePool, "workers", "default", status, subresource="status")
@@ -162,18 +158,14 @@ async def test_a_cluster_that_runs_the_version_may_not_be_ready(
     assert capsys.readouterr().out == f"Cluster demo runs {AFTER} already. {problem}\n"
 
 
-async def test_a_dry_run_during_an_upgrade_sends_nothing(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_dry_run_during_an_upgrade(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.put(desired=AFTER, running=BEFORE)
     await cluster_verbs.upgrade_cluster(DEMO, AFTER, RunOptions(dry_run=True))
     assert f"is being upgraded to {AFTER}: MachinePool workers" in capsys.readouterr().out
     assert sent(lab) == []
 
 
-async def test_an_interruption_shows_whether_anything_was_sent(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_interruption_shows_what_was_sent(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.put(desired=BEFORE, running=BEFORE)
 
     async def interrupted(*_: object, **__: object) -> None:
@@ -199,7 +191,7 @@ async def test_an_interruption_shows_whether_anything_was_sent(
     assert "capelin wait cluster demo" in late.value.hint
 
 
-def test_an_interrupted_verb_prints_how_things_stand_now(
+def test_interruption_prints_the_current_state(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     how = RunOptions()

@@ -64,9 +64,7 @@ def brought_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_an_option_that_contradicts_the_file_is_rejected(
-    tmp_path: Path, brought_up: list[str]
-) -> None:
+def test_contradicting_option_is_rejected(tmp_path: Path, brought_up: list[str]) -> None:
     path = tmp_path / "capelin.yaml"
     path.write_text("name: lab")
     ended = capelin("up", "-f", str(path), "-e", "default", home=tmp_path)
@@ -88,9 +86,7 @@ def test_a_variable_that_the_file_overrides_is_named(
     assert (brought_up[-1], ended.stderr) == ("shell", "")
 
 
-def test_an_interrupted_up_continues_with_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_up_uses_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def interrupted(_: UpOptions) -> None:
         raise KeyboardInterrupt
 

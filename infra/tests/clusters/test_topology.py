@@ -43,9 +43,7 @@ def topology(**workers: list[dict[str, Any]]) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_new_cluster_has_workers_of_the_kind_that_its_class_has(
-    workers: dict[str, list[dict[str, str]]], kind: str
-) -> None:
+def test_workers_follow_the_class(workers: dict[str, list[dict[str, str]]], kind: str) -> None:
     made = new_cluster("demo", "default", "v1.34.4", OPTIONS, cluster_class(**workers))
     assert made["spec"]["topology"] == {
         "classRef": {"name": "capelin"},

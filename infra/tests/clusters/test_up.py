@@ -62,9 +62,7 @@ def entry(manager: str, *fields: str, subresource: str = "") -> dict[str, Any]:
         ([entry("capelin-cli", "metadata"), entry("kubectl-patch", "spec")], True),
     ],
 )
-def test_an_object_that_somebody_changed_is_known(
-    entries: list[dict[str, Any]], changed: bool
-) -> None:
+def test_changed_object_is_reported(entries: list[dict[str, Any]], changed: bool) -> None:
     assert changed_by_others({"metadata": {"managedFields": entries}}) is changed
 
 
@@ -105,7 +103,7 @@ def test_hints_about_other_options_name_the_environment_and_the_namespace() -> N
 @pytest.mark.parametrize(
     "options", [ClusterOptions(), ClusterOptions(workers=4, control_plane_replicas=1)]
 )
-def test_nothing_is_said_of_options_that_it_has_or_that_were_not_given(
+def test_no_message_about_unchanged_options(
     options: ClusterOptions,
 ) -> None:
     assert differences(CLUSTER, options) == []
@@ -125,9 +123,7 @@ def process(name: str, phase: str, message: str = "") -> dict[str, Any]:
         ([process("etcd", "Starting"), process("kcm", "Starting")], "etcd: Starting"),
     ],
 )
-def test_waits_by_name_for_a_process_that_does_not_run(
-    processes: list[dict[str, Any]], text: str
-) -> None:
+def test_wait_names_the_stopped_process(processes: list[dict[str, Any]], text: str) -> None:
     status = {"supervisorPid": 1, "since": datetime.now(UTC), "stages": [], "processes": processes}
     assert waiting_for(Status.model_validate(status)) == text
     assert waiting_for(None) == ""
@@ -142,9 +138,7 @@ def test_time_of_builds_does_not_count_as_waiting() -> None:
     assert deadline.left == 800.0
 
 
-async def test_up_gets_programs_without_a_time_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_downloads_have_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     left: list[float] = []
 
@@ -193,9 +187,7 @@ async def _failed_up(
     raise WaitTimeoutError("Environment lab is not up.", reason="Too slow.", hint="")
 
 
-def test_timings_show_each_stage_and_its_reasons(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timings_of_each_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up, "_bring_up", _slow_up)
     command = ("up", "--management-only", "-e", "lab")
     assert "WAITED FOR" not in capelin(*command, home=tmp_path).stdout

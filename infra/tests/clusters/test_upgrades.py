@@ -48,9 +48,7 @@ def test_a_version_that_runs_needs_nothing(requested: str) -> None:
     ],
 )
 @pytest.mark.parametrize("requested", ["1.34", None])
-def test_waits_for_an_upgrade_that_has_begun(
-    requested: str | None, cluster: ObservedCluster
-) -> None:
+def test_waits_for_a_started_upgrade(requested: str | None, cluster: ObservedCluster) -> None:
     assert plan(requested, cluster) == UpgradePlan(DESIRED, "Wait")
 
 

@@ -30,17 +30,13 @@ def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 MESSAGE = "The supervisor of environment lab was killed. It runs again.\n"
 
 
-def test_a_command_starts_the_supervisor_of_its_environment(
-    tmp_path: Path, killed: list[str]
-) -> None:
+def test_command_starts_the_supervisor(tmp_path: Path, killed: list[str]) -> None:
     ended = capelin("logs", "etcd", "-e", "lab", home=tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "one\n", MESSAGE)
     assert killed == ["lab"]
 
 
-def test_status_starts_those_of_all_environments_that_it_shows(
-    tmp_path: Path, killed: list[str]
-) -> None:
+def test_status_starts_all_supervisors(tmp_path: Path, killed: list[str]) -> None:
     assert MESSAGE in capelin("status", home=tmp_path).stderr
     assert killed == ["lab", "prod"]
     capelin("status", "-e", "prod", home=tmp_path)

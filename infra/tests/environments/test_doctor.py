@@ -43,9 +43,7 @@ def test_a_fit_machine_lacks_nothing() -> None:
         (replace(FIT, go=None), "poor", "Without it only programs in the cache"),
     ],
 )
-def test_what_a_machine_lacks_comes_with_how_to_get_it(
-    machine: MachineFacts, verdict: str, hint: str
-) -> None:
+def test_problems_have_a_hint(machine: MachineFacts, verdict: str, hint: str) -> None:
     (found,) = [each for each in judge(machine) if each.verdict != "good"]
     assert found.verdict == verdict
     assert hint in found.hint
@@ -78,9 +76,7 @@ def test_this_machine_can_be_looked_at() -> None:
     assert machine.loopback
 
 
-def test_the_fullest_of_the_file_systems_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fullest_file_system_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = tmp_path / "small", tmp_path / "large"
     free = {small: 20_000_000, large: 68_000_000_000}
     for path in free:

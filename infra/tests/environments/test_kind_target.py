@@ -119,7 +119,7 @@ async def test_an_environment_stays_where_it_is(environment: Environment) -> Non
         await enter(environment, FakeKind(), KindOptions())
 
 
-async def test_a_cluster_that_was_removed_is_not_made_anew_in_silence(
+async def test_removed_cluster_is_reported(
     environment: Environment,
 ) -> None:
     brought_up(environment)

@@ -75,9 +75,7 @@ def test_the_hint_names_only_versions_that_there_are() -> None:
     ("current", "expected"),
     [("v1.33.0", "v1.34.4"), ("v1.33.13", "v1.34.4"), ("v1.34.0", "v1.34.4")],
 )
-def test_an_upgrade_goes_to_the_next_minor_or_else_the_newest_patch(
-    current: str, expected: str
-) -> None:
+def test_upgrade_prefers_the_next_minor(current: str, expected: str) -> None:
     assert next_version(current, KNOWN) == expected
 
 

@@ -51,7 +51,7 @@ async def test_the_last_lines_of_all_say_whose_they_are(environment: Environment
     assert out.getvalue() == "etcd: three\nkube-apiserver: alpha\n"
 
 
-async def test_an_unknown_process_is_refused_with_the_known_ones(
+async def test_unknown_process_lists_the_known_ones(
     environment: Environment,
 ) -> None:
     with pytest.raises(MissingError, match=r"ones: etcd, kube-apiserver. Clusters: blue"):

@@ -61,9 +61,7 @@ def test_nothing_goes_unless_somebody_agrees(kept: Cache, tmp_path: Path) -> Non
     assert len(kept.entries()) == 2
 
 
-def test_a_table_is_whole_where_no_terminal_shows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_table_without_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     source = "a source " * 30
 

@@ -78,9 +78,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_users_file_is_written_and_cleaned(
-    environment: Environment, theirs: Path, tmp_path: Path
-) -> None:
+def test_file_is_written_cleaned(environment: Environment, theirs: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text(yaml.safe_dump(kubeconfig("capelin-demo")))
     assert merge_contexts(environment, [own]) == (theirs, ["capelin-demo"])
@@ -91,9 +89,7 @@ def test_the_users_file_is_written_and_cleaned(
     assert remove_contexts(environment) == []
 
 
-def test_a_file_that_is_no_kubeconfig_is_left_alone(
-    environment: Environment, theirs: Path, tmp_path: Path
-) -> None:
+def test_other_files_are_kept(environment: Environment, theirs: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text(yaml.safe_dump(kubeconfig("capelin-demo")))
     theirs.parent.mkdir()
@@ -103,9 +99,7 @@ def test_a_file_that_is_no_kubeconfig_is_left_alone(
     assert theirs.read_text() == "- a\n- list\n"
 
 
-def test_two_programs_do_not_write_at_once(
-    environment: Environment, theirs: Path, tmp_path: Path
-) -> None:
+def test_concurrent_writers_wait(environment: Environment, theirs: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text(yaml.safe_dump(kubeconfig("capelin-demo")))
     theirs.parent.mkdir()

@@ -224,9 +224,7 @@ def test_bench_counts_calls(capelin: Capelin) -> None:
     assert figures["p50Milliseconds"] <= figures["p99Milliseconds"]
 
 
-def test_conformance_says_what_holds_and_by_its_exit_code_whether_all_does(
-    capelin: Capelin, extension: tuple[str, Path]
-) -> None:
+def test_conformance_has_an_exit_code(capelin: Capelin, extension: tuple[str, Path]) -> None:
     said = capelin("conformance", "config.json")
     assert said.returncode == 0, said.stdout
     assert "all hold" in said.stdout
@@ -263,9 +261,7 @@ def test_what_cannot_be_is_said_with_what_to_do(
     assert "defect" not in said.stderr
 
 
-def test_hooks_of_others_are_discovered_called_and_checked_where_their_types_are_named(
-    keeper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hooks_of_others(keeper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(keeper)
     monkeypatch.delitem(sys.modules, "zoo", raising=False)
     capelin = partial(command.capelin, "hooks", home=tmp_path)
@@ -318,9 +314,7 @@ async def test_who_may_not_read_them_is_told_so() -> None:
         await registered(cast("Client", ApiServer(error=error)))
 
 
-def test_an_extension_of_the_environment_is_called_with_the_certificate_of_its_core(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_call_with_the_certificate_of_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "served"
     folder.mkdir()
     with running(PROGRAM, folder, f"--client-ca={folder / 'ca.crt'}"):
@@ -396,14 +390,12 @@ async def request_about_the_scene(
 
 
 @pytest.mark.parametrize("handler", ["motto-v1.shoal", "motto-v1"])
-async def test_a_handler_is_told_what_the_patch_that_names_it_may_see(
-    monkeypatch: pytest.MonkeyPatch, handler: str
-) -> None:
+async def test_handler_gets_its_variables(monkeypatch: pytest.MonkeyPatch, handler: str) -> None:
     told = await request_about_the_scene(monkeypatch, handler)
     assert told == ({"builtin", "motto"}, {"a": "patch", "b": "config", "c": "d"})
 
 
-async def test_which_of_several_patches_is_meant_has_to_be_said(
+async def test_patch_name_is_needed_for_several(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(InvalidInputError, match=r"one, two.*--patch"):

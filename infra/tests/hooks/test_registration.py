@@ -52,9 +52,7 @@ def test_an_extension_is_known_when_its_handlers_are_those_of_now() -> None:
     assert not_discovered(config_with({**known, "observedGeneration": 2})) is None
 
 
-def test_a_certificate_for_this_machine_is_written_for_the_owner_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_certificate_files_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     environment = Environment(tmp_path / "capelin" / "lab")
     environment.make_folders()

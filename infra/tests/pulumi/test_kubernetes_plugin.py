@@ -96,9 +96,7 @@ def test_only_what_the_program_gives_can_drift() -> None:
     assert picked(desired, live) == {"spec": {"replicas": 2, "list": [{"a": 1}]}}
 
 
-async def test_without_a_kubeconfig_nothing_is_sent_anywhere(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+async def test_no_kubeconfig_sends_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     request = rpc.ConfigureRequest(

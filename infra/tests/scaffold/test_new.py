@@ -63,9 +63,7 @@ def test_it_is_found_where_capelin_is_a_checkout(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("template", ["extension", "provider"])
-def test_every_package_of_capelin_that_it_needs_is_found_in_the_checkout(
-    tmp_path: Path, template: writing.Template
-) -> None:
+def test_packages_come_from_the_checkout(tmp_path: Path, template: writing.Template) -> None:
     write_project(template, "my-project", tmp_path / "my-project")
     project = tomllib.loads((tmp_path / "my-project/pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"].values()
@@ -96,7 +94,7 @@ def test_its_lines_are_clean(folder: Path) -> None:
         assert found.returncode == 0, found.stdout
 
 
-def test_its_certificate_names_the_service_that_is_called_and_its_last_calls_have_time(
+def test_certificate_names_the_service(
     folder: Path,
 ) -> None:
     text = (folder / "deploy/extension.yaml").read_text()

@@ -140,9 +140,7 @@ def test_a_provider_of_the_old_contract_is_shown_too() -> None:
 
 
 @pytest.mark.parametrize(("ready_replicas", "state"), [(3, "good"), (2, "waiting")])
-def test_a_machine_pool_has_no_condition_and_is_judged_by_its_numbers(
-    ready_replicas: int, state: str
-) -> None:
+def test_machine_pool_without_a_condition(ready_replicas: int, state: str) -> None:
     pool = shown("MachinePool", "p", spec={"replicas": 3}, status={"readyReplicas": ready_replicas})
     found = build_tree(ClusterObjects(shown("Cluster", "c"), None, None, [pool], []))
     assert [each.state for each in found.children] == [state]
@@ -194,9 +192,7 @@ def control_plane(*conditions: dict[str, Any], **status: Any) -> ClusterObject:
         ),
     ],
 )
-def test_what_is_available_but_not_as_it_was_asked_to_be_is_not_green(
-    obj: ClusterObject, message: str
-) -> None:
+def test_outdated_object_is_not_green(obj: ClusterObject, message: str) -> None:
     found = build_tree(ClusterObjects(obj, None, None, (), ()))
     assert (found.state, found.message) == ("waiting", message)
     assert not found.is_good

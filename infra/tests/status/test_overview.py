@@ -20,9 +20,7 @@ from rich.console import Console
 from infra.tests.command import capelin
 
 
-async def test_who_watches_sees_what_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watch_shows_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, color_system=None, width=100)
@@ -55,9 +53,7 @@ def test_the_exit_code_says_whether_all_is_as_it_should_be(tmp_path: Path) -> No
     assert capelin("status", "--exit-code", home=tmp_path).returncode == 1
 
 
-def test_only_the_environment_that_the_shell_names_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_of_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("lab", "prod"):
         environment = Environment(tmp_path / "capelin" / name)
         environment.make_folders()
@@ -68,9 +64,7 @@ def test_only_the_environment_that_the_shell_names_is_shown(
     assert "prod" not in shown
 
 
-async def test_without_a_supervisor_processes_and_clusters_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def client_of(_: Environment) -> FakeClient:
         client = FakeClient()
         client.add(cluster("demo"))
@@ -106,9 +100,7 @@ async def test_without_a_supervisor_processes_and_clusters_are_shown(
     assert phases == {"sleeper": "Running", "goner": "Failed"}
 
 
-async def test_without_a_supervisor_and_an_api_server_status_names_the_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     environment = Environment(tmp_path / "capelin" / "lab")
     environment.make_folders()

@@ -34,7 +34,5 @@ def test_commands_work_as_they_are_printed(text: str, expected: str) -> None:
         ("lab", {"CAPELIN_ENVIRONMENT": "lab"}, " -e lab"),
     ],
 )
-def test_a_printed_command_names_the_environment_where_it_must(
-    name: str, variables: dict[str, str], option: str
-) -> None:
+def test_environment_in_commands(name: str, variables: dict[str, str], option: str) -> None:
     assert environment_option(name, variables) == option

@@ -118,9 +118,7 @@ async def test_settings_of_pods_need_the_backend_of_pods(client: Client, namespa
 
 
 @pytest.mark.parametrize("backend", ["Pods", None])
-async def test_a_backend_that_was_chosen_stays(
-    client: Client, namespace: str, backend: str | None
-) -> None:
+async def test_backend_is_immutable(client: Client, namespace: str, backend: str | None) -> None:
     await create(client, namespace, {})
     kind = CapelinControlPlane.resource
     await client.patch(kind, "one", namespace, {"spec": {"backend": "Processes"}})

@@ -94,9 +94,7 @@ def test_a_network_that_is_none_is_refused_by_its_field() -> None:
         (1, 0, timedelta(hours=8)),
     ],
 )
-def test_a_certificate_is_renewed_well_before_it_ends(
-    validity: int, renew_before: int, left: timedelta
-) -> None:
+def test_renewal_of_certificates(validity: int, renew_before: int, left: timedelta) -> None:
     one = desired({"certificates": {"validityDays": validity, "renewBeforeDays": renew_before}})
     share = 1 - left / timedelta(days=validity)
     assert one.renewal_share == pytest.approx(share)
@@ -141,9 +139,7 @@ def test_resources_are_read_as_kubernetes_writes_them() -> None:
         ),
     ],
 )
-def test_what_no_component_can_be_told_is_refused_by_its_field(
-    spec: dict[str, Any], message: str
-) -> None:
+def test_invalid_arguments_name_the_field(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
         desired(spec)
 
@@ -165,8 +161,6 @@ def test_a_network_without_room_for_services_is_refused(cidr: str) -> None:
         ),
     ],
 )
-def test_a_name_of_the_cluster_that_no_certificate_can_have_is_refused(
-    cluster: dict[str, Any], field: str
-) -> None:
+def test_invalid_cluster_name_is_rejected(cluster: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidSpecError, match=rf"^Cluster spec\.{field}: 'bücher"):
         desired(cluster=cluster)

@@ -74,9 +74,7 @@ def test_a_quorum_is_more_than_half(size: int, needed: int) -> None:
         (("outdated", "gone", "outdated"), ()),
     ],
 )
-def test_members_restart_one_at_a_time_and_none_that_is_ready_while_another_is_not(
-    states: tuple[str, ...], indexes: tuple[int, ...]
-) -> None:
+def test_order_of_restarts(states: tuple[str, ...], indexes: tuple[int, ...]) -> None:
     size = 1 if len(states) == 1 else 3
     assert next_restarts(members_of(*states), size) == indexes
 
@@ -99,9 +97,7 @@ def test_members_restart_one_at_a_time_and_none_that_is_ready_while_another_is_n
         (("down unusable", "down gone", "", "", ""), Replacement(1, 2, Loss.GONE)),
     ],
 )
-def test_a_lost_member_is_replaced_only_while_the_others_have_a_quorum(
-    states: tuple[str, ...], replacement: Replacement | None
-) -> None:
+def test_replacement_of_members(states: tuple[str, ...], replacement: Replacement | None) -> None:
     assert next_replacement(members_of(*states), len(states)) == replacement
 
 
@@ -154,8 +150,6 @@ def test_a_member_is_removed_before_it_is_added_again() -> None:
         ("", False, None),
     ],
 )
-def test_the_last_message_of_a_member_shows_whether_it_can_use_its_data(
-    failure: str, *, is_corrupt: bool, loss: Loss | None
-) -> None:
+def test_last_message_shows_loss(failure: str, *, is_corrupt: bool, loss: Loss | None) -> None:
     assert is_corruption(failure) == is_corrupt
     assert loss_of(failure) is loss

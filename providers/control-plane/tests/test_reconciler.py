@@ -353,9 +353,7 @@ async def test_a_backend_that_this_provider_does_not_have_starts_nothing(scene: 
 
 
 @pytest.mark.parametrize("reason", ["InvalidConfiguration", "CertificatesMissing"])
-async def test_what_runs_is_looked_after_while_nobody_can_say_what_is_wanted(
-    scene: Scene, reason: str
-) -> None:
+async def test_invalid_spec_keeps_processes_running(scene: Scene, reason: str) -> None:
     await scene.create()
     await scene.annotate(**{ADDRESS_ANNOTATION: ADDRESS})
     if reason == "InvalidConfiguration":
@@ -367,9 +365,7 @@ async def test_what_runs_is_looked_after_while_nobody_can_say_what_is_wanted(
 
 
 @pytest.mark.parametrize("asked", ["rollout", "renewal"])
-async def test_what_is_asked_for_later_begins_when_its_moment_comes(
-    scene: Scene, asked: str
-) -> None:
+async def test_scheduled_change_starts_at_its_time(scene: Scene, asked: str) -> None:
     await scene.create()
     moment = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
     patch = {
@@ -591,7 +587,7 @@ async def remove_finalizer(scene: Scene) -> None:
 
 
 @pytest.mark.usefixtures("often")
-async def test_a_deletion_that_ended_without_its_finalizer_is_finished_after_the_grace(
+async def test_deletion_without_a_finalizer_is_finished(
     scene: Scene,
 ) -> None:
     scene.grace = timedelta(0)

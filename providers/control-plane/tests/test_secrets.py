@@ -63,27 +63,21 @@ async def test_authorities_are_made_once(client: Client, owner: CapelinControlPl
     assert await made(client, owner) == first
 
 
-async def test_an_authority_that_a_user_brought_is_used_and_left_alone(
-    client: Client, owner: CapelinControlPlane
-) -> None:
+async def test_ca_of_a_user_is_used(client: Client, owner: CapelinControlPlane) -> None:
     pair = new_ca("theirs", now=NOW)
     theirs = await client.create(brought(owner.namespace or "", pair, {CLUSTER_NAME_LABEL: "one"}))
     assert (await made(client, owner)).ca.certificate_pem == pair.certificate_pem
     assert await secret(client, owner, "ca") == theirs
 
 
-async def test_a_secret_that_core_would_not_see_is_named_with_what_it_lacks(
-    client: Client, owner: CapelinControlPlane
-) -> None:
+async def test_unlabelled_secret_is_named(client: Client, owner: CapelinControlPlane) -> None:
     await client.create(brought(owner.namespace or "", new_ca("theirs", now=NOW), {}))
     with pytest.raises(Blocked, match="kubectl label --overwrite secret one-ca") as blocked:
         await made(client, owner)
     assert blocked.value.reason == "CertificatesNotUsable"
 
 
-async def test_what_is_gone_after_it_was_used_is_not_made_anew(
-    client: Client, owner: CapelinControlPlane
-) -> None:
+async def test_lost_ca_is_not_created_again(client: Client, owner: CapelinControlPlane) -> None:
     await made(client, owner)
     for purpose in ("ca", "sa"):
         await client.delete(Secret, f"one-{purpose}", owner.namespace)
@@ -94,9 +88,7 @@ async def test_what_is_gone_after_it_was_used_is_not_made_anew(
     assert await client.find(Secret, "one-sa", owner.namespace) is None
 
 
-async def test_an_owner_that_somebody_took_away_is_put_back(
-    client: Client, owner: CapelinControlPlane
-) -> None:
+async def test_lost_owner_is_restored(client: Client, owner: CapelinControlPlane) -> None:
     await made(client, owner)
     await client.patch(Secret, "one-etcd", owner.namespace, {"metadata": {"ownerReferences": None}})
     await made(client, owner)
@@ -115,9 +107,7 @@ async def keep_kubeconfig(
     return await secret(client, owner, "kubeconfig")
 
 
-async def test_the_kubeconfig_is_renewed_at_half_its_life_and_not_before(
-    client: Client, owner: CapelinControlPlane
-) -> None:
+async def test_renewal_of_the_kubeconfig(client: Client, owner: CapelinControlPlane) -> None:
     keys = await made(client, owner)
     first = await keep_kubeconfig(client, owner, keys, NOW)
     assert first.type == SECRET_TYPE
@@ -142,9 +132,7 @@ async def test_the_kubeconfig_leads_to_the_endpoint_of_either_family(
     assert Config.from_secret(kept.data["value"]).server.address == server
 
 
-async def test_a_kubeconfig_that_is_deleted_or_not_ours_any_more_is_mended(
-    client: Client, owner: CapelinControlPlane
-) -> None:
+async def test_damaged_kubeconfig_is_repaired(client: Client, owner: CapelinControlPlane) -> None:
     keys = await made(client, owner)
     await keep_kubeconfig(client, owner, keys, NOW)
     await client.delete(Secret, "one-kubeconfig", owner.namespace)
@@ -156,9 +144,7 @@ async def test_a_kubeconfig_that_is_deleted_or_not_ours_any_more_is_mended(
     assert again.metadata.labels[CLUSTER_NAME_LABEL] == "one"
 
 
-async def test_a_kubeconfig_that_a_user_brought_is_left_alone(
-    client: Client, owner: CapelinControlPlane
-) -> None:
+async def test_kubeconfig_of_a_user_is_kept(client: Client, owner: CapelinControlPlane) -> None:
     keys = await made(client, owner)
     theirs = await client.create(
         Secret.of("one-kubeconfig", owner.namespace, type="Opaque", data={"value": b"theirs"})
@@ -167,9 +153,7 @@ async def test_a_kubeconfig_that_a_user_brought_is_left_alone(
     assert await keep_kubeconfig(client, owner, keys, NOW) == theirs
 
 
-async def test_at_a_word_the_kubeconfig_is_made_anew(
-    client: Client, owner: CapelinControlPlane
-) -> None:
+async def test_requested_kubeconfig_renewal(client: Client, owner: CapelinControlPlane) -> None:
     keys = await made(client, owner)
     first = await keep_kubeconfig(client, owner, keys, NOW)
     asked = replace(
@@ -195,9 +179,7 @@ async def test_a_users_own_authority_is_neither_adopted_nor_changed(
     assert await secret(client, owner, "ca") == theirs
 
 
-async def test_a_users_own_kubeconfig_of_the_usual_type_is_left_alone(
-    client: Client, owner: CapelinControlPlane
-) -> None:
+async def test_typed_kubeconfig_of_a_user(client: Client, owner: CapelinControlPlane) -> None:
     keys = await made(client, owner)
     theirs = await client.create(
         Secret.of("one-kubeconfig", owner.namespace, type=SECRET_TYPE, data={"value": b"theirs"})

@@ -255,9 +255,7 @@ def test_without_a_quorum_of_etcd_nothing_is_available() -> None:
 
 
 @pytest.mark.parametrize(("version", "up_to_date"), [(NEW, 1), (OLD, 0)])
-def test_while_programs_are_got_what_runs_their_version_is_up_to_date(
-    version: str, up_to_date: int
-) -> None:
+def test_status_while_programs_are_downloaded(version: str, up_to_date: int) -> None:
     parts = (part("etcd"), part("kube-apiserver", version=version), *followers(version))
     getting = Blocked("GettingPrograms", f"getting the programs of Kubernetes {NEW}")
     seen = Observed(statuses=tuple(replace(one, current=None) for one in parts), blocked=getting)

@@ -97,9 +97,7 @@ def test_nobody_can_allow_a_flag_that_the_members_of_etcd_depend_on(flag: str) -
         ("apiServer", "logging-format", "/etc/passwd"),
     ],
 )
-def test_an_allowed_flag_with_a_value_out_of_bounds_is_rejected(
-    component: str, flag: str, value: str
-) -> None:
+def test_flag_value_out_of_bounds_is_rejected(component: str, flag: str, value: str) -> None:
     with pytest.raises(InvalidSpecError, match=rf"^spec\.{component}\.extraArgs\[{flag}\]"):
         desired({component: {"extraArgs": {flag: value}}})
 
@@ -241,9 +239,7 @@ def test_hosts_are_taken(host: str) -> None:
         ("etcd", {"snapshot-count": "5000", "quota-backend-bytes": str(4 * 2**30)}),
     ],
 )
-def test_what_concerns_the_control_plane_alone_is_taken(
-    component: str, arguments: dict[str, str]
-) -> None:
+def test_harmless_settings_are_accepted(component: str, arguments: dict[str, str]) -> None:
     desired({component: {"extraArgs": arguments, "extraEnv": {"GOGC": "80"}}})
 
 

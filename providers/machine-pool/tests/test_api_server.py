@@ -57,9 +57,7 @@ async def create(client: Client, kind: Any, namespace: str, spec: dict[str, Any]
     return await client.create(manifest(kind, namespace, spec), resource=kind.resource)
 
 
-async def test_a_pool_of_which_nothing_is_said_has_all_its_defaults(
-    client: Client, namespace: str
-) -> None:
+async def test_empty_spec_of_a_pool_gets_defaults(client: Client, namespace: str) -> None:
     made = await create(client, CapelinMachinePool, namespace, {})
     assert made["spec"] == {
         "backend": "Simulated",
@@ -106,9 +104,7 @@ async def test_a_pool_that_makes_no_sense_is_refused(
         await create(client, CapelinMachinePool, namespace, spec)
 
 
-async def test_a_pool_takes_ten_thousand_machines_and_no_more(
-    client: Client, namespace: str
-) -> None:
+async def test_pool_has_at_most_10000_machines(client: Client, namespace: str) -> None:
     ids = [f"capelin:///{namespace}/demo/workers-{number:05}" for number in range(10_001)]
     await create(client, CapelinMachinePool, namespace, {"providerIDList": ids[:-1]})
     with pytest.raises(Invalid, match="10000"):
@@ -144,9 +140,7 @@ async def test_an_endpoint_that_cannot_be_is_refused(
         await create(client, CapelinCluster, namespace, {"controlPlaneEndpoint": endpoint})
 
 
-async def test_an_endpoint_of_which_nothing_is_said_yet_is_none(
-    client: Client, namespace: str
-) -> None:
+async def test_empty_endpoint_is_accepted(client: Client, namespace: str) -> None:
     await create(client, CapelinCluster, namespace, {"controlPlaneEndpoint": {}})
 
 
@@ -166,9 +160,7 @@ async def change(
 
 
 @pytest.mark.usefixtures("policy")
-async def test_a_machine_template_stays_as_it_is_and_may_be_tried(
-    client: Client, namespace: str
-) -> None:
+async def test_machine_template_is_immutable(client: Client, namespace: str) -> None:
     kind = CapelinMachineTemplate
     await create(client, kind, namespace, {"template": {"spec": {}}})
     # A policy is in force a moment after it was made.
@@ -187,9 +179,7 @@ async def test_a_machine_template_stays_as_it_is_and_may_be_tried(
 
 
 @pytest.mark.usefixtures("policy")
-async def test_a_pool_template_can_be_changed_for_what_was_made_from_it_follows(
-    client: Client, namespace: str
-) -> None:
+async def test_pool_template_can_be_changed(client: Client, namespace: str) -> None:
     kind = CapelinMachinePoolTemplate
     await create(client, kind, namespace, {"template": {"spec": {}}})
     changed = await change(client, kind, namespace)
@@ -197,9 +187,7 @@ async def test_a_pool_template_can_be_changed_for_what_was_made_from_it_follows(
 
 
 @pytest.mark.parametrize("kind", TEMPLATES, ids=lambda kind: kind.__name__)
-async def test_a_template_is_refused_where_what_is_made_from_it_would_be(
-    client: Client, namespace: str, kind: Any
-) -> None:
+async def test_invalid_template_is_rejected(client: Client, namespace: str, kind: Any) -> None:
     spec: dict[str, Any] = {"simulated": {"faults": {"dies": 60, "flaps": 60}}}
     if kind is CapelinClusterTemplate:
         spec = {"failureDomains": [{"name": ""}]}

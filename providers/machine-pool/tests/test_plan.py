@@ -106,9 +106,7 @@ def after(members: list[PoolMember], changes: PoolChanges, turn: int) -> list[Po
 
 
 @given(pools(), wants())
-def test_we_take_no_more_ready_machines_away_than_may_be_unavailable(
-    members: list[PoolMember], wanted: RolloutLimits
-) -> None:
+def test_max_unavailable_is_kept(members: list[PoolMember], wanted: RolloutLimits) -> None:
     gone = next_changes(members, wanted).delete
     left = [one for one in alive(members) if one.ready and one.name not in gone]
     if any(one.ready for one in alive(members) if one.name in gone):
@@ -116,9 +114,7 @@ def test_we_take_no_more_ready_machines_away_than_may_be_unavailable(
 
 
 @given(pools(), wants())
-def test_we_make_no_more_machines_than_the_surge_allows(
-    members: list[PoolMember], wanted: RolloutLimits
-) -> None:
+def test_max_surge_is_kept(members: list[PoolMember], wanted: RolloutLimits) -> None:
     changes = next_changes(members, wanted)
     left = [one for one in alive(members) if one.name not in changes.delete]
     if changes.create:
@@ -126,9 +122,7 @@ def test_we_make_no_more_machines_than_the_surge_allows(
 
 
 @given(pools(), wants())
-def test_machines_that_are_not_ready_do_not_all_go_before_others_stand_in(
-    members: list[PoolMember], wanted: RolloutLimits
-) -> None:
+def test_unready_machines_are_replaced(members: list[PoolMember], wanted: RolloutLimits) -> None:
     gone = next_changes(members, wanted).delete
     if any(not one.up_to_date for one in alive(members) if one.name in gone):
         left = [
@@ -141,9 +135,7 @@ def test_machines_that_are_not_ready_do_not_all_go_before_others_stand_in(
 
 
 @given(pools(), wants())
-def test_the_steps_end_with_as_many_machines_of_the_wanted_making(
-    members: list[PoolMember], wanted: RolloutLimits
-) -> None:
+def test_steps_end_with_the_desired_pool(members: list[PoolMember], wanted: RolloutLimits) -> None:
     for turn in range(60):
         changes = next_changes(members, wanted)
         following = after(members, changes, turn)
@@ -155,17 +147,13 @@ def test_the_steps_end_with_as_many_machines_of_the_wanted_making(
 
 
 @given(pools(), wants())
-def test_no_machine_is_removed_before_core_has_made_its_machine(
-    members: list[PoolMember], wanted: RolloutLimits
-) -> None:
+def test_removal_waits_for_core(members: list[PoolMember], wanted: RolloutLimits) -> None:
     gone = next_changes(members, wanted).delete
     assert all(one.has_machine and not one.deleting for one in members if one.name in gone)
 
 
 @given(pools(), wants())
-def test_what_is_made_and_what_goes_makes_no_circle(
-    members: list[PoolMember], wanted: RolloutLimits
-) -> None:
+def test_steps_make_no_circle(members: list[PoolMember], wanted: RolloutLimits) -> None:
     changes = next_changes(members, wanted)
     gone = [one for one in alive(members) if one.name in changes.delete and one.up_to_date]
     assert not (gone and changes.create)
@@ -266,9 +254,7 @@ def test_machines_that_are_not_ready_go_before_the_policy_decides() -> None:
 
 
 @pytest.mark.parametrize(("policy", "goes"), [("Oldest", "old"), ("Newest", "new")])
-def test_the_policy_decides_between_machines_that_are_alike(
-    policy: DeletePolicy, goes: str
-) -> None:
+def test_delete_policy_decides_between_equals(policy: DeletePolicy, goes: str) -> None:
     members = [member("middle", age=2), member("old", age=3), member("new", age=1)]
     assert removed(members, 2, policy) == [goes]
 

@@ -139,7 +139,7 @@ def test_a_pool_counts_the_machines_it_lists() -> None:
 
 
 @pytest.mark.parametrize("machines", [[], [machine("a", STARTING)], [machine("a", RUNNING, LOST)]])
-def test_a_pool_is_provisioned_whatever_becomes_of_its_machines(
+def test_pool_stays_provisioned(
     machines: list[CapelinMachine],
 ) -> None:
     status = status_of(*machines)
@@ -222,9 +222,7 @@ def infrastructure(*, own: str = "", provisioned: bool = False) -> CapelinCluste
     ],
     ids=["the control plane's", "the user's", "none", "none any more"],
 )
-def test_the_infrastructure_of_a_cluster_waits_for_an_endpoint_once(
-    made: CapelinCluster, endpoint: str, reason: str | None
-) -> None:
+def test_waits_for_endpoint_once(made: CapelinCluster, endpoint: str, reason: str | None) -> None:
     cluster = Cluster.read({"spec": {"controlPlaneEndpoint": {"host": endpoint, "port": 6443}}})
     waiting = cluster_waits_for(made, cluster)
     assert (waiting and waiting.reason) == reason

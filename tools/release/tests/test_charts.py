@@ -151,9 +151,7 @@ async def test_by_default_a_chart_brings_nothing_that_needs_another_product(name
         ({"watch": {"namespaces": []}}, "namespaces"),
     ],
 )
-async def test_values_that_make_no_sense_are_refused(
-    values: Mapping[str, Any], complaint: str
-) -> None:
+async def test_invalid_values_are_rejected(values: Mapping[str, Any], complaint: str) -> None:
     with pytest.raises(UserError) as caught:
         await rendered(CHARTS["capelin-machine-pool"], values)
     assert complaint in (caught.value.reason or "")

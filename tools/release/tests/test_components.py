@@ -152,9 +152,7 @@ RULES: Final[tuple[Callable[[Objects], bool], ...]] = (
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", PROVIDERS)
-async def test_component_files_keep_the_rules_of_clusterctl(
-    name: str, rule: Callable[[Objects], bool]
-) -> None:
+async def test_rules_of_clusterctl(name: str, rule: Callable[[Objects], bool]) -> None:
     assert rule(render_template(await text_of(name), {})), rule.__doc__
 
 

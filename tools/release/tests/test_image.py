@@ -140,9 +140,7 @@ def test_a_wheel_that_was_not_built_is_named(tmp_path: Path) -> None:
         made.build(SPEC, "amd64")
 
 
-def test_a_program_other_than_the_locked_one_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forged_program_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go = tmp_path / "bin" / "go"
     go.parent.mkdir()
     go.write_text(

@@ -120,7 +120,7 @@ async def test_every_process_that_is_killed_comes_back(folder: Path) -> None:
             assert (await client.get(Namespace, "kept")).name == "kept"
 
 
-async def test_what_a_killed_starter_began_is_adopted_and_what_changed_is_replaced(
+async def test_processes_of_a_killed_starter_are_adopted(
     folder: Path,
 ) -> None:
     script = f"""

@@ -72,9 +72,7 @@ async def test_a_program_that_is_gone_is_not_found(cache: Cache) -> None:
     assert cache.find(ETCD, LINUX) is None
 
 
-async def test_a_restored_cache_is_hashed_once(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_restored_cache_is_hashed_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = await put(cache)
     os.utime(cache.path(entry), ns=(1, 1))
     found = cache.find(ETCD, LINUX)
@@ -216,9 +214,7 @@ async def test_a_damaged_memory_is_not_taken_for_none(cache: Cache) -> None:
         cache.recorded_digest("a/b:c")
 
 
-async def test_a_cache_that_cannot_be_written_says_what_to_do(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unwritable_cache_has_a_hint(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(*_: object) -> bool:
         return False
 
@@ -228,8 +224,6 @@ async def test_a_cache_that_cannot_be_written_says_what_to_do(
             pass
 
 
-def test_a_cache_does_not_move_with_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Cache(Path("here")).root == tmp_path / "here"

@@ -48,9 +48,7 @@ async def test_passwords_of_the_users_netrc_are_sent_to_nobody(
     assert "Authorization" not in headers
 
 
-async def test_a_server_that_nobody_vouches_for_is_refused(
-    registry: "Registry", serve: "Serve", tmp_path: Path
-) -> None:
+async def test_untrusted_server_fails(registry: "Registry", serve: "Serve", tmp_path: Path) -> None:
     now = datetime.now(UTC)
     pair = issue(
         new_ca("nobody", now=now),
@@ -72,9 +70,7 @@ async def test_a_name_that_nobody_knows_is_told() -> None:
         await ask("https://a.invalid/")
 
 
-async def test_a_host_that_is_silent_is_given_up(
-    registry: "Registry", monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_host_times_out(registry: "Registry", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capelin.embedded.binaries.download._CONNECT", 1e-9)
     with pytest.raises(UnreachableError, match=r"\(no connection within 1e-09 s\)$"):
         await ask(registry.url)

@@ -61,9 +61,7 @@ async def test_a_program_is_built_once(
     assert entry.source == "go.etcd.io/etcd/server/v3, Go 1.26.8"
 
 
-async def test_a_program_of_another_package_is_built_with_its_own_module_files(
-    binaries: "Making", go: "FakeGo", tmp_path: Path
-) -> None:
+async def test_modules_of_other_packages(binaries: "Making", go: "FakeGo", tmp_path: Path) -> None:
     files = tmp_path / "shoal" / "v1.0.0"
     files.mkdir(parents=True)
     (files / "go.mod").write_text("module capelin/shoal\n\ngo 1.21\n")
@@ -112,17 +110,13 @@ async def test_a_build_whose_packages_cannot_be_listed_counts_them(
         (["small", "unlisted"], BuildProgress(2, None)),
     ],
 )
-def test_share_of_a_build_is_weighted_by_source_code(
-    begun: list[str], expected: BuildProgress
-) -> None:
+def test_share_is_weighted_by_source_code(begun: list[str], expected: BuildProgress) -> None:
     progress = compiled(begun, {"small": 100, "large": 800, "main": 100})
     assert replace(progress, share=None) == replace(expected, share=None)
     assert progress.share == (expected.share and pytest.approx(expected.share))
 
 
-async def test_programs_of_one_version_are_built_in_one_go(
-    binaries: "Making", go: "FakeGo"
-) -> None:
+async def test_one_build_for_each_version(binaries: "Making", go: "FakeGo") -> None:
     names = [name for name, each in COMPONENTS.items() if each.project is KUBERNETES]
     found = await binaries(go=go).fetch(names)
     (build,) = go.builds()
@@ -133,26 +127,20 @@ async def test_programs_of_one_version_are_built_in_one_go(
         assert f"echo k8s.io/kubernetes/cmd/{name}\n" in each.path.read_text()
 
 
-async def test_the_project_with_the_most_programs_is_built_last(
-    binaries: "Making", go: "FakeGo"
-) -> None:
+async def test_largest_project_is_built_last(binaries: "Making", go: "FakeGo") -> None:
     await binaries(go=go).fetch(["kube-apiserver", "kubectl", "etcd", "kwok"])
     assert "kube-apiserver" in go.builds()[-1]
     assert len(go.builds()) == 3
 
 
-async def test_a_program_that_cannot_be_had_is_reported_before_the_longest_build(
-    binaries: "Making", go: "FakeGo"
-) -> None:
+async def test_failures_come_before_long_builds(binaries: "Making", go: "FakeGo") -> None:
     go.fails_with("no such module")
     with pytest.raises(NotObtainableError, match="kwok"):
         await binaries(go=go).fetch(["kube-apiserver", "kubectl", "kwok"])
     assert len(go.builds()) == 1
 
 
-async def test_what_is_at_hand_is_known_without_obtaining_anything(
-    binaries: "Making", go: "FakeGo"
-) -> None:
+async def test_has_builds_nothing(binaries: "Making", go: "FakeGo") -> None:
     made = binaries(go=go)
     assert not await made.has(["etcd"])
     assert not go.builds()
@@ -176,9 +164,7 @@ async def test_only_what_is_missing_is_built(binaries: "Making", go: "FakeGo") -
     ]
 
 
-async def test_two_packages_of_one_name_do_not_overwrite_each_other(
-    binaries: "Making", go: "FakeGo"
-) -> None:
+async def test_packages_of_one_name_are_separate(binaries: "Making", go: "FakeGo") -> None:
     names = ["kubeadm-bootstrap-controller", "kubeadm-control-plane-controller", "clusterctl"]
     found = await binaries(go=go).fetch(names)
     packages = ["bootstrap/kubeadm", "controlplane/kubeadm", "cmd/clusterctl"]
@@ -216,18 +202,14 @@ def test_batches_hold_each_name_once() -> None:
         ("etcd", ""),
     ],
 )
-async def test_a_program_is_stamped_with_its_version(
-    name: str, stamps: str, binaries: "Making", go: "FakeGo"
-) -> None:
+async def test_version_stamps(name: str, stamps: str, binaries: "Making", go: "FakeGo") -> None:
     await binaries(go=go).fetch([name])
     (build,) = go.builds()
     flags = f"-ldflags -s -w {stamps}".rstrip()
     assert build.startswith(f"build -v -mod=readonly -trimpath -buildvcs=false {flags} -o /")
 
 
-async def test_what_users_set_for_their_own_work_does_not_reach_the_build(
-    binaries: "Making", go: "FakeGo"
-) -> None:
+async def test_settings_of_users_are_ignored(binaries: "Making", go: "FakeGo") -> None:
     theirs = {
         "GOFLAGS": "-mod=vendor",
         "GOOS": "windows",
@@ -282,9 +264,7 @@ async def test_an_old_go_that_may_renew_itself_does_so_and_that_is_told(
 
 
 @pytest.mark.parametrize("version", ["go1.24", "go1.26rc1", "go1.27.0 X:nodwarf5", "go1.100.0"])
-async def test_versions_of_go_are_compared_by_number(
-    version: str, binaries: "Making", go: "FakeGo"
-) -> None:
+async def test_go_versions_are_numbers(version: str, binaries: "Making", go: "FakeGo") -> None:
     go.is_version(version)
     go.has_toolchain_setting("local")
     assert (await binaries(go=go).path("etcd")).exists()
@@ -309,9 +289,7 @@ async def test_what_go_complains_of_is_told_without_its_chatter(
     assert list((made.cache.root / "work").iterdir()) == []
 
 
-async def test_a_build_that_leaves_nothing_is_no_success(
-    binaries: "Making", go: "FakeGo", tmp_path: Path
-) -> None:
+async def test_build_without_a_file_fails(binaries: "Making", go: "FakeGo", tmp_path: Path) -> None:
     script = tmp_path / "go" / "bin" / "go"
     script.write_text(script.read_text().replace("for package in $packages", "for package in"))
     assert await failure_of(binaries(go=go)) == "`go build` succeeded but left no etcd v3.6.5"
@@ -332,9 +310,7 @@ async def test_a_go_that_ignores_ctrl_c_is_killed(
         os.kill(pid, 0)
 
 
-async def test_no_go_and_no_network_says_which_ways_were_tried_and_what_to_do(
-    binaries: "Making", registry: "Registry", tmp_path: Path
-) -> None:
+async def test_no_way_to_a_binary(binaries: "Making", registry: "Registry", tmp_path: Path) -> None:
     registry.url = "http://127.0.0.1:1"
     with pytest.raises(NotObtainableError) as failure:
         await binaries().path("kube-apiserver")
@@ -390,7 +366,7 @@ async def test_a_real_go_and_we_agree_on_the_hash_of_a_module() -> None:
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go here")
 @pytest.mark.timeout(600)
 @pytest.mark.integration
-async def test_a_real_go_compiles_exactly_the_packages_that_were_counted(
+async def test_real_go_compiles_the_counted_packages(
     tmp_path: Path,
 ) -> None:
     files = tmp_path / "shoal" / "v1.0.0"

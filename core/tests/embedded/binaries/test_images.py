@@ -62,9 +62,7 @@ async def test_a_program_is_taken_out_of_its_image(
     assert files_in(made.cache.root / "partial") == files_in(made.cache.root / "work") == set()
 
 
-async def test_layers_below_the_program_are_not_downloaded(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_only_the_last_layer_is_pulled(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, {"base": b""}, PROGRAM)
     await binaries().path(NAME)
     assert len(registry.blob_requests()) == 1
@@ -96,9 +94,7 @@ async def test_every_program_that_has_an_image_is_found_in_it(
     assert (await binaries().path(name)).read_bytes() == name.encode()
 
 
-async def test_a_program_without_an_image_is_built_and_the_rest_pulled(
-    binaries: "Making", registry: "Registry", go: "FakeGo"
-) -> None:
+async def test_build_beside_pulls(binaries: "Making", registry: "Registry", go: "FakeGo") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     made = binaries(go=go)
     await made.fetch([NAME, "kubeadm"])
@@ -107,27 +103,21 @@ async def test_a_program_without_an_image_is_built_and_the_rest_pulled(
     assert [entry.component for entry in made.cache.entries()] == [NAME, "kubeadm"]
 
 
-async def test_an_image_for_one_platform_alone_is_taken_if_it_is_ours(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_image_of_our_platform(binaries: "Making", registry: "Registry") -> None:
     here = Platform.current()
     config = {"os": here.system, "architecture": here.architecture}
     registry.add_manifest(NAME, plain_manifest(registry, config), TAG)
     assert (await binaries().path(NAME)).exists()
 
 
-async def test_an_image_for_another_platform_alone_is_refused(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_image_of_another_platform(binaries: "Making", registry: "Registry") -> None:
     manifest = plain_manifest(registry, {"os": "linux", "architecture": "mips"})
     registry.add_manifest(NAME, manifest, TAG)
     reason = f"it has nothing for {Platform.current()}, only linux/mips"
     assert await failure_of(binaries()) == reason
 
 
-async def test_a_configuration_with_another_digest_is_refused(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_forged_configuration_is_rejected(binaries: "Making", registry: "Registry") -> None:
     here = Platform.current()
     manifest = plain_manifest(registry, {"os": here.system, "architecture": here.architecture})
     digest = manifest["config"]["digest"]
@@ -137,9 +127,7 @@ async def test_a_configuration_with_another_digest_is_refused(
     assert await failure_of(binaries()) == reason
 
 
-async def test_a_missing_platform_is_told_with_those_that_are_there(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_index_without_our_platform(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM, platform=Platform("linux", "mips"))
     reason = f"it has nothing for {Platform.current()}, only linux/mips"
     assert await failure_of(binaries()) == reason
@@ -149,9 +137,7 @@ async def test_an_unknown_tag_is_told(binaries: "Making") -> None:
     assert await failure_of(binaries()) == f"the registry has no {TAG} of it"
 
 
-async def test_a_layer_with_another_digest_is_refused(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_forged_layer_is_rejected(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     layer = corrupt(registry, lambda content: content[:-1] + b"!")
     assert re.fullmatch(
@@ -177,9 +163,7 @@ async def test_a_layer_that_does_not_end_is_cut_off(
     assert progress.amounts[-1][0] < 10**6
 
 
-async def test_a_manifest_with_another_digest_is_refused(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_forged_manifest_is_rejected(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     digest = json.loads(registry.documents[f"/v2/{NAME}/manifests/{TAG}"])["manifests"][1]["digest"]
     registry.documents[f"/v2/{NAME}/manifests/{digest}"] += b" "
@@ -203,23 +187,17 @@ async def test_a_manifest_that_is_none_is_refused(
     assert (await failure_of(binaries())).startswith(reason)
 
 
-async def test_an_image_without_the_program_is_refused(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_image_without_the_program(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, {"usr/bin/other": b""}, {"base": b""})
     assert await failure_of(binaries()) == f"it holds no /usr/local/bin/{NAME}"
 
 
-async def test_a_program_that_is_a_link_is_refused(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_link_in_an_image_is_rejected(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, {f"usr/local/bin/{NAME}": "../../other", "usr/other": b""})
     assert await failure_of(binaries()) == f"/usr/local/bin/{NAME} is not a plain file in it"
 
 
-async def test_a_layer_that_is_no_archive_is_refused(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_invalid_archive_is_rejected(binaries: "Making", registry: "Registry") -> None:
     layer = registry.add(NAME, gzip.compress(b"no tar", mtime=0))
     image = registry.add_manifest(NAME, {"layers": [layer]})
     here = Platform.current()
@@ -228,9 +206,7 @@ async def test_a_layer_that_is_no_archive_is_refused(
     assert (await failure_of(binaries())).startswith("one of its layers cannot be unpacked (")
 
 
-async def test_a_token_is_fetched_when_the_registry_wants_one(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_token_is_fetched(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     registry.token = "let-me-in"
     registry.challenge = (
@@ -242,9 +218,7 @@ async def test_a_token_is_fetched_when_the_registry_wants_one(
     assert paths[:3] == [f"/v2/{NAME}/manifests/{TAG}", "/token", f"/v2/{NAME}/manifests/{TAG}"]
 
 
-async def test_a_token_that_runs_out_is_fetched_anew(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_expired_token_is_fetched_again(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     registry.token = "first"
     registry.challenge = f'Bearer realm="{registry.url}/token"'
@@ -272,9 +246,7 @@ async def test_a_registry_that_lets_nobody_in_is_told(
     assert await failure_of(binaries()) == reason
 
 
-async def test_a_token_that_does_not_help_ends_the_try(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_refused_token_is_an_error(binaries: "Making", registry: "Registry") -> None:
     registry.token = "old"
     registry.challenge = f'Bearer realm="{registry.url}/token"'
     registry.refuses = True
@@ -282,9 +254,7 @@ async def test_a_token_that_does_not_help_ends_the_try(
     assert await failure_of(binaries()) == reason
 
 
-async def test_a_token_is_not_shown_to_the_storage_that_blobs_are_redirected_to(
-    binaries: "Making", registry: "Registry", serve: "Serve"
-) -> None:
+async def test_token_stays_secret(binaries: "Making", registry: "Registry", serve: "Serve") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     storage = await serve(type(registry)(documents=registry.documents))
     registry.storage = storage.url
@@ -295,9 +265,7 @@ async def test_a_token_is_not_shown_to_the_storage_that_blobs_are_redirected_to(
     assert ["Authorization" in headers for headers in storage.blob_requests()] == [False]
 
 
-async def test_a_download_that_breaks_off_goes_on_where_it_stopped(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_interrupted_download_continues(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     registry.cuts = [30, 50]
     assert (await binaries().path(NAME)).exists()
@@ -305,9 +273,7 @@ async def test_a_download_that_breaks_off_goes_on_where_it_stopped(
     assert ranges == [None, "bytes=30-", "bytes=50-"]
 
 
-async def test_a_server_that_knows_no_ranges_sends_all_of_it_again(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_server_without_ranges(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     registry.cuts = [30]
     registry.knows_ranges = False
@@ -334,9 +300,7 @@ async def test_a_later_run_goes_on_with_what_an_interrupted_one_has_got(
     assert files_in(made.cache.root / "partial") == set()
 
 
-async def test_a_connection_that_always_breaks_is_given_up(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_retries_end(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     registry.cuts = [10] * 9
     with pytest.raises(NotObtainableError) as failure:
@@ -356,17 +320,13 @@ async def test_a_registry_that_does_not_answer_is_asked_once_in_a_call(
     assert reasons == ["127.0.0.1 does not answer (connection refused)"]
 
 
-async def test_a_failing_registry_is_told_with_its_answer(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_failing_registry_is_reported(binaries: "Making", registry: "Registry") -> None:
     registry.broken = True
     reason = f"it answers /manifests/{TAG} with 503 Service Unavailable"
     assert await failure_of(binaries()) == reason
 
 
-async def test_the_digest_that_was_seen_first_is_what_is_pulled_from_then_on(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_first_digest_is_pinned(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     made = binaries()
     first = await made.path(NAME)
@@ -376,9 +336,7 @@ async def test_the_digest_that_was_seen_first_is_what_is_pulled_from_then_on(
     assert (await made.path(NAME)).read_bytes() == content
 
 
-async def test_an_image_that_was_replaced_is_refused_with_what_to_do(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_replaced_image_has_a_hint(binaries: "Making", registry: "Registry") -> None:
     digest = registry.add_image(NAME, TAG, PROGRAM)["digest"]
     made = binaries()
     await made.path(NAME)
@@ -450,9 +408,7 @@ def offer_layer(registry: "Registry", content: bytes) -> None:
     registry.add_manifest(NAME, {"manifests": [image]}, TAG)
 
 
-async def test_a_broken_layer_of_another_compression_is_refused(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_broken_xz_layer_is_rejected(binaries: "Making", registry: "Registry") -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name in ("usr/first", "usr/second"):
@@ -476,9 +432,7 @@ async def test_a_small_layer_that_unpacks_to_far_too_much_is_refused(
     assert await failure_of(binaries()) == "one of its layers unpacks to more than 10000 bytes"
 
 
-async def test_a_layer_that_is_far_too_large_is_not_downloaded(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_large_layer_is_not_downloaded(binaries: "Making", registry: "Registry") -> None:
     layer = {**registry.add(NAME, b"layer"), "size": 2**40}
     image = registry.add_manifest(NAME, {"layers": [layer]})
     here = Platform.current()
@@ -488,9 +442,7 @@ async def test_a_layer_that_is_far_too_large_is_not_downloaded(
     assert registry.blob_requests() == []
 
 
-async def test_a_configuration_that_cannot_be_read_is_refused(
-    binaries: "Making", registry: "Registry"
-) -> None:
+async def test_invalid_configuration_is_rejected(binaries: "Making", registry: "Registry") -> None:
     config, layer = registry.add(NAME, b"[]"), registry.add(NAME, b"layer")
     registry.add_manifest(NAME, {"config": config, "layers": [layer]}, TAG)
     assert (await failure_of(binaries())).startswith("its configuration cannot be read: ")

@@ -89,9 +89,7 @@ def left_in(cache: Cache) -> list[str]:
     return [file.name for half in ("work", "partial") for file in (cache.root / half).iterdir()]
 
 
-async def test_two_processes_that_ask_at_once_build_once(
-    ask: Ask, cache: Cache, go: "FakeGo"
-) -> None:
+async def test_concurrent_processes_build_once(ask: Ask, cache: Cache, go: "FakeGo") -> None:
     go.hold()
     first = await ask()
     await go.pid()
@@ -104,9 +102,7 @@ async def test_two_processes_that_ask_at_once_build_once(
     assert left_in(cache) == []
 
 
-async def test_a_run_after_one_that_was_killed_with_its_go_goes_on(
-    ask: Ask, cache: Cache, go: "FakeGo"
-) -> None:
+async def test_run_after_a_killed_build(ask: Ask, cache: Cache, go: "FakeGo") -> None:
     go.hold()
     killed = await ask()
     pid = await go.pid()
@@ -121,9 +117,7 @@ async def test_a_run_after_one_that_was_killed_with_its_go_goes_on(
     assert cache.verify() == []
 
 
-async def test_a_go_that_outlives_us_is_waited_for_so_that_its_work_is_not_done_twice_at_once(
-    ask: Ask, cache: Cache, go: "FakeGo"
-) -> None:
+async def test_surviving_go_is_awaited(ask: Ask, cache: Cache, go: "FakeGo") -> None:
     go.hold()
     killed = await ask()
     pid = await go.pid()
@@ -139,9 +133,7 @@ async def test_a_go_that_outlives_us_is_waited_for_so_that_its_work_is_not_done_
     assert left_in(cache) == []
 
 
-async def test_ctrl_c_ends_go_too_and_leaves_nothing_half_done(
-    ask: Ask, cache: Cache, go: "FakeGo"
-) -> None:
+async def test_ctrl_c_ends_go_too(ask: Ask, cache: Cache, go: "FakeGo") -> None:
     go.hold()
     interrupted = await ask()
     pid = await go.pid()

@@ -38,9 +38,7 @@ async def test_a_variable_names_a_folder(variable: str, tmp_path: Path, binaries
     assert await made.path("kube-apiserver") == file
 
 
-async def test_the_parameter_comes_before_our_variable_and_that_before_envtests(
-    tmp_path: Path, binaries: "Making"
-) -> None:
+async def test_order_of_folders(tmp_path: Path, binaries: "Making") -> None:
     files = {
         (folder, name): program(tmp_path / folder, name, "")
         for folder, names in {"a": "etcd", "b": "etcd etcdctl", "c": "etcd etcdctl kwok"}.items()
@@ -66,9 +64,7 @@ async def test_several_folders_serve_several_versions(tmp_path: Path, binaries: 
     assert [each.version for each in found.values()] == ["v1.33.13", "v1.34.4"]
 
 
-async def test_a_version_that_nobody_asked_for_is_not_checked(
-    tmp_path: Path, binaries: "Making"
-) -> None:
+async def test_any_version_matches_no_version(tmp_path: Path, binaries: "Making") -> None:
     file = program(tmp_path / "mine", "kube-apiserver", f"touch {tmp_path}/was-run; echo v1.30.0")
     found = await binaries(folders=(tmp_path / "mine",)).fetch(["kube-apiserver"])
     assert found["kube-apiserver"].path == file
@@ -76,9 +72,7 @@ async def test_a_version_that_nobody_asked_for_is_not_checked(
     assert not (tmp_path / "was-run").exists()
 
 
-async def test_a_program_that_cannot_tell_its_version_is_taken_without_one(
-    tmp_path: Path, binaries: "Making"
-) -> None:
+async def test_program_without_a_version(tmp_path: Path, binaries: "Making") -> None:
     program(tmp_path / "mine", "capd-manager", "echo v0.0.1")
     program(tmp_path / "mine", "etcd", "echo built by hand")
     found = await binaries(folders=(tmp_path / "mine",)).fetch(
@@ -98,18 +92,14 @@ async def test_a_program_that_cannot_tell_its_version_is_taken_without_one(
         ("kwok@v0.7.0", "kwok version v0.7.0 go1.26.8 (linux/amd64)"),
     ],
 )
-async def test_a_version_is_read_from_what_the_program_says(
-    name: str, said: str, tmp_path: Path, binaries: "Making"
-) -> None:
+async def test_version_of_output(name: str, said: str, tmp_path: Path, binaries: "Making") -> None:
     file = program(tmp_path / "mine", name.partition("@")[0], f"echo '{said}'")
     found = await binaries(folders=(tmp_path / "mine",)).fetch([name])
     assert found[name].path == file
     assert found[name].version == name.partition("@")[2]
 
 
-async def test_a_name_with_and_one_without_a_version_are_two_questions(
-    tmp_path: Path, binaries: "Making", go: "FakeGo"
-) -> None:
+async def test_names_with_a_version(tmp_path: Path, binaries: "Making", go: "FakeGo") -> None:
     file = program(tmp_path / "mine", "etcd", "echo 3.5.0")
     found = await binaries(folders=(tmp_path / "mine",), go=go).fetch(["etcd", "etcd@v3.6.5"])
     assert found["etcd"].path == file
@@ -159,18 +149,14 @@ async def test_a_program_that_does_not_end_is_not_waited_for(
     assert ("folder", f"{file} does not print its version in 0.1 s") in failure.value.attempts
 
 
-async def test_a_folder_whose_program_does_not_run_does_not_hide_the_next(
-    tmp_path: Path, binaries: "Making"
-) -> None:
+async def test_broken_program_hides_no_folder(tmp_path: Path, binaries: "Making") -> None:
     program(tmp_path / "broken", "etcd", "exit 1")
     file = program(tmp_path / "whole", "etcd", "echo 3.6.5")
     made = binaries(folders=(tmp_path / "broken", tmp_path / "whole"))
     assert await made.path("etcd", "v3.6.5") == file
 
 
-async def test_a_program_for_another_machine_is_passed_over(
-    tmp_path: Path, binaries: "Making"
-) -> None:
+async def test_program_of_another_machine(tmp_path: Path, binaries: "Making") -> None:
     file = program(tmp_path / "mine", "etcd", "")
     file.write_bytes(b"\x7fELF is not what this is")
     with pytest.raises(NotObtainableError) as failure:
@@ -178,9 +164,7 @@ async def test_a_program_for_another_machine_is_passed_over(
     assert ("folder", f"{file} cannot be run (Exec format error)") in failure.value.attempts
 
 
-async def test_a_file_that_may_not_be_run_is_no_program(
-    tmp_path: Path, binaries: "Making", go: "FakeGo"
-) -> None:
+async def test_file_without_mode_x(tmp_path: Path, binaries: "Making", go: "FakeGo") -> None:
     file = program(tmp_path / "mine", "etcd", "")
     file.chmod(0o644)
     assert await binaries(folders=(tmp_path / "mine",), go=go).path("etcd") != file
@@ -194,16 +178,12 @@ def test_a_folder_that_is_not_there_is_refused_at_once(tmp_path: Path, binaries:
         binaries(CAPELIN_BINARIES=str(nowhere))
 
 
-async def test_a_stale_variable_of_other_tools_harms_nobody(
-    tmp_path: Path, binaries: "Making", go: "FakeGo"
-) -> None:
+async def test_stale_variable_is_ignored(tmp_path: Path, binaries: "Making", go: "FakeGo") -> None:
     made = binaries(go=go, KUBEBUILDER_ASSETS=str(tmp_path / "gone"))
     assert (await made.path("etcd")).exists()
 
 
-async def test_clusterctl_is_kept_from_asking_the_internet_for_a_newer_one(
-    tmp_path: Path, binaries: "Making"
-) -> None:
+async def test_clusterctl_looks_for_no_update(tmp_path: Path, binaries: "Making") -> None:
     program(
         tmp_path / "mine", "clusterctl", 'test "$CLUSTERCTL_DISABLE_VERSIONCHECK" && echo v1.14.0'
     )

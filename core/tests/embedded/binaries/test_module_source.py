@@ -76,9 +76,7 @@ async def test_with_go_it_is_the_folder_in_gos_own_cache(
     assert progress.events == []
 
 
-async def test_a_module_that_go_sum_does_not_know_is_refused(
-    binaries: "Making", go: "FakeGo"
-) -> None:
+async def test_unknown_module_is_rejected(binaries: "Making", go: "FakeGo") -> None:
     go.answers_mod_with("""echo '{"Dir": "/go", "Sum": "h1:forged"}'""")
     tried = await failure_of(binaries(go=go, GOPROXY="off"))
     assert tried["go mod download"] == (
@@ -103,9 +101,7 @@ async def test_without_go_it_comes_from_a_module_proxy_once(
 
 
 @pytest.mark.parametrize("change", ["changed", "added", "removed"])
-async def test_a_kept_source_that_is_no_longer_right_is_taken_anew(
-    change: str, binaries: "Making", proxied: str
-) -> None:
+async def test_damaged_source_is_replaced(change: str, binaries: "Making", proxied: str) -> None:
     made = binaries(GOPROXY=proxied)
     folder = await made.module_dir("kwok")
     match change:
@@ -120,9 +116,7 @@ async def test_a_kept_source_that_is_no_longer_right_is_taken_anew(
     assert not (folder / "new").exists()
 
 
-async def test_a_module_with_other_content_than_go_sum_has_is_refused(
-    binaries: "Making", registry: "Registry", proxied: str
-) -> None:
+async def test_forged_module_fails(binaries: "Making", registry: "Registry", proxied: str) -> None:
     forged = {**FILES, f"{KWOK}/LICENSE": b"mine\n"}
     offer(registry, forged)
     made = binaries(GOPROXY=proxied)
@@ -134,17 +128,13 @@ async def test_a_module_with_other_content_than_go_sum_has_is_refused(
     assert not (made.cache.root / "sources").exists()
 
 
-async def test_what_is_no_zip_file_is_refused(
-    binaries: "Making", registry: "Registry", proxied: str
-) -> None:
+async def test_invalid_zip_file(binaries: "Making", registry: "Registry", proxied: str) -> None:
     registry.documents["/sigs.k8s.io/kwok/@v/v0.7.0.zip"] = b"<html>"
     tried = await failure_of(binaries(GOPROXY=proxied))
     assert tried["module proxy"] == f"{KWOK} is damaged: the download is no zip file"
 
 
-async def test_neither_go_nor_a_proxy_says_what_to_do(
-    binaries: "Making", registry: "Registry", proxied: str
-) -> None:
+async def test_no_go_and_no_proxy(binaries: "Making", registry: "Registry", proxied: str) -> None:
     registry.documents.clear()
     with pytest.raises(NotObtainableError) as failure:
         await binaries(GOPROXY=proxied).module_dir("kwok")
@@ -198,9 +188,7 @@ async def test_a_module_that_unpacks_to_far_too_much_is_not_unpacked(
     assert tried["module proxy"] == f"{KWOK} unpacks to more than 10 bytes"
 
 
-async def test_files_outside_the_module_are_refused(
-    binaries: "Making", registry: "Registry", tmp_path: Path
-) -> None:
+async def test_foreign_files(binaries: "Making", registry: "Registry", tmp_path: Path) -> None:
     foreign = {**FILES, "../../evil": b"x"}
     offer(registry, foreign)
     folder = tmp_path / "modules" / "kwok" / "v0.7.0"

@@ -78,9 +78,7 @@ def test_the_cursor_comes_back_when_nothing_is_under_way() -> None:
 
 
 @pytest.mark.parametrize(("terminal", "kind"), [(True, LiveProgress), (False, PlainProgress)])
-def test_a_terminal_gets_live_lines_and_a_log_plain_ones(
-    terminal: bool, kind: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_form_of_progress(terminal: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     stream.isatty = lambda: terminal
     monkeypatch.setattr("sys.stderr", stream)
@@ -99,7 +97,7 @@ def test_amounts_are_told_in_words(done: int, total: int | None, unit: str, word
     assert amount(done, total, unit) == words
 
 
-def test_a_way_that_fails_is_kept_once_and_the_next_can_be_tried(
+def test_failed_attempt_is_shown_once(
     progress: "RecordedProgress",
 ) -> None:
     attempts = Attempts(progress)
@@ -126,9 +124,7 @@ def test_a_fault_of_our_own_ends_the_line_and_is_not_hidden(progress: "RecordedP
         (1.0, 60.0, 0.0),
     ],
 )
-def test_time_left_is_estimated_only_from_enough(
-    share: float | None, elapsed: float, expected: float | None
-) -> None:
+def test_estimated_time_left(share: float | None, elapsed: float, expected: float | None) -> None:
     assert estimate_seconds_left(share, elapsed) == expected
 
 
@@ -141,9 +137,7 @@ def test_time_left_is_estimated_only_from_enough(
         (1210, 0.0, "1210 of 1210 packages, linking"),
     ],
 )
-def test_progress_of_a_build_shows_the_time_left(
-    done: int, seconds_left: float | None, text: str
-) -> None:
+def test_build_shows_the_time_left(done: int, seconds_left: float | None, text: str) -> None:
     event = ProgressEvent(
         "advanced", WHAT, SOURCE, "", done, 1210, "packages", seconds_left=seconds_left
     )

@@ -115,9 +115,7 @@ def test_the_api_server_of_before_is_the_one_where_no_other_is_named(
     assert named.server.address == "https://named:6443"
 
 
-def test_a_context_that_there_is_not_is_refused_with_those_that_there_are(
-    environment: Environment, tmp_path: Path
-) -> None:
+def test_unknown_context_lists_the_known_ones(environment: Environment, tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_bytes(Config(Server(URL)).flattened())
     with pytest.raises(InvalidInputError, match='has no context "lab": there are capelin'):

@@ -72,9 +72,7 @@ def test_the_environments_that_there_are_are_listed_by_name(tmp_path: Path) -> N
     assert [each.name for each in all_environments(variables)] == ["alpha", "zoo"]
 
 
-def test_what_providers_keep_when_run_by_hand_is_no_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_of_providers_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     folder = provider_folder("machines")
     folder.mkdir(parents=True)
@@ -125,7 +123,7 @@ def test_an_environment_that_nothing_came_of_leaves_nothing(environment: Environ
     assert not environment.folder.exists()
 
 
-def test_a_lock_on_a_file_that_was_removed_meanwhile_is_no_lock(
+def test_lock_on_a_removed_file(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, lock = environment.folder / "lock", fcntl.flock

@@ -46,9 +46,7 @@ def test_core_is_always_there_and_comes_first() -> None:
     ]
 
 
-def test_what_providers_run_is_got_with_the_rest_in_the_environment_s_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_have_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "running.py").write_text(
         "from capelin.provider import Provider\n"
         "def provider():\n"
@@ -89,9 +87,7 @@ def entry_point(describe: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     return EntryPoint("mine", f"{module}:describe", "capelin.providers")
 
 
-def test_a_package_brings_its_provider_by_an_entry_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entry_point_adds_a_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "Provider(name='p', type='InfrastructureProvider', version='v1', module='m')"
     (found,) = installed_providers([entry_point(text, tmp_path, monkeypatch)])
     assert (found.label, found.module) == ("infrastructure-p", "m")
@@ -100,9 +96,7 @@ def test_a_package_brings_its_provider_by_an_entry_point(
 @pytest.mark.parametrize(
     "text", ["None", "Provider(name='p', type='Unheard', version='v1', module='m')"]
 )
-def test_an_entry_point_that_describes_no_provider_is_named(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_entry_point(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"The entry point 'mine' .* no provider"):
         installed_providers([entry_point(text, tmp_path, monkeypatch)])
 
@@ -139,9 +133,7 @@ def test_the_manager_may_do_what_its_rules_say_and_no_more() -> None:
     )
 
 
-def test_a_changed_file_of_a_provider_is_another_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_file_changes_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "changing_provider"
     package.mkdir()
     (package / "__init__.py").write_text("")

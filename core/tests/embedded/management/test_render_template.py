@@ -25,9 +25,7 @@ from capelin.embedded.management.providers import SubstitutionError, substitute
         ("pid: $$$$", {}, "pid: $$"),
     ],
 )
-def test_variables_mean_what_they_mean_to_clusterctl(
-    template: str, variables: dict[str, str], result: str
-) -> None:
+def test_variables_of_clusterctl(template: str, variables: dict[str, str], result: str) -> None:
     assert substitute(template, variables) == result
 
 

@@ -56,7 +56,7 @@ async def kill(folder: Path, name: str) -> None:
     await until(lambda: Process.adopt(folder, name) is None)
 
 
-async def test_a_killed_supervisor_comes_back_and_writes_its_status(
+async def test_killed_supervisor_is_started_again(
     environment: Environment,
 ) -> None:
     assert not await revive_supervisor(environment)
@@ -80,7 +80,7 @@ async def test_nothing_is_started_where_nothing_runs(environment: Environment) -
     assert not await revive_supervisor(environment)
 
 
-async def test_a_command_that_changes_the_environment_is_not_disturbed(
+async def test_running_command_is_not_disturbed(
     environment: Environment,
 ) -> None:
     await kill(environment.supervisor, SUPERVISOR)

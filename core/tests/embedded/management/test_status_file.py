@@ -20,7 +20,7 @@ def state(phase: Phase, reason: str = "") -> ProcessState:
     return ProcessState(phase, 7, reason, Path("/logs/etcd.log"))
 
 
-def test_an_environment_is_up_when_every_step_is_done_and_every_process_runs(
+def test_environment_is_up_when_all_steps_are_done(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "status.json"

@@ -93,9 +93,7 @@ def test_providers_are_added_to_those_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [("v1.33.1", "v1.33.13"), ("v1.34.4", "v1.34.4")])
-def test_a_version_that_can_no_longer_be_had_is_followed_by_a_later_patch(
-    before: str, after: str
-) -> None:
+def test_removed_version_becomes_a_later_patch(before: str, after: str) -> None:
     settings = Settings(kubernetes_version=before, ports={"a/health": 1})
     assert desired(settings, UpRequest()) == settings.model_copy(
         update={"kubernetes_version": after}
@@ -173,9 +171,7 @@ def test_an_environment_of_before_there_were_targets_is_a_process(environment: E
     assert choose_target(request, "demo", environment.settings()) == "process"
 
 
-async def test_a_provider_whose_port_is_taken_is_refused(
-    environment: Environment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_port_is_taken(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     dev_only, kubeadm = UpRequest(providers=("dev",)), UpRequest(providers=("kubeadm",))
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -192,7 +188,7 @@ def test_the_port_of_the_dev_provider_cannot_be_chosen() -> None:
     assert dev.fixed_ports == (19000,), "a second one on the machine would fail again and again"
 
 
-async def test_an_environment_without_a_supervisor_does_not_come_up(
+async def test_environment_needs_a_supervisor(
     environment: Environment,
 ) -> None:
     with pytest.raises(NotReadyError, match="Its supervisor does not run"):

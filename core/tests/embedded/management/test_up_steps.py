@@ -47,9 +47,7 @@ class View(UpView):
 
 
 @pytest.mark.parametrize("warm", [True, False])
-async def test_a_cold_cache_obtains_the_programs_of_providers_before_anything_starts(
-    warm: bool, tmp_path: Path
-) -> None:
+async def test_cold_cache_is_filled_first(warm: bool, tmp_path: Path) -> None:
     binaries = FakeBinaries(warm=warm)
     await carry_out(Environment(tmp_path / "demo"), [FetchPrograms(SETTINGS)], View(binaries))
     programs = own_programs if warm else required_programs

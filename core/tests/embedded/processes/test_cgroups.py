@@ -47,7 +47,7 @@ def test_version_2_climbs_to_a_group_that_passes_on_what_is_needed(version_2: Pa
     assert memory_only.folder == version_2 / "user.slice" / "capelin-x"
 
 
-def test_without_a_group_that_passes_controllers_on_there_is_no_hard_limit(
+def test_no_hard_limits_without_delegation(
     version_2: Path,
 ) -> None:
     for file in (version_2 / "cgroup.subtree_control", version_2 / "user.slice"):
@@ -98,8 +98,6 @@ def test_the_group_of_this_process_is_read_from_the_kernel() -> None:
         ("other", "", False),
     ],
 )
-def test_the_kernel_tells_who_was_killed_for_its_memory(
-    tmp_path: Path, file: str, content: str, expected: bool
-) -> None:
+def test_oom_kill_is_reported(tmp_path: Path, file: str, content: str, expected: bool) -> None:
     (tmp_path / file).write_text(content)
     assert ran_out_of_memory(tmp_path) is expected

@@ -116,9 +116,7 @@ async def test_over_tls_only_whom_the_authority_vouches_for_is_alive(tmp_path: P
         (b"", "{url} does not answer"),
     ],
 )
-async def test_only_who_answers_that_all_is_well_is_ready(
-    given: bytes, said: str, tmp_path: Path
-) -> None:
+async def test_only_healthy_servers_are_ready(given: bytes, said: str, tmp_path: Path) -> None:
     now = datetime.now(UTC)
     authority = new_ca("shoal", now=now)
     pair = issue(

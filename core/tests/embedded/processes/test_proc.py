@@ -61,7 +61,7 @@ def hold(identity: Identity) -> Handle:
     return handle
 
 
-def test_a_process_keeps_its_identity_and_nobody_else_has_it(
+def test_identity_is_stable_and_unique(
     child: subprocess.Popen[bytes],
 ) -> None:
     assert identify(child.pid) == identify(child.pid)
@@ -81,15 +81,13 @@ def test_a_program_with_brackets_in_its_name_is_identified(tmp_path: Path) -> No
 
 @BOTH
 @pytest.mark.parametrize("differs", ["start_time", "boot"])
-def test_a_pid_that_came_to_mean_another_process_cannot_be_held(
-    child: subprocess.Popen[bytes], differs: str
-) -> None:
+def test_reused_pid_cannot_be_held(child: subprocess.Popen[bytes], differs: str) -> None:
     other = {"start_time": {"start_time": 1}, "boot": {"boot": "an earlier one"}}[differs]
     assert Handle.open(dataclasses.replace(whoever(child.pid), **other)) is None
 
 
 @BOTH
-async def test_a_child_is_signalled_waited_for_and_collected(
+async def test_child_is_signalled_and_collected(
     child: subprocess.Popen[bytes],
 ) -> None:
     handle = hold(whoever(child.pid))
@@ -148,7 +146,7 @@ async def test_waiting_leaves_no_descriptor_behind(child: subprocess.Popen[bytes
 
 
 @pytest.mark.parametrize("has_pidfd", [False])
-def test_a_pid_that_changes_hands_while_it_is_held_is_not_signalled(
+def test_reused_pid_is_not_signalled(
     child: subprocess.Popen[bytes],
 ) -> None:
     earlier = Handle(dataclasses.replace(whoever(child.pid), start_time=1), None)

@@ -110,9 +110,7 @@ async def test_its_output_goes_to_its_log(folder: Path) -> None:
     assert lines(process.log) == ["out", "err"]
 
 
-async def test_it_sees_its_own_environment_and_little_of_ours(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_environment_of_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/ours")
     limits = Limits(memory_bytes=1_000_000_000)
     wanted = declared("/usr/bin/env", environment={"GIVEN": "1"}, limits=limits)
@@ -165,7 +163,7 @@ asyncio.run(main())
     assert ended.reason == "ended, cause unknown"
 
 
-async def test_a_record_whose_pid_came_to_mean_another_process_leads_to_nobody(
+async def test_record_with_a_reused_pid_is_ignored(
     folder: Path,
 ) -> None:
     stranger = subprocess.Popen(SLEEP)  # noqa: ASYNC220 - a stranger is no child of the loop
@@ -228,9 +226,7 @@ async def test_the_reason_of_an_end_is_what_it_said_last(folder: Path) -> None:
         ("panic: no disk", "ended: panic: no disk"),
     ],
 )
-async def test_end_of_an_adopted_process_is_explained_by_a_fatal_line_only(
-    folder: Path, log: str, reason: str
-) -> None:
+async def test_end_of_an_adopted_process(folder: Path, log: str, reason: str) -> None:
     script = f"""
 import asyncio, pathlib
 from capelin.embedded.processes import Command, ProcessSpec, Process
@@ -261,9 +257,7 @@ async def test_a_program_that_is_missing_leaves_nothing_behind(folder: Path) -> 
         declared(*SLEEP, "\0"),
     ],
 )
-async def test_what_no_process_can_be_given_is_as_if_the_program_could_not_be_started(
-    folder: Path, unusable: ProcessSpec
-) -> None:
+async def test_invalid_arguments_fail_the_start(folder: Path, unusable: ProcessSpec) -> None:
     with pytest.raises(OSError, match="cannot be passed on") as refused:
         await Process.start(folder, unusable)
     assert refused.value.strerror is not None
@@ -271,9 +265,7 @@ async def test_what_no_process_can_be_given_is_as_if_the_program_could_not_be_st
     assert Process.adopt(folder, "a") is None
 
 
-async def test_a_process_that_cannot_be_remembered_does_not_live_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unrecorded_process_is_killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
 
     def is_full(_: Path, record: state_dir.Record) -> None:
@@ -292,9 +284,7 @@ async def test_it_gives_way_to_others_when_asked(folder: Path) -> None:
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == 7
 
 
-async def test_it_gives_way_to_others_where_nothing_else_limits_its_processors(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_niceness_without_cgroups(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limited = declared(*SLEEP, limits=Limits(memory_bytes=50_000_000, cpus=0.5))
     process = await Process.start(folder, limited)
     record = state_dir.read_record(folder, "a")

@@ -101,9 +101,7 @@ class TestNextSteps:
         (True, Observed(alive=False, failures=3), Phase.FAILED),
     ],
 )
-def test_a_phase_says_what_a_process_is_doing(
-    declared: bool, seen: Observed | None, expected: Phase
-) -> None:
+def test_phases_of_a_process(declared: bool, seen: Observed | None, expected: Phase) -> None:
     assert phase(wanted("a")["a"] if declared else None, seen) is expected
 
 
@@ -141,9 +139,7 @@ class TestBackoff:
     ("failed", "stalled", "expected"),
     [(0, True, False), (1, True, False), (2, True, True), (2, False, False), (9, False, True)],
 )
-def test_a_process_hangs_that_never_ran_or_failed_every_check(
-    failed: int, stalled: bool, expected: bool
-) -> None:
+def test_when_a_process_counts_as_hung(failed: int, stalled: bool, expected: bool) -> None:
     assert is_hung(failed, 9, stalled=stalled) is expected
 
 
@@ -216,7 +212,7 @@ def declarations(draw: st.DrawFn) -> dict[str, ProcessSpec]:
 
 
 @given(changes=st.lists(st.tuples(declarations(), st.sets(st.sampled_from("abcd"))), max_size=4))
-def test_whatever_is_declared_and_whatever_dies_the_declared_processes_end_up_running(
+def test_steps_end_with_running(
     changes: list[tuple[dict[str, ProcessSpec], set[str]]],
 ) -> None:
     world = World()

@@ -29,7 +29,7 @@ def test_the_hash_does_not_depend_on_the_order_of_the_environment() -> None:
         dataclasses.replace(BASE, limits=Limits(nice=4)),
     ],
 )
-def test_the_hash_changes_with_everything_that_decides_how_a_process_behaves(
+def test_hash_changes_with_each_setting(
     other: Command,
 ) -> None:
     assert other.hash != BASE.hash

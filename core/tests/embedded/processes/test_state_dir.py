@@ -49,9 +49,7 @@ def test_a_folder_that_others_could_read_is_made_private(tmp_path: Path) -> None
     assert mode(tmp_path) == 0o700
 
 
-def test_a_folder_of_another_user_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_of_another_user_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(PermissionError, match="belongs to another user"):
         state_dir.private_folder(tmp_path)

@@ -151,9 +151,7 @@ async def test_a_killed_process_is_started_again(folder: Path) -> None:
         await supervisor.ready()
 
 
-async def test_how_often_a_process_ended_by_itself_is_known(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_restarts_are_counted(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with Supervisor(folder, backoff=QUICK) as supervisor:
         supervisor.declare(declared("a"), declared("b"))
         await supervisor.ready()
@@ -306,9 +304,7 @@ async def test_what_serves_nobody_any_more_is_not_ready_although_it_lives(
         assert pid_of(supervisor, "a") == pid
 
 
-async def test_what_does_not_serve_for_a_moment_stays_ready(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_short_failures_are_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capelin.embedded.processes.lifecycle._PROBE_RETRY_SECONDS", 0.01)
     answers = ["", "", "not yet: etcd", "not yet: etcd", ""]
     asked: list[str] = []
@@ -332,9 +328,7 @@ async def test_what_does_not_serve_for_a_moment_stays_ready(
     assert phases == {Phase.RUNNING}
 
 
-async def test_a_busy_process_that_starts_for_long_is_no_hung_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_start_is_not_a_hang(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capelin.embedded.processes.lifecycle._ACTIVITY_SECONDS", 0.0)
     checks = asyncio.Semaphore(0)
 
@@ -479,7 +473,7 @@ async def test_what_says_that_it_is_broken_is_started_again(folder: Path) -> Non
         assert supervisor.states["a"].reason == "hung: it answers 500"
 
 
-async def test_a_process_that_keeps_ending_is_reported_as_failed_with_its_reason(
+async def test_crash_loop_is_reported_with_its_reason(
     folder: Path,
 ) -> None:
     failing = declared("a", arguments=("/bin/sh", "-c", "echo Error: no disk; exit 3"))
@@ -545,7 +539,7 @@ async def test_who_is_not_ready_in_time_is_named_with_what_is_missing(folder: Pa
         )
 
 
-async def test_leaving_lets_everything_run_on_and_the_next_supervisor_takes_over(
+async def test_next_supervisor_adopts_processes(
     folder: Path,
 ) -> None:
     async with Supervisor(folder) as supervisor:
@@ -599,9 +593,7 @@ async def test_a_changed_command_replaces_what_runs(folder: Path) -> None:
         await until(lambda: arguments_of(pid_of(supervisor, "a")) == ["/bin/sleep", "1001"])
 
 
-async def test_the_late_news_of_an_end_is_not_taken_for_that_of_the_next(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_late_end_of_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep, told_late = Process.kill_session, asyncio.Event()
     slow = iter([True])
 
@@ -649,7 +641,7 @@ async def test_a_new_order_is_remembered_without_a_restart(folder: Path) -> None
     assert (a.after, b.after) == ((), ("a",))
 
 
-async def test_a_supervisor_killed_at_any_moment_leaves_nothing_that_the_next_cannot_find(
+async def test_processes_of_a_killed_supervisor_are_adopted(
     folder: Path,
 ) -> None:
     script = f"""
@@ -702,7 +694,7 @@ async def test_a_process_that_died_while_nobody_looked_is_forgotten(folder: Path
     assert list(state_dir.recorded_names(folder)) == []
 
 
-async def test_what_a_dead_process_left_behind_ends_before_it_is_started_again(
+async def test_orphans_end_before_the_restart(
     folder: Path,
 ) -> None:
     arguments = ("/bin/sh", "-c", "sleep 1000 & echo $!; wait")
@@ -763,9 +755,7 @@ async def test_changes_are_told_until_nobody_listens(folder: Path) -> None:
         await changes.aclose()
 
 
-async def test_a_broken_probe_is_reported_and_does_not_end_the_supervisor(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_broken_probe_is_reported(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 
     async def broken() -> AsyncGenerator[str, None]:
@@ -808,9 +798,7 @@ async def test_a_log_that_cannot_be_rotated_does_not_end_the_supervisor(
     )
 
 
-def test_a_rotation_that_fails_leaves_no_half_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_rotation_leaves_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.log").write_text("content")
 
     def is_full(*_: object) -> None:
@@ -822,9 +810,7 @@ def test_a_rotation_that_fails_leaves_no_half_copy(
     assert [file.name for file in tmp_path.iterdir()] == ["a.log"]
 
 
-async def test_a_record_that_cannot_be_removed_does_not_end_the_supervisor(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_record_stays_on_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def is_read_only(_: Path, __: str) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -854,9 +840,7 @@ async def test_a_start_check_that_fails_is_tried_again(folder: Path) -> None:
     assert len(calls) == 3
 
 
-async def test_a_full_disk_does_not_refuse_a_declaration(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_declare_on_a_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def is_full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -901,9 +885,7 @@ async def test_a_supervisor_that_failed_says_so_and_leaves_the_folder_to_the_nex
         assert pid_of(next_one, "a") == pid
 
 
-async def test_who_cannot_find_what_there_is_leaves_the_folder_to_the_next(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_start_frees_the_lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: Path) -> list[str]:
         raise OSError("the disk is away")
 

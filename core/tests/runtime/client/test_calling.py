@@ -136,9 +136,7 @@ TROUBLES = [
 
 
 @pytest.mark.parametrize(("does", "trouble", "words"), TROUBLES)
-async def test_calls_without_a_response_show_why(
-    server: Server, does: Any, trouble: str, words: str
-) -> None:
+async def test_failed_calls_show_why(server: Server, does: Any, trouble: str, words: str) -> None:
     server.says[GATE] = does
     with pytest.raises(NoResponseError) as error:
         await ask(server, seconds=1)
@@ -194,9 +192,7 @@ async def test_a_connection_that_nobody_accepts_is_unreachable() -> None:
     assert error.value.failure_kind == "unreachable"
 
 
-async def test_discovery_warns_of_deprecated_hooks(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_deprecation_warnings(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     zoo = Catalog()
 
     @zoo.hook(
@@ -242,9 +238,7 @@ async def test_a_certificate_that_is_not_trusted_is_no_answer(server: Server) ->
     assert error.value.failure_kind == "untrusted"
 
 
-async def test_a_service_is_reached_through_a_tunnel_by_its_own_name(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_service_is_called_through_a_tunnel(server: Server, tmp_path: Path) -> None:
     named = credentials(tmp_path / "named", names=("gate.guards.svc",))
     async with also(server, named, lambda _: None) as other, Connections() as connections:
         address = Endpoint("gate.guards.svc", ca=CA.certificate_pem, through=other.authority)
@@ -254,9 +248,7 @@ async def test_a_service_is_reached_through_a_tunnel_by_its_own_name(
             await post(connections, replace(address, host="other.guards.svc"))
 
 
-async def test_a_caller_shows_who_it_is_and_follows_its_files(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_client_certificate_is_reloaded(server: Server, tmp_path: Path) -> None:
     mine = credentials(tmp_path / "mine")
     identity = ClientCertificate(mine / "tls.crt", mine / "tls.key")
 

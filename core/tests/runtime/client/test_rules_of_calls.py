@@ -115,9 +115,7 @@ def test_what_leads_nowhere_is_refused(said: ExtensionClientConfig, words: str) 
         ([said(version="hooks.runtime.cluster.x-k8s.io/v1")], "which is not known here"),
     ],
 )
-def test_discovery_is_refused_as_cluster_api_does(
-    handlers: list[ExtensionHandler], words: str
-) -> None:
+def test_invalid_discovery_is_rejected(handlers: list[ExtensionHandler], words: str) -> None:
     (problem,) = problems_of(handlers, CLUSTER_API)
     assert words in problem
 

@@ -71,9 +71,7 @@ def test_the_rest_starts_when_an_api_server_is_ready() -> None:
         ([status("kube-apiserver")], list(ALL)),
     ],
 )
-def test_controllers_are_upgraded_after_all_api_servers(
-    servers: list[InstanceStatus], changed: list[str]
-) -> None:
+def test_controllers_are_upgraded_last(servers: list[InstanceStatus], changed: list[str]) -> None:
     assert applied(OLD, status("etcd"), *servers) == changed
 
 
@@ -157,9 +155,7 @@ def test_members_of_etcd_are_described_by_their_pods() -> None:
         (member(0, message=LOST), None),
     ],
 )
-def test_the_last_message_of_a_pod_that_is_not_ready_shows_a_loss(
-    pod: Pod, loss: Loss | None
-) -> None:
+def test_termination_message_shows_a_loss(pod: Pod, loss: Loss | None) -> None:
     assert [found.loss for found in members_of(pod)] == [loss]
 
 

@@ -35,7 +35,7 @@ def test_a_rollout_replaces_all_but_etcd_and_once() -> None:
 
 
 @pytest.mark.parametrize("later", [None, MOMENT - timedelta(days=1)])
-def test_a_rollout_that_is_asked_for_no_more_or_for_earlier_replaces_nothing(
+def test_earlier_rollout_replaces_nothing(
     later: datetime | None,
 ) -> None:
     assert what_is_current(at(1, MOMENT), at(2, later)) == set(PROGRAMS)
@@ -81,9 +81,7 @@ def with_delay(delay: str | None) -> ControlPlane:
 
 
 @pytest.mark.parametrize(("delay", "flag"), [(None, "2s"), ("1m", "1m")])
-def test_an_api_server_serves_on_for_as_long_as_its_user_says_or_two_seconds(
-    delay: str | None, flag: str
-) -> None:
+def test_shutdown_delay_of_an_api_server(delay: str | None, flag: str) -> None:
     arguments = components_of(with_delay(delay)).api_server(0).arguments
     prefix = "--shutdown-delay-duration="
     assert [each for each in arguments if each.startswith(prefix)] == [f"{prefix}{flag}"]
@@ -92,9 +90,7 @@ def test_an_api_server_serves_on_for_as_long_as_its_user_says_or_two_seconds(
 @pytest.mark.parametrize(
     ("delay", "seconds"), [(None, 12), ("0", 10), ("1m", 70), ("1m30s", 100), ("shoal", 10)]
 )
-def test_an_api_server_is_given_the_time_that_it_takes_to_go(
-    delay: str | None, seconds: float
-) -> None:
+def test_grace_period_of_an_api_server(delay: str | None, seconds: float) -> None:
     components = components_of(with_delay(delay))
     assert grace_seconds(components.api_server(0)) == seconds
     assert grace_seconds(components.etcd[0]) == 10

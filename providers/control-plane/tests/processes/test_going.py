@@ -8,9 +8,7 @@ from capelin.embedded.processes import state_dir
 from .rig import KEY, Idle, Rig, all_ready_at_once, control_plane
 
 
-async def test_an_api_server_may_take_longer_by_what_it_serves_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_grace_includes_the_delay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     all_ready_at_once(monkeypatch)
     rig = Rig.on(tmp_path / "control-planes", Idle(tmp_path))
     await rig.until(control_plane(), lambda seen: seen.answers)

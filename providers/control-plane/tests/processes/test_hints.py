@@ -52,9 +52,7 @@ def test_a_failure_has_its_hint(component: Component, complaint: str, advice: st
         ),
     ],
 )
-def test_an_error_of_the_machine_blocks_with_a_hint(
-    error: OSError, reason: str, message: str
-) -> None:
+def test_machine_error_has_a_hint(error: OSError, reason: str, message: str) -> None:
     with pytest.raises(Blocked) as blocked, disk_errors_block():
         raise error
     assert blocked.value.reason == reason

@@ -81,9 +81,7 @@ class Pruned(Idle):
         return await super().fetch(names)
 
 
-async def test_programs_that_were_pruned_meanwhile_are_fetched_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pruned_programs_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     all_ready_at_once(monkeypatch)
     programs = Pruned(tmp_path)
     rig = Rig.on(tmp_path / "control-planes", programs)

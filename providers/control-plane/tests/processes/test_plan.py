@@ -90,7 +90,7 @@ def test_an_upgrade_adds_one_api_server_before_it_takes_one_away() -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_no_api_server_waits_in_a_roll_for_the_end_of_one_that_is_told_to_go(
+def test_roll_does_not_wait_for_a_shutdown(
     replicas: int,
 ) -> None:
     plan = settled(components(OLD, replicas=replicas))
@@ -293,9 +293,7 @@ class World:
     wishes=st.lists(st.tuples(st.sampled_from([OLD, NEW]), st.integers(1, 5)), max_size=4),
     luck=st.lists(st.booleans(), min_size=60, max_size=60),
 )
-def test_while_things_change_an_api_server_is_always_there_and_never_many_too_many(
-    replicas: int, wishes: list[tuple[str, int]], luck: list[bool]
-) -> None:
+def test_number_of_servers(replicas: int, wishes: list[tuple[str, int]], luck: list[bool]) -> None:
     plan = settled(components(OLD, replicas))
     world = World(plan, names(plan))
     chances = iter(luck)
@@ -361,9 +359,7 @@ def test_a_server_that_never_served_gets_no_connections() -> None:
     ("members", "ready", "set_aside"),
     [(3, {"etcd-0", "etcd-2"}, 1), (3, {"etcd-0"}, None), (1, set[str](), None)],
 )
-def test_a_corrupt_member_is_set_aside_while_the_others_have_a_quorum(
-    members: int, ready: set[str], set_aside: int | None
-) -> None:
+def test_corrupt_member_is_replaced(members: int, ready: set[str], set_aside: int | None) -> None:
     desired = components(etcd=members)
     losses = {1 if members > 1 else 0: Loss.UNUSABLE}
     observed = replace(with_lost(desired, ready=ready), losses=losses)

@@ -16,9 +16,7 @@ def idle(tmp_path: Path) -> Rig:
     return Rig.on(tmp_path / "control-planes", Idle(tmp_path))
 
 
-async def test_what_must_not_be_found_half_written_is_on_the_disk_before_it_has_its_name(
-    idle: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_files_are_synced_before_rename(idle: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: set[str] = set()
 
     def is_on_disk(descriptor: int) -> None:
@@ -43,9 +41,7 @@ async def test_a_plan_that_was_cut_short_is_made_anew(idle: Rig) -> None:
     await idle.backend.delete(KEY)
 
 
-async def test_a_failure_to_read_a_plan_keeps_nobody_from_looking_after_its_control_plane(
-    idle: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unreadable_plan_is_ignored(idle: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: object) -> None:
         raise OSError("the disk is away")
 

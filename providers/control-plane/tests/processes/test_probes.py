@@ -51,7 +51,7 @@ async def said(probe: Probe | None) -> str:
         await answers.aclose()
 
 
-async def test_an_etcd_member_without_a_leader_is_reachable_and_not_ready(
+async def test_member_without_a_leader_is_not_ready(
     state_dir: StateDir,
 ) -> None:
     with socket.create_server((state_dir.address, etcd_port(1))):
@@ -60,7 +60,7 @@ async def test_an_etcd_member_without_a_leader_is_reachable_and_not_ready(
             assert await said(readiness(state_dir, MEMBER)) == "it answers 503"
 
 
-async def test_an_etcd_member_is_ready_when_it_is_well_whether_or_not_it_has_room(
+async def test_full_member_is_ready(
     state_dir: StateDir,
 ) -> None:
     async with answering(state_dir.address, etcd_metrics_port(1), WELL) as asked:

@@ -156,9 +156,7 @@ async def test_an_api_server_that_lives_and_refuses_is_not_ready_until_it_serves
 
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-async def test_whatever_hangs_is_found_and_replaced(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hanging_processes_are_replaced(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "PERIOD_SECONDS", 0.3)
     monkeypatch.setattr(probes, "TIMEOUT_SECONDS", 0.5)
     wanted = control_plane(NEW)

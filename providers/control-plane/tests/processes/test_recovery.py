@@ -47,9 +47,7 @@ def corrupt(index: int) -> MemberState:
         ((corrupt(0),), []),
     ],
 )
-def test_members_survive_that_run_with_their_data(
-    members: tuple[MemberState, ...], expected: list[int]
-) -> None:
+def test_running_members_survive(members: tuple[MemberState, ...], expected: list[int]) -> None:
     assert survivors(members) == expected
 
 

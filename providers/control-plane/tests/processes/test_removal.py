@@ -58,9 +58,7 @@ async def test_what_is_no_address_names_no_folder(idle: Rig, address: str) -> No
     await idle.backend.delete(KEY)
 
 
-async def test_what_a_reboot_ended_is_not_started_only_to_be_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_removal_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig.on(tmp_path / "control-planes", Idle(tmp_path))
     await rig.until(control_plane(), lambda _: True)
     await rig.backend.release(KEY)
@@ -77,7 +75,7 @@ async def test_what_a_reboot_ended_is_not_started_only_to_be_removed(
     assert list(rig.state.iterdir()) == []
 
 
-async def test_another_one_of_the_same_name_does_not_meet_what_was_the_first_ones(
+async def test_new_object_of_the_same_name_starts_empty(
     idle: Rig,
 ) -> None:
     await idle.allocate(control_plane())

@@ -55,9 +55,7 @@ async def test_members_of_etcd_are_changed_one_at_a_time(idle: Rig) -> None:
     assert not etcd_pids(idle) & before
 
 
-async def test_members_that_have_served_are_not_changed_while_nobody_knows_how_they_are(
-    idle: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unknown_members_are_not_changed(idle: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     for slot in range(3):
         log = idle.folder / f"etcd-{slot}" / "member" / "wal" / "0-0.wal"
         log.parent.mkdir(parents=True)
@@ -75,7 +73,7 @@ async def test_members_that_have_served_are_not_changed_while_nobody_knows_how_t
     assert not etcd_pids(idle) & before
 
 
-async def test_what_a_reboot_ended_runs_again_where_nobody_can_say_what_is_wanted(
+async def test_processes_run_again_after_a_reboot(
     idle: Rig,
 ) -> None:
     before = idle.pids().keys()
@@ -95,9 +93,7 @@ async def test_what_a_reboot_ended_runs_again_where_nobody_can_say_what_is_wante
         (KEY, "{address}/"),
     ],
 )
-async def test_what_is_another_ones_is_not_looked_after(
-    idle: Rig, key: ObjectKey, address: str
-) -> None:
+async def test_other_control_planes_are_ignored(idle: Rig, key: ObjectKey, address: str) -> None:
     await idle.backend.release(KEY)
     await idle.backend.keep_running(key, address.format(address=idle.folder.name))
     async with Supervisor(idle.folder / "run"):

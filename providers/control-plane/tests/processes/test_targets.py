@@ -11,9 +11,7 @@ from capelin_control_plane.backends.processes import backend
 from .rig import KEY, Idle, Rig, control_plane
 
 
-async def test_the_relay_is_told_before_anything_changes_even_if_its_targets_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_relay_is_notified_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Whoever wrote the targets may have been killed before it told the relay.
     rig = Rig.on(tmp_path / "control-planes", Idle(tmp_path))
     plans_when_told: list[bytes] = []

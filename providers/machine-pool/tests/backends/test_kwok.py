@@ -107,9 +107,7 @@ async def machines(
             await client.delete(Node, node.name)
 
 
-async def test_a_machine_becomes_a_ready_node_with_a_lease(
-    machines: SimulatedMachines, client: Client
-) -> None:
+async def test_machine_becomes_a_ready_node(machines: SimulatedMachines, client: Client) -> None:
     machine = machines.machine("a")
     await machines.ensure(machine)
     node = await machines.until_ready(machine)
@@ -126,7 +124,7 @@ async def test_a_machine_becomes_a_ready_node_with_a_lease(
     assert 2 * 1.04 * RENEWED_AFTER < KUBERNETES_WAITS
 
 
-async def test_a_machine_runs_on_whose_status_was_lost_in_a_move(
+async def test_machine_survives_a_lost_status(
     machines: SimulatedMachines,
 ) -> None:
     machine = machines.machine("a")
@@ -140,9 +138,7 @@ async def test_a_machine_runs_on_whose_status_was_lost_in_a_move(
 
 
 @pytest.mark.integration
-async def test_machines_that_die_at_once_renew_their_leases_no_more(
-    machines: SimulatedMachines, client: Client
-) -> None:
+async def test_dead_machines_renew_no_lease(machines: SimulatedMachines, client: Client) -> None:
     dying = [machines.machine(f"m{number}", dies=100) for number in range(20)]
 
     async def renewed_at() -> list[datetime | None]:
@@ -161,7 +157,7 @@ async def test_machines_that_die_at_once_renew_their_leases_no_more(
     assert await renewed_at() == last
 
 
-async def test_a_provider_that_starts_again_adopts_what_keeps_its_nodes_alive(
+async def test_restarted_provider_adopts_its_kwok(
     machines: SimulatedMachines,
 ) -> None:
     first, second = machines.machine("a"), machines.machine("b")
@@ -174,9 +170,7 @@ async def test_a_provider_that_starts_again_adopts_what_keeps_its_nodes_alive(
     assert machines.kwok() == before
 
 
-async def test_a_process_that_comes_back_has_its_nodes_leases_at_once(
-    machines: SimulatedMachines, client: Client
-) -> None:
+async def test_restarted_kwok_holds_leases(machines: SimulatedMachines, client: Client) -> None:
     machine = machines.machine("a")
     await machines.ensure(machine)
 
@@ -218,7 +212,7 @@ async def test_another_kubeconfig_makes_another_process(machines: SimulatedMachi
     await machines.until_ready(later)
 
 
-async def test_a_process_that_another_provider_took_over_is_left_to_it(
+async def test_kwok_of_another_provider_is_kept(
     machines: SimulatedMachines,
 ) -> None:
     machine, cluster = machines.machine("a"), ObjectKey(machines.namespace, CLUSTER)

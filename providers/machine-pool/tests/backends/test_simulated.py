@@ -164,9 +164,7 @@ def test_a_machine_dies_after_its_time_and_stays_dead() -> None:
         (240, False, 330),
     ],
 )
-def test_a_flapping_machine_is_silent_and_alive_in_turn(
-    seconds: int, alive: bool, changes: int
-) -> None:
+def test_flapping_machine_changes_state(seconds: int, alive: bool, changes: int) -> None:
     one = faulty(Faults(flaps=100, after_seconds=60))
     assert has_heartbeats(one, at(seconds)) == (alive, at(changes))
 
@@ -206,9 +204,7 @@ def test_a_machine_that_never_boots_gets_no_node() -> None:
     ("heartbeats", "seconds", "change"),
     [(True, 59, None), (True, 60, False), (False, 60, None), (False, 59, True)],
 )
-def test_heartbeats_change_only_where_they_are_not_as_they_should_be(
-    heartbeats: bool, seconds: int, change: bool | None
-) -> None:
+def test_heartbeats_are_corrected(heartbeats: bool, seconds: int, change: bool | None) -> None:
     machine = faulty(Faults(dies=100, after_seconds=60))
     observed = InstanceStatus(running=True, heartbeats=heartbeats)
     assert next_step(machine, observed, at(seconds)).set_heartbeats is change

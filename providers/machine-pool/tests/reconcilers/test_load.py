@@ -115,9 +115,7 @@ def test_a_machine_of_its_own_is_looked_at_whenever_its_machine_changes() -> Non
         ("NodeDeleted", [ObjectKey("team", "one")]),
     ],
 )
-def test_a_machine_of_a_pool_is_looked_at_when_core_has_seen_its_node_deleted(
-    reason: str, keys: list[ObjectKey]
-) -> None:
+def test_deleted_node_reconciles_the_machine(reason: str, keys: list[ObjectKey]) -> None:
     assert machine_of(machine(in_pool=True, reason=reason)) == keys
 
 

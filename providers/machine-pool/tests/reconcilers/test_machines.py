@@ -110,7 +110,7 @@ def conditions(status: InfraMachineStatus) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("later", [STARTING, LOST], ids=["starting", "lost"])
-async def test_a_machine_is_provisioned_as_soon_as_it_runs_and_stays_so(
+async def test_running_machine_stays_provisioned(
     later: InstanceStatus,
 ) -> None:
     its = world(STARTING, RUNNING, later)
@@ -163,7 +163,5 @@ async def test_pausing_changes_one_condition_and_leaves_the_others() -> None:
     ("away", "expected"),
     [(timedelta(seconds=4), 4.0), (timedelta(hours=-1), 0.01), (timedelta(hours=3), 15.0)],
 )
-def test_a_machine_is_looked_at_again_soon_after_a_wrong_clock_was_set_right(
-    away: timedelta, expected: float
-) -> None:
+def test_requeue_after_a_clock_change(away: timedelta, expected: float) -> None:
     assert seconds_until(NOW + away, NOW) == expected

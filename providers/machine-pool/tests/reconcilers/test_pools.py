@@ -36,7 +36,7 @@ async def test_a_machine_that_a_health_check_gave_up_is_replaced(world: World) -
     assert given_up not in world.cloud.instances
 
 
-async def test_a_pool_that_waits_for_its_control_plane_is_looked_at_when_that_answers(
+async def test_pool_waits_for_its_control_plane(
     world: World,
 ) -> None:
     ctx = context_for(world.client)
@@ -73,9 +73,7 @@ async def test_lost_owners_and_labels_of_machines_are_restored(world: World, kep
 
 
 @pytest.mark.parametrize("kept", ["labels", "provider ID"])
-async def test_a_deleted_pool_waits_for_machines_that_have_lost_their_owners(
-    world: World, kept: str
-) -> None:
+async def test_deleted_pool_waits_for_its_machines(world: World, kept: str) -> None:
     await world.provider_steps(world.client)
     nothing: dict[str, object] = {"ownerReferences": None}
     if kept == "provider ID":

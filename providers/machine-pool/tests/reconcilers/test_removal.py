@@ -194,7 +194,7 @@ async def test_asking_whether_it_is_the_last_does_not_read_a_thousand_machines()
     ],
     ids=str,
 )
-async def test_a_cluster_that_goes_and_does_not_answer_holds_no_machine_back(
+async def test_deleted_cluster_delays_no_machine(
     error: Exception,
 ) -> None:
     world = World(cluster(deleting=True), "a", error=error)
@@ -205,7 +205,7 @@ async def test_a_cluster_that_goes_and_does_not_answer_holds_no_machine_back(
 @pytest.mark.parametrize(
     "error", [NotFound(404, "NotFound"), Unreachable("connection refused")], ids=str
 )
-async def test_a_machine_of_a_cluster_that_stays_waits_until_its_node_can_be_removed(
+async def test_machine_waits_for_the_removal_of_its_node(
     error: Exception,
 ) -> None:
     world = World(cluster(), "a", error=error)
