@@ -5,11 +5,14 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import typer
 import yaml
+from capelin_control_plane.api import CapelinControlPlane
 from capelin_infra.cli import app
+from capelin_machine_pool.api import CapelinCluster, CapelinMachinePool
 from typer._click.core import Command
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +23,9 @@ PAGES = [
     *ROOT.glob("[!.]*/*/README.md"),
 ]
 _BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+KINDS = {
+    kind.resource.kind: kind for kind in (CapelinCluster, CapelinControlPlane, CapelinMachinePool)
+}
 _SHELL_ENDS = ("|", ">", "&&", ";", "#", ")")
 
 
@@ -94,3 +100,11 @@ def test_python_can_be_parsed(code: str) -> None:
 @pytest.mark.parametrize("text", blocks("yaml"))
 def test_yaml_can_be_parsed(text: str) -> None:
     assert list(yaml.safe_load_all(text)) != []
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_manifests_of_capelin_kinds_are_valid(text: str) -> None:
+    for manifest in cast("Iterator[dict[str, Any]]", yaml.safe_load_all(text)):
+        if (kind := KINDS.get(manifest.get("kind", ""))) is not None:
+            # Reading ignores unknown fields, validation does not.
+            assert kind.model_validate({key: manifest[key] for key in ("metadata", "spec")})

@@ -1,4 +1,4 @@
-"""Each test that the threat model names exists."""
+"""Each test that the threat model or the conformance page names exists."""
 
 import re
 from pathlib import Path
@@ -20,3 +20,11 @@ def test_the_tests_that_the_threat_model_names_exist() -> None:
     assert functions
     assert functions - defined == set()
     assert modules - files == set()
+
+
+def test_the_test_files_that_the_conformance_page_names_exist() -> None:
+    page = (ROOT / "docs" / "project" / "conformance.md").read_text()
+    named = set(re.findall(r"test_\w+\.py", page))
+    files = {path.name for folder in _FOLDERS for path in (ROOT / folder).rglob("test_*.py")}
+    assert named
+    assert named - files == set()

@@ -2,11 +2,14 @@
 
 import re
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from docs.site.diagrams import draw, sized
 from docs.site.external_loads import all_external_loads, external_loads
+from docs.site.page_hooks import on_page_markdown
 
 ROOT = Path(__file__).parents[2]
 PAGE = """# Levels
@@ -86,6 +89,36 @@ def test_every_file_of_a_site_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<p>Capelin</p>")
     (tmp_path / "assets" / "site.css").write_text("a { src: url('https://fonts.example/a.woff') }")
     assert list(all_external_loads(tmp_path)) == ["assets/site.css: https://fonts.example/a.woff"]
+
+
+def page_of(path: str) -> Any:
+    """A page of the site with an edit link."""
+    return SimpleNamespace(file=SimpleNamespace(src_uri=path), meta={}, edit_url="https://edit")
+
+
+@pytest.mark.parametrize(
+    ("path", "search"),
+    [
+        ("docs/how-to/install.md", {"boost": 4}),
+        ("docs/decisions/0027-no-staged-ca-rotation-yet.md", {"exclude": True}),
+        ("docs/decisions/README.md", None),
+        ("docs/figures.md", None),
+    ],
+)
+def test_search_ranks_guides_first_and_omits_decisions(path: str, search: object) -> None:
+    page = page_of(path)
+    assert on_page_markdown("text", page=page) == "text"
+    assert page.meta.get("search") == search
+
+
+@pytest.mark.parametrize(
+    ("path", "edit_url"),
+    [("docs/reference/commands.md", None), ("docs/status.md", "https://edit")],
+)
+def test_generated_pages_have_no_edit_link(path: str, edit_url: str | None) -> None:
+    page = page_of(path)
+    on_page_markdown("text", page=page)
+    assert page.edit_url == edit_url
 
 
 def test_letters_are_as_large_in_every_picture_of_a_terminal() -> None:
