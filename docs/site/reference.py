@@ -58,10 +58,10 @@ def pages() -> list[Page]:
 def commands() -> str:
     """Every command with its options, as `--help` shows them."""
     command = typer.main.get_command(app)
-    lines = ["# The command", "", EXIT_CODES, ""]
+    lines = ["# Commands", "", EXIT_CODES, ""]
     for name, leaf in _leaves(command, "capelin"):
         lines += [f"## {name}", "", *_text(leaf.help), ""]
-        lines += ["| option or argument | says |", "|---|---|"]
+        lines += ["| option or argument | description |", "|---|---|"]
         lines += [_parameter(parameter) for parameter in leaf.params if parameter.name != "help"]
         lines.append("")
     return "\n".join(lines)
@@ -93,7 +93,7 @@ def kinds(provider: Provider) -> str:
             schema = version["schema"]["openAPIV3Schema"]
             lines += [f"## {names['kind']}", "", *_text(schema.get("description")), ""]
             lines += [f"`{definition['spec']['group']}/{version['name']}`, `{names['plural']}`", ""]
-            lines += ["| field | type | says |", "|---|---|---|"]
+            lines += ["| field | type | description |", "|---|---|---|"]
             for part in ("spec", "status"):
                 lines += _fields(part, schema["properties"].get(part, {}))
             lines.append("")
@@ -135,7 +135,8 @@ def python() -> str:
     lines = ["# Python", ""]
     for room in ROOMS:
         module = importlib.import_module(room)
-        lines += [f"## {room}", "", *_text(module.__doc__), "", "| name | says |", "|---|---|"]
+        lines += [f"## {room}", "", *_text(module.__doc__), ""]
+        lines += ["| name | description |", "|---|---|"]
         lines += [_export(name, getattr(module, name)) for name in sorted(module.__all__)]
         lines.append("")
     return "\n".join(lines)
@@ -152,16 +153,19 @@ def _export(name: str, value: object) -> str:
 def metrics() -> str:
     """What a manager counts."""
     collected = cast("_Collector", Metrics().registry).collect()
-    lines = ["# Metrics", "", "Every manager serves them at `/metrics`.", ""]
-    lines += ["| metric | type | says |", "|---|---|---|"]
+    guide = "[Monitor](../how-to/monitor.md) explains them."
+    lines = ["# Metrics", "", f"Every manager serves these metrics at `/metrics`. {guide}", ""]
+    lines += ["| metric | type | description |", "|---|---|---|"]
     for metric in sorted(collected, key=lambda metric: metric.name):
-        lines.append(f"| `{metric.name}` | {metric.type} | {_cell(metric.documentation)} |")
+        # A family of a counter has the name of its samples without the suffix.
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        lines.append(f"| `{name}` | {metric.type} | {_cell(metric.documentation)} |")
     return "\n".join([*lines, ""])
 
 
 def errors() -> str:
     """Errors for people, with the exit code of the command."""
-    lines = ["# Errors", "", EXIT_CODES, "", "| error | exit code | says |", "|---|---|---|"]
+    lines = ["# Errors", "", EXIT_CODES, "", "| error | exit code | description |", "|---|---|---|"]
     for error in sorted(
         _subclasses(UserError), key=lambda error: (error.exit_code, error.__name__)
     ):

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import typer
@@ -103,8 +104,7 @@ def test_yaml_can_be_parsed(text: str) -> None:
 
 @pytest.mark.parametrize("text", blocks("yaml"))
 def test_manifests_of_capelin_kinds_are_valid(text: str) -> None:
-    for manifest in yaml.safe_load_all(text):
-        if isinstance(manifest, dict) and manifest.get("kind") in KINDS:
+    for manifest in cast("Iterator[dict[str, Any]]", yaml.safe_load_all(text)):
+        if (kind := KINDS.get(manifest.get("kind", ""))) is not None:
             # Reading ignores unknown fields, validation does not.
-            fields = {key: manifest[key] for key in ("metadata", "spec")}
-            assert KINDS[manifest["kind"]].model_validate(fields)
+            assert kind.model_validate({key: manifest[key] for key in ("metadata", "spec")})

@@ -30,8 +30,14 @@ async def test_a_quota_counts_objects_of_an_environment(
                 return str(error)
             return ""
 
-        await until(lambda: problem(ConfigMap.of("first", "counted").dump()), lambda text: not text)
-        assert "exceeded quota: few" in await problem(ConfigMap.of("second", "counted").dump())
+        counted: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"generateName": "counted-", "namespace": "counted"},
+        }
+        # The API server learns of the quota a moment later.
+        await until(lambda: problem(counted), lambda text: "exceeded quota: few" in text)
+        assert (await client.list(ConfigMap, "counted")).items
         group = "infrastructure.cluster.x-k8s.io"
         infrastructure = {"apiGroup": group, "kind": "CapelinCluster", "name": "one"}
         cluster = {
