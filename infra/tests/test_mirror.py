@@ -19,7 +19,7 @@ from capelin_infra.binaries import CRANE
 from capelin_infra.mirror import DamagedBundleError, RegistryError, mirror
 from capelin_release.bundle import add_chart, add_components
 from capelin_release.files import Layer
-from capelin_release.oci import MANIFEST, Store
+from capelin_release.oci import MANIFEST, Store, named
 
 from tools.release.tests.packages import a_file
 
@@ -50,10 +50,10 @@ def bundle(tmp_path: Path) -> Path:
     layer.add("a", a_file(b"a"))
     stored = store.add_layer(layer)
     images = [
-        store.add_image([stored], architecture=name, config={}, created=0)
+        store.add_image([stored], architecture=name, config={"Labels": {}}, created=0)
         for name in ("amd64", "arm64")
     ]
-    index = store.add_index([image.manifest for image in images], {})
+    index = store.add_index(images)
     chart = tmp_path / "fish-1.0.0.tgz"
     with tarfile.open(chart, "w:gz") as archive:
         text = b"name: fish\nversion: 1.0.0+more\n"
@@ -63,7 +63,7 @@ def bundle(tmp_path: Path) -> Path:
     components = tmp_path / "infrastructure-components.yaml"
     components.write_text("kind: List\n")
     entries = [
-        index.named("fish:v1.0.0"),
+        named(index, "fish:v1.0.0"),
         add_chart(store, chart, 0),
         add_components(store, "infrastructure-fish", "v1.0.0", [components], 0),
     ]
@@ -159,18 +159,18 @@ async def test_a_file_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
 
 async def test_an_entry_cannot_become_another_argument_or_place(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    entry = store.add_artifact("application/x", {}, 0)
-    store.write_archive(tmp_path / "bundle.tar", [entry.named("../x@y")], 0)
+    entry = add_components(store, "../x@y", "v1", [], 0)
+    store.write_archive(tmp_path / "bundle.tar", [entry], 0)
     with pytest.raises(InvalidInputError, match="is no bundle"):
         await mirror(tmp_path / "bundle.tar", "localhost:5000", print)
 
 
 async def test_a_damaged_bundle_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    entry = store.add_artifact("application/x", {"a": ("text/plain", b"a")}, 0)
-    for blob in (store.folder / "blobs" / "sha256").iterdir():
-        if blob.read_bytes() == b"a":
-            blob.write_bytes(b"b")
-    store.write_archive(tmp_path / "bundle.tar", [entry.named("a:v1")], 0)
+    file = tmp_path / "a.yaml"
+    file.write_bytes(b"a")
+    entry = add_components(store, "a", "v1", [file], 0)
+    store.path(hashlib.sha256(b"a").hexdigest()).write_bytes(b"b")
+    store.write_archive(tmp_path / "bundle.tar", [entry], 0)
     with pytest.raises(DamagedBundleError, match="is damaged"):
         await mirror(tmp_path / "bundle.tar", "localhost:5000", print)

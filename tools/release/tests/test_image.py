@@ -1,7 +1,6 @@
 """Images: that two builds are the same, what a container starts with, what is refused."""
 
 import hashlib
-import json
 import os
 import tarfile
 import time
@@ -9,15 +8,18 @@ from pathlib import Path
 
 import pytest
 from capelin_release.bundle import installation_entries
+from capelin_release.commit import Commit
 from capelin_release.debian import Lock
 from capelin_release.downloads import Downloads
-from capelin_release.image import BuiltImage, ImageBuilder, ImageError, ImageSpec, Source
-from capelin_release.oci import Store
-from capelin_release.programs import ProgramError
+from capelin_release.image import MANAGERS, BuiltImage, ImageBuilder, ImageError, manager_image
+from capelin_release.oci import REFERENCE, Store
+from capelin_release.programs import LockedProgram, ProgramError
+from capelin_release.project import ARCHITECTURES, ImageSpec, Release, ReleaseSettings
 from capelin_release.wheels import Target
 
 from tools.release.tests.packages import a_deb, a_wheel, an_elf
 
+MACHINES = {"amd64": 62, "arm64": 183}
 SPEC = ImageSpec(name="fish", package="fish", module="fish", description="A fish.")
 PROJECT = '[project]\nname = "fish"\nversion = "1.0"\nrequires-python = ">=3.11"\n'
 LOCK = """
@@ -36,6 +38,12 @@ version = "1.0"
 source = { registry = "https://pypi.org/simple" }
 wheels = [{ url = "https://pypi/frame-1.0-py3-none-any.whl", hash = "sha256:SHA" }]
 """
+
+
+def a_release(folder: Path, version: str = "1.0.0", time: int = 1_795_000_000) -> Release:
+    commit = Commit(folder, "abc", time, ())
+    settings = ReleaseSettings(registry="example.com")
+    return Release(version, commit, settings, folder, folder / "out", Store(folder / "store"))
 
 
 def builder(folder: Path, own: bytes | None = None, frame: bytes = b"") -> ImageBuilder:
@@ -59,12 +67,9 @@ def builder(folder: Path, own: bytes | None = None, frame: bytes = b"") -> Image
     (folder / "uv.lock").write_text(LOCK.replace("SHA", digest))
     mine = folder / "fish-1.0-py3-none-any.whl"
     mine.write_bytes(own or a_wheel("fish", {"fish/__main__.py": b"print()"}))
-    source = Source(
-        version="1.0.0", revision="abc", time=1_795_000_000, project=folder, wheels=[mine]
-    )
     return ImageBuilder(
-        Store(folder / "store"),
-        source,
+        a_release(folder),
+        [mine],
         Downloads(downloads),
         Lock("20261122T080000Z", {"amd64": packages}),
     )
@@ -85,21 +90,21 @@ def test_two_builds_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     finally:
         os.umask(before)
 
-    assert [x.diff_id for x in first.image.layers] == [x.diff_id for x in second.image.layers]
-    assert first.image.manifest == second.image.manifest
+    assert [x.diff_id for x in first.layers] == [x.diff_id for x in second.layers]
+    assert first.manifest == second.manifest
 
 
 def test_a_container_starts_the_module_as_an_ordinary_user(tmp_path: Path) -> None:
     built = build(tmp_path / "folder")
     store = Store(tmp_path / "folder" / "store")
-    config = store.read_json(built.image.config.digest)
+    config = store.read_json(store.read_json(built.manifest)["config"])
 
     assert (config["architecture"], config["os"]) == ("amd64", "linux")
     assert config["config"]["User"] == "65532:65532"
     assert config["config"]["Entrypoint"] == ["/usr/bin/python3", "-m", "fish"]
     assert config["config"]["Labels"]["org.opencontainers.image.revision"] == "abc"
-    assert config["rootfs"]["diff_ids"] == [layer.diff_id for layer in built.image.layers]
-    assert [layer.name for layer in built.image.layers] == ["debian", "wheels", "application"]
+    assert config["rootfs"]["diff_ids"] == [stored.diff_id for stored in built.layers]
+    assert [stored.layer.name for stored in built.layers] == ["debian", "wheels", "application"]
     site = Target("amd64", "3.11.2").packages_folder
     assert f"{site}/fish/__main__.py" in built.files
     assert f"{site}/frame/__init__.py" in built.files
@@ -109,16 +114,10 @@ def test_a_container_starts_the_module_as_an_ordinary_user(tmp_path: Path) -> No
 def test_layers_of_others_do_not_change_with_the_commit(tmp_path: Path) -> None:
     one = builder(tmp_path)
     first = one.build(SPEC, "amd64")
-    later = Source(
-        version="1.0.1",
-        revision="def",
-        time=1_796_000_000,
-        project=one.source.project,
-        wheels=one.source.wheels,
-    )
-    second = ImageBuilder(one.store, later, one.downloads, one.debian).build(SPEC, "amd64")
+    later = a_release(tmp_path, "1.0.1", 1_796_000_000)
+    second = ImageBuilder(later, one.wheels, one.downloads, one.debian).build(SPEC, "amd64")
 
-    shared = [a == b for a, b in zip(first.image.layers, second.image.layers, strict=True)]
+    shared = [a == b for a, b in zip(first.layers, second.layers, strict=True)]
     assert shared == [True, True, False]
 
 
@@ -136,7 +135,7 @@ def test_an_image_with_a_program_for_another_processor_is_not_built(tmp_path: Pa
 
 def test_a_wheel_that_was_not_built_is_named(tmp_path: Path) -> None:
     made = builder(tmp_path)
-    made.source = Source(version="1", revision="", time=0, project=made.source.project, wheels=[])
+    made.wheels = []
     with pytest.raises(ImageError, match="No wheel was built of fish"):
         made.build(SPEC, "amd64")
 
@@ -146,7 +145,10 @@ def test_a_program_other_than_the_locked_one_is_refused(
 ) -> None:
     go = tmp_path / "bin" / "go"
     go.parent.mkdir()
-    go.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho other > "$2"\n')
+    go.write_text(
+        '#!/bin/sh\n[ "$1" = env ] && echo go1.99.0 && exit\n'
+        'while [ "$1" != -o ]; do shift; done\nmkdir "$2" && echo other > "$2/kwok"\n'
+    )
     go.chmod(0o755)
     monkeypatch.setenv("PATH", f"{go.parent}:{os.environ['PATH']}")
     spec = ImageSpec(name="fish", package="fish", module="fish", description="", programs=("kwok",))
@@ -166,9 +168,52 @@ def test_charts_and_component_files_go_into_the_bundle(tmp_path: Path) -> None:
         archive.add(chart, "fish/Chart.yaml")
     store = Store(tmp_path / "store")
 
-    named = {entry.name: entry for entry in installation_entries(store, out, 0)}
+    entries = installation_entries(store, out, 0)
+    named = {entry["annotations"][REFERENCE]: entry for entry in entries}
     assert list(named) == ["charts/fish:1.0.0", "components/infrastructure-fish:v1.0.0"]
-    manifest = store.read_json(named["components/infrastructure-fish:v1.0.0"].digest)
+    manifest = store.read_json(named["components/infrastructure-fish:v1.0.0"])
     titles = [x["annotations"]["org.opencontainers.image.title"] for x in manifest["layers"]]
     assert titles == ["infrastructure-components.yaml", "metadata.yaml"]
-    assert json.loads(store.path(manifest["config"]["digest"]).read_bytes()) == {}
+    assert store.read_json(manifest["config"]) == {}
+
+
+def a_manager(folder: Path, machine: int, created: int = 0) -> tuple[Store, BuiltImage]:
+    """The image of a manager that is no more than its header."""
+    downloads = folder / "downloads"
+    downloads.mkdir(parents=True)
+    digest = hashlib.sha256(an_elf(machine)).hexdigest()
+    (downloads / digest).write_bytes(an_elf(machine))
+    program = LockedProgram(MANAGERS[0], "v1.14.0", "go1.26.8", {"arm64": digest})
+    release = a_release(folder, time=created)
+    return release.store, manager_image(release, program, "arm64", Downloads(downloads))
+
+
+def test_the_image_of_a_manager_has_one_program(tmp_path: Path) -> None:
+    store, image = a_manager(tmp_path, MACHINES["arm64"])
+    config = store.read_json(store.read_json(image.manifest)["config"])["config"]
+    assert (config["User"], config["Entrypoint"]) == ("65532:65532", ["/manager"])
+    assert image.manifest["platform"]["architecture"] == "arm64"
+    assert image.stem == "cluster-api-controller-v1.14.0-linux-arm64"
+    (package,) = image.bill["components"]
+    assert package["purl"] == "pkg:golang/sigs.k8s.io/cluster-api@v1.14.0"
+    assert [file["name"] for file in package["components"]] == ["/manager"]
+
+
+def test_a_commit_of_ours_does_not_change_the_layer_of_a_manager(tmp_path: Path) -> None:
+    first, second = (
+        a_manager(tmp_path / str(created), MACHINES["arm64"], created)[1] for created in (1, 2)
+    )
+    assert [x.descriptor for x in first.layers] == [x.descriptor for x in second.layers]
+    assert first.manifest != second.manifest
+
+
+def test_a_manager_for_another_processor_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="a program for another processor"):
+        a_manager(tmp_path, MACHINES["amd64"])
+
+
+@pytest.mark.parametrize("name", MANAGERS)
+def test_every_manager_is_locked(name: str) -> None:
+    program = LockedProgram.read(name)
+    assert program.sha256.keys() == {*ARCHITECTURES}
+    assert program.package.url == "pkg:golang/sigs.k8s.io/cluster-api@v1.14.0"

@@ -8,7 +8,7 @@ from capelin.embedded.binaries import CLUSTER_API, Binaries
 from capelin.yaml import read_all_yaml, read_yaml
 from capelin_release.bundle import installation_entries
 from capelin_release.components import helm
-from capelin_release.oci import Store
+from capelin_release.oci import REFERENCE, Store
 from capelin_release.repository import write_upstream
 from capelin_release.tools import CERT_MANAGER, HELM
 from capelin_release.upstream import as_released
@@ -47,7 +47,7 @@ async def test_a_release_folder_has_what_clusterctl_installs_beside_our_own(tmp_
     assert (shown["version"], shown["appVersion"]) == (manager, manager)
 
     entries = installation_entries(Store(tmp_path / "store"), tmp_path / "dist", 0)
-    assert {entry.name for entry in entries} == {
+    assert {entry["annotations"][REFERENCE] for entry in entries} == {
         f"charts/cert-manager:{manager}",
         f"components/cert-manager:{manager}",
         f"components/cluster-api:{core}",

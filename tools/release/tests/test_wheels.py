@@ -92,7 +92,7 @@ def test_a_package_without_a_fitting_wheel_is_an_error(project: Path) -> None:
         locked_requirements(project, "whale", AMD64)
 
 
-def test_files_are_unpacked_without_scripts_and_bytecode() -> None:
+def test_files_are_unpacked_without_scripts_and_bytecode(tmp_path: Path) -> None:
     layer = Layer("wheels", 0)
     files = {
         "fish/__init__.py": b"",
@@ -101,7 +101,9 @@ def test_files_are_unpacked_without_scripts_and_bytecode() -> None:
         "fish-1.0.data/purelib/fish/data.txt": b"data",
         "fish-1.0.data/scripts/fish": b"#!python",
     }
-    add_wheel(layer, a_wheel("fish", files), AMD64)
+    wheel = tmp_path / "fish.whl"
+    wheel.write_bytes(a_wheel("fish", files))
+    add_wheel(layer, wheel, AMD64)
 
     unpacked = [path.removeprefix(f"{SITE}/") for path in layer.files]
     assert sorted(unpacked) == [
@@ -116,13 +118,16 @@ def test_files_are_unpacked_without_scripts_and_bytecode() -> None:
     assert (package.url, package.licenses) == ("pkg:pypi/fish@1.0", ("MIT",))
 
 
-def test_a_file_that_differs_from_the_record_is_refused() -> None:
+def test_a_file_that_differs_from_the_record_is_refused(tmp_path: Path) -> None:
     record = b"fish/__init__.py,sha256=AAAA,8\n"
-    wheel = a_wheel("fish", {"fish/__init__.py": b"fish = 1"}, record=record)
+    wheel = tmp_path / "fish.whl"
+    wheel.write_bytes(a_wheel("fish", {"fish/__init__.py": b"fish = 1"}, record=record))
     with pytest.raises(WheelError, match=r"fish/__init__.py is not what its RECORD says"):
         add_wheel(Layer("wheels", 0), wheel, AMD64)
 
 
-def test_a_wheel_writes_nothing_outside_of_itself() -> None:
+def test_a_wheel_writes_nothing_outside_of_itself(tmp_path: Path) -> None:
+    wheel = tmp_path / "fish.whl"
+    wheel.write_bytes(a_wheel("fish", {"../../etc/passwd": b"x"}))
     with pytest.raises(WheelError, match="outside of itself"):
-        add_wheel(Layer("wheels", 0), a_wheel("fish", {"../../etc/passwd": b"x"}), AMD64)
+        add_wheel(Layer("wheels", 0), wheel, AMD64)

@@ -2,12 +2,12 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from capelin.errors import UserError
 
 from capelin_release.build import build_release
-from capelin_release.repository import add_installation
 
 
 def main() -> int:
@@ -16,17 +16,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("dist"), help="(%(default)s)")
     options = parser.parse_args()
     try:
-        build_release(Path.cwd(), options.out, add_installation, _print)
+        build_release(Path.cwd(), options.out, partial(print, flush=True))
     except UserError as error:
         for line in filter(None, (error.message, error.reason, error.hint)):
             sys.stderr.write(f"{line}\n")
         return error.exit_code
     return 0
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -5,52 +5,27 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from capelin.errors import InvalidInputError, UserError
 
 from capelin_release.bundle import installation_entries
-from capelin_release.checksums import write_checksums
-from capelin_release.commit import Commit, Version, set_version
+from capelin_release.commit import Commit, set_version
 from capelin_release.downloads import Downloads
-from capelin_release.image import BuiltImage, ImageBuilder, Source
-from capelin_release.oci import Descriptor, Store, canonical_json, docker_manifest
-from capelin_release.project import Project, ReleaseSettings
-from capelin_release.sbom import bill_of_materials
+from capelin_release.image import MANAGERS, BuiltImage, ImageBuilder, manager_image
+from capelin_release.oci import Descriptor, Store, canonical_json, named, sha256_of
+from capelin_release.programs import LockedProgram
+from capelin_release.project import ARCHITECTURES, Project, Release
+from capelin_release.repository import add_installation
+
+CHECKSUMS: Final = "SHA256SUMS"
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A release under way: what it is of, where it goes, and the store of its images."""
-
-    version: Version
-    commit: Commit
-    settings: ReleaseSettings
-    tree: Path
-    """The commit's files, with the version in them."""
-    out: Path
-    store: Store
-
-    @property
-    def tag(self) -> str:
-        """As images and folders have it: `v0.2.0`."""
-        return f"v{self.version.semantic}"
-
-
-AddFiles = Callable[[Release], Sequence[Descriptor]]
-"""Writes more into a release's folder, and returns what its bundle is to hold beside the images."""
-
-
-def build_release(
-    repository: Path, out: Path, add_files: AddFiles, report: Callable[[str], None]
-) -> Release:
+def build_release(repository: Path, out: Path, report: Callable[[str], None]) -> Release:
     """Build the release of the commit that is checked out, into an empty folder.
 
     Changes that are not committed are not in it. It needs the network only for what no cache has.
-
-    Raises:
-        InvalidInputError: The folder is not empty, or the project does not say what to release.
     """
     # Packages are built in a folder of the commit's own.
     out = out.absolute()
@@ -62,22 +37,22 @@ def build_release(
         tree.mkdir()
         commit.export(tree)
         project = Project(tree)
-        version = commit.version(project.version)
-        base = project.version
+        base, version = project.version, commit.version(project.version)
         for file in project.files:
             set_version(file, base, version)
-        out.mkdir(parents=True, exist_ok=True)
+        for kind in ("images", "sbom"):
+            (out / kind).mkdir(parents=True)
         store = Store(Path(folder, "store"))
         release = Release(version, commit, project.release, tree, out, store)
-        report(f"{version.semantic}, commit {commit.revision[:12]}")
+        report(f"{version}, commit {commit.revision[:12]}")
         wheels = _build_packages(release)
         report(f"{len(wheels)} Python packages")
         images = _build_images(release, wheels, report)
-        more = add_files(release)
+        managers = _build_managers(release) if add_installation(release) else []
         installed = installation_entries(store, out, commit.time)
         report(f"{len(installed)} charts and component files")
         bundle = out / f"capelin-{release.tag}-bundle.tar"
-        store.write_archive(bundle, [*images, *installed, *more], commit.time)
+        store.write_archive(bundle, [*images, *installed, *managers], commit.time)
         report(f"{bundle.name}: {bundle.stat().st_size / 1e6:.0f} MB")
     write_checksums(out)
     return release
@@ -107,90 +82,78 @@ def _build_images(
     release: Release, wheels: Sequence[Path], report: Callable[[str], None]
 ) -> list[Descriptor]:
     """All images: an archive and a bill of materials for each architecture; their indexes."""
-    source = Source(
-        version=release.version.semantic,
-        revision=release.commit.revision,
-        time=release.commit.time,
-        project=release.tree,
-        wheels=wheels,
-        url=release.settings.source,
-    )
-    builder = ImageBuilder(release.store, source, Downloads())
+    builder = ImageBuilder(release, wheels)
     indexes: list[Descriptor] = []
     digests: dict[str, object] = {}
-    for image in release.settings.images:
-        built = [
-            builder.build(image.spec(), architecture)
-            for architecture in release.settings.architectures
-        ]
-        for built_image in built:
-            _write_image(release, built_image)
-            _write_bill(release, built_image)
-            report(_summary(built_image))
-        index = builder.join(built)
-        digests[image.name] = {
-            "index": index.digest,
-            **{built_image.image.architecture: _digests(built_image) for built_image in built},
+    for spec in release.settings.images:
+        built = [builder.build(spec, name) for name in release.settings.architectures]
+        for image in built:
+            _write_image(release, image)
+            report(_summary(image))
+        index = _joined(release, built, f"{spec.name}:{release.tag}")
+        digests[spec.name] = {
+            "index": index["digest"],
+            **{image.architecture: _digests(image) for image in built},
         }
-        indexes.append(index.named(f"{image.name}:{release.tag}"))
+        indexes.append(index)
     file = release.out / "images" / "digests.json"
-    file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(digests, indent=2, sort_keys=True) + "\n")
     return indexes
 
 
-def _write_image(release: Release, built: BuiltImage) -> None:
+def _build_managers(release: Release) -> list[Descriptor]:
+    """The indexes of Cluster API's managers, named as in `registry.k8s.io/cluster-api`."""
+    downloads = Downloads()
+    return [
+        _joined(
+            release,
+            [manager_image(release, program, name, downloads) for name in ARCHITECTURES],
+            f"cluster-api/{program.name}:{program.version}",
+        )
+        for program in map(LockedProgram.read, MANAGERS)
+    ]
+
+
+def _joined(release: Release, images: Sequence[BuiltImage], reference: str) -> Descriptor:
+    """Write the bill of materials of each architecture's image; their index."""
+    for image in images:
+        bill = release.out / "sbom" / f"{image.stem}.cdx.json"
+        bill.write_bytes(canonical_json(image.bill))
+    return named(release.store.add_index([image.manifest for image in images]), reference)
+
+
+def _write_image(release: Release, image: BuiltImage) -> None:
     """The archive that `docker load`, `ctr images import` and `kind load image-archive` read."""
-    reference = f"{release.settings.registry}/{built.spec.name}:{release.tag}"
-    folder = release.out / "images"
-    folder.mkdir(exist_ok=True)
-    manifest = built.image.manifest
-    entry = Descriptor(
-        manifest.media_type,
-        manifest.digest,
-        manifest.size,
-        manifest.platform,
-        {
-            "io.containerd.image.name": reference,
-            "org.opencontainers.image.ref.name": release.tag,
-        },
-    )
-    release.store.write_archive(
-        folder / f"{_stem(release, built)}.tar",
-        [entry],
-        release.commit.time,
-        docker_manifest(built.image, reference),
-    )
+    reference = f"{release.settings.registry}/{image.package.name}:{release.tag}"
+    entry = named(image.manifest, release.tag, **{"io.containerd.image.name": reference})
+    file = release.out / "images" / f"{image.stem}.tar"
+    release.store.write_archive(file, [entry], release.commit.time, docker=reference)
 
 
-def _write_bill(release: Release, built: BuiltImage) -> None:
-    folder = release.out / "sbom"
-    folder.mkdir(exist_ok=True)
-    bill = bill_of_materials(
-        built.files,
-        image=built.package,
-        digest=built.image.manifest.digest,
-        created=release.commit.time,
-    )
-    (folder / f"{_stem(release, built)}.cdx.json").write_bytes(canonical_json(bill))
-
-
-def _stem(release: Release, built: BuiltImage) -> str:
-    return f"{built.spec.name}-{release.tag}-linux-{built.image.architecture}"
-
-
-def _digests(built: BuiltImage) -> Mapping[str, object]:
+def _digests(image: BuiltImage) -> Mapping[str, object]:
     """Diff ids are the same wherever an image is built; digests also depend on zlib's version."""
     return {
-        "manifest": built.image.manifest.digest,
-        "diffIDs": {layer.name: layer.diff_id for layer in built.image.layers},
-        "size": built.size,
+        "manifest": image.manifest["digest"],
+        "diffIDs": {stored.layer.name: stored.diff_id for stored in image.layers},
+        "size": image.size,
     }
 
 
-def _summary(built: BuiltImage) -> str:
-    packages = len({file.package for file in built.files.values()})
+def _summary(image: BuiltImage) -> str:
+    packages = len({file.package for file in image.files.values()})
     return (
-        f"{built.spec.name} {built.image.architecture}: {built.size / 1e6:.1f} MB compressed,"
-        f" {len(built.files)} files of {packages} packages"
+        f"{image.package.name} {image.architecture}: {image.size / 1e6:.1f} MB compressed,"
+        f" {len(image.files)} files of {packages} packages"
     )
+
+
+def write_checksums(folder: Path) -> Path:
+    """Write the SHA-256 of every file below a folder, as `sha256sum --check` reads them."""
+    lines = [
+        f"{sha256_of(file)}  {file.relative_to(folder)}\n"
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name != CHECKSUMS
+    ]
+    sums = folder / CHECKSUMS
+    sums.write_text("".join(lines))
+    return sums

@@ -3,46 +3,56 @@
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final
 
-import yaml
+from capelin.yaml import read_yaml
 
-from capelin_release.oci import MANIFEST, Descriptor, Store, timestamp
+from capelin_release.oci import Descriptor, Store, named, timestamp
 
-HELM_CONFIG = "application/vnd.cncf.helm.config.v1+json"
-HELM_CHART = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
-COMPONENTS = "application/vnd.capelin.components.v1"
-YAML = "application/yaml"
+HELM_CONFIG: Final = "application/vnd.cncf.helm.config.v1+json"
+HELM_CHART: Final = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+COMPONENTS: Final = "application/vnd.capelin.components.v1"
+EMPTY: Final = "application/vnd.oci.empty.v1+json"
+YAML: Final = "application/yaml"
 
 
 def add_chart(store: Store, package: Path, created: int) -> Descriptor:
     """A packaged chart, as `helm push` would store it."""
     with tarfile.open(package) as archive:
         stream = archive.extractfile(f"{archive.getnames()[0].split('/')[0]}/Chart.yaml")
-        chart = cast("dict[str, Any]", yaml.safe_load(stream.read()) if stream else {})
-    manifest: dict[str, Any] = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": store.add_json(chart, HELM_CONFIG).as_json(),
-        "layers": [store.add(package.read_bytes(), HELM_CHART).as_json()],
-        "annotations": {
+        chart: dict[str, Any] = read_yaml(stream.read().decode()) if stream else {}
+    manifest = store.add_manifest(
+        store.add_json(chart, HELM_CONFIG),
+        [store.add(package.read_bytes(), HELM_CHART)],
+        {
             "org.opencontainers.image.created": timestamp(created),
             "org.opencontainers.image.title": chart["name"],
             "org.opencontainers.image.version": chart["version"],
         },
-    }
+    )
     # A tag cannot have a plus sign; Helm writes it so, too.
     tag = str(chart["version"]).replace("+", "_")
-    return store.add_json(manifest, MANIFEST).named(f"charts/{chart['name']}:{tag}")
+    return named(manifest, f"charts/{chart['name']}:{tag}")
 
 
 def add_components(
     store: Store, name: str, tag: str, files: Sequence[Path], created: int
 ) -> Descriptor:
     """A provider's components and metadata, by the file names that Cluster API Operator reads."""
-    contents = {file.name: (YAML, file.read_bytes()) for file in sorted(files)}
-    artifact = store.add_artifact(COMPONENTS, contents, created)
-    return artifact.named(f"components/{name}:{tag}")
+    layers = [
+        {
+            **store.add(file.read_bytes(), YAML),
+            "annotations": {"org.opencontainers.image.title": file.name},
+        }
+        for file in sorted(files)
+    ]
+    manifest = store.add_manifest(
+        store.add(b"{}", EMPTY),
+        layers,
+        {"org.opencontainers.image.created": timestamp(created)},
+        artifactType=COMPONENTS,
+    )
+    return named(manifest, f"components/{name}:{tag}")
 
 
 def installation_entries(store: Store, out: Path, created: int) -> list[Descriptor]:

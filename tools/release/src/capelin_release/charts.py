@@ -2,8 +2,7 @@
 
 import gzip
 import io
-import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -16,6 +15,7 @@ from capelin.contract import PROVIDER_LABEL
 from capelin.controller import diagnostics_rules, lease_rules
 from capelin.provider import Provider
 
+from capelin_release.files import BUILDER, File, write_tar
 from capelin_release.values import KindsValues, values_file, values_schema, values_table
 
 LIBRARY: Final = "capelin-common"
@@ -72,17 +72,13 @@ class Chart:
         Args:
             modified: The time of all files, in seconds since 1970.
         """
+        entries = (
+            (f"{self.name}/{path}", File(BUILDER, 0o644, content=text.encode()))
+            for path, text in sorted(self.all_files().items())
+        )
         buffer = io.BytesIO()
-        with (
-            gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped,
-            tarfile.open(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT) as tar,
-        ):
-            for path, text in sorted(self.all_files().items()):
-                content = text.encode()
-                entry = tarfile.TarInfo(f"{self.name}/{path}")
-                entry.size, entry.mtime, entry.mode = len(content), modified, 0o644
-                tar.addfile(entry, io.BytesIO(content))
-        return buffer.getvalue()
+        write_tar(entries, modified, buffer)
+        return gzip.compress(buffer.getvalue(), mtime=0)
 
 
 def library_folder() -> Traversable:
@@ -92,7 +88,7 @@ def library_folder() -> Traversable:
 
 def library_chart() -> Chart:
     """The templates that all charts of providers share."""
-    return Chart(LIBRARY, dict(_read(library_folder())))
+    return Chart(LIBRARY, _read(library_folder()))
 
 
 def provider_chart(
@@ -124,7 +120,7 @@ def provider_chart(
             version,
             description,
             values,
-            dependencies=[{"name": LIBRARY, "version": _library_version()}],
+            dependencies=[_library()],
             annotations={PROVIDER_LABEL: provider.label},
         ),
         "templates/provider.yaml": f'{{{{- include "capelin.{template}" . -}}}}\n',
@@ -144,15 +140,10 @@ def kinds_chart(
     providers: Sequence[Provider], *, name: str, version: str, description: str
 ) -> Chart:
     """The chart of the kinds of providers, and of what belongs to them once in a cluster."""
-    about = _about(
-        name,
-        version,
-        description,
-        KindsValues(),
-        dependencies=[{"name": LIBRARY, "version": _library_version()}],
-    )
-    templates = [_kinds(provider, labelled=True) for provider in providers]
-    return Chart(name, dict(_merged(about, *templates)), [library_chart()])
+    made = _about(name, version, description, KindsValues(), dependencies=[_library()])
+    for provider in providers:
+        made |= _kinds(provider, labelled=True)
+    return Chart(name, made, [library_chart()])
 
 
 def umbrella_chart(
@@ -309,19 +300,15 @@ def _rules(rules: Sequence[Unstructured]) -> str:
     return dump_yaml(list(rules)) if rules else ""
 
 
-def _library_version() -> str:
+def _library() -> dict[str, str]:
+    """The library chart as a dependency."""
     chart = yaml.safe_load((library_folder() / "Chart.yaml").read_text(encoding="utf-8"))
-    return str(chart["version"])
+    return {"name": LIBRARY, "version": str(chart["version"])}
 
 
-def _merged(*several: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for obj in several:
-        yield from obj.items()
-
-
-def _read(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, str]]:
+def _read(folder: Traversable, prefix: str = "") -> dict[str, str]:
+    read: dict[str, str] = {}
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir():
-            yield from _read(entry, f"{prefix}{entry.name}/")
-        else:
-            yield f"{prefix}{entry.name}", entry.read_text(encoding="utf-8")
+        path = f"{prefix}{entry.name}"
+        read |= _read(entry, f"{path}/") if entry.is_dir() else {path: entry.read_text("utf-8")}
+    return read

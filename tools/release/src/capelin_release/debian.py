@@ -1,6 +1,5 @@
 """The layer of Debian packages: Python, and what it needs, unpacked from locked `.deb` files."""
 
-import gzip
 import io
 import lzma
 import os
@@ -55,9 +54,10 @@ class LockedPackage:
     filename: str
     sha256: str
 
-    def pinned(self, snapshot: str, mirror: str) -> Pinned:
+    def pinned(self, snapshot: str) -> Pinned:
         """Where to get it. Mirrors drop old versions, which snapshots keep."""
         path = quote(self.filename, safe="/+~:")
+        mirror = os.environ.get(MIRROR_VARIABLE, MIRROR).rstrip("/")
         return Pinned(
             f"{self.name} {self.version}",
             self.sha256,
@@ -74,10 +74,9 @@ class Lock:
     packages: Mapping[str, Sequence[LockedPackage]]
 
     @classmethod
-    def read(cls, file: Path | None = None) -> "Lock":
-        """A lock file; Capelin's own if none is given."""
-        source = file or files("capelin_release") / "debian.lock"
-        content = tomllib.loads(source.read_text())
+    def read(cls) -> "Lock":
+        """Capelin's own lock file."""
+        content = tomllib.loads((files("capelin_release") / "debian.lock").read_text())
         packages = {
             architecture: [LockedPackage(**entry) for entry in entries]
             for architecture, entries in content["packages"].items()
@@ -108,8 +107,7 @@ def debian_layer(lock: Lock, architecture: str, downloads: Downloads) -> Layer:
         known = ", ".join(sorted(lock.packages))
         raise PackageError(f"No packages are locked for {architecture}.", hint=f"Known: {known}.")
     locked = lock.packages[architecture]
-    mirror = os.environ.get(MIRROR_VARIABLE, MIRROR).rstrip("/")
-    fetched = downloads.fetch(package.pinned(lock.snapshot, mirror) for package in locked)
+    fetched = downloads.fetch(package.pinned(lock.snapshot) for package in locked)
     layer = Layer("debian", lock.time)
     for package in locked:
         _unpack(package, fetched[package.sha256], layer)
@@ -119,30 +117,27 @@ def debian_layer(lock: Lock, architecture: str, downloads: Downloads) -> Layer:
 
 def _unpack(locked: LockedPackage, file: Path, layer: Layer) -> None:
     members = dict(read_ar(file.read_bytes()))
-    control, data = (
-        _archive(locked.name, members, "control"),
-        _archive(locked.name, members, "data"),
-    )
-    fields = _member(control, "control")
+    control = _archive(locked.name, members, "control")
+    data = _archive(locked.name, members, "data")
     package = Package(
         "debian",
         locked.name,
         locked.version,
         f"pkg:deb/debian/{quote(locked.name)}@{quote(locked.version)}"
         f"?arch={locked.architecture}&distro=debian-12",
-        _licenses(data, locked.name),
+        _licenses(_member(data, f"usr/share/doc/{locked.name}/copyright")),
         locked.sha256,
     )
     for path, entry in _files(data, package):
         layer.add(path, entry)
-    layer.add(f"{_RECORDS}/{locked.name}", File(package, 0o644, content=_record(fields)))
+    record = _record(_member(control, "control"))
+    layer.add(f"{_RECORDS}/{locked.name}", File(package, 0o644, content=record))
     sums = _member(control, "md5sums").splitlines(keepends=True)
     kept = [line for line in sums if _merged(line[34:].strip().decode()) in layer.files]
     layer.add(f"{_RECORDS}/{locked.name}.md5sums", File(package, 0o644, content=b"".join(kept)))
 
 
 def _files(data: tarfile.TarFile, package: Package) -> Iterator[tuple[str, File]]:
-    links: dict[str, tarfile.TarInfo] = {}
     for info in data:
         path = _merged(info.name)
         if path in {"", ".", *_MERGED} or _LEFT_OUT.match(path):
@@ -151,16 +146,10 @@ def _files(data: tarfile.TarFile, package: Package) -> Iterator[tuple[str, File]
             yield path, File(package, info.mode, "folder")
         elif info.issym():
             yield path, File(package, 0o777, "link", target=info.linkname)
-        elif info.islnk():
-            links[path] = info
-        elif info.isfile():
-            stream = data.extractfile(info)
-            yield path, File(package, info.mode, content=stream.read() if stream else b"")
+        elif info.isfile() or info.islnk():
+            yield path, File(package, info.mode, content=_content(data, info))
         else:
             raise PackageError(f"{package.name} has a device or a socket: /{path}.")
-    for path, info in links.items():
-        stream = data.extractfile(info)
-        yield path, File(package, info.mode, content=stream.read() if stream else b"")
 
 
 def _finish(layer: Layer, lock: Lock) -> None:
@@ -197,14 +186,9 @@ def _record(fields: bytes) -> bytes:
     return name + b"\nStatus: install ok installed\n" + rest.rstrip() + b"\n"
 
 
-def _licenses(data: tarfile.TarFile, name: str) -> tuple[str, ...]:
+def _licenses(copyright_file: bytes) -> tuple[str, ...]:
     """The short names in a machine-readable copyright file; others name none."""
-    try:
-        info = data.getmember(f"./usr/share/doc/{name}/copyright")
-        stream = data.extractfile(info) if info.isfile() else None
-    except KeyError:
-        return ()
-    text = stream.read().decode(errors="replace") if stream else ""
+    text = copyright_file.decode(errors="replace")
     if not text.startswith("Format:"):
         return ()
     names = re.findall(r"^License: *(\S.*)$", text, re.MULTILINE)
@@ -212,19 +196,23 @@ def _licenses(data: tarfile.TarFile, name: str) -> tuple[str, ...]:
 
 
 def _archive(name: str, members: Mapping[str, bytes], stem: str) -> tarfile.TarFile:
-    for suffix, decompress in ((".xz", lzma.decompress), (".gz", gzip.decompress), ("", bytes)):
-        data = members.get(f"{stem}.tar{suffix}")
-        if data is not None:
-            return tarfile.open(fileobj=io.BytesIO(decompress(data)))
-    compressed = ", ".join(member for member in members if member.startswith(stem))
-    raise PackageError(f"{name}: {compressed or stem} cannot be read; known are .xz and .gz.")
+    member = f"{stem}.tar.xz"
+    if member not in members:
+        raise PackageError(f"{name} has no {member}, but {', '.join(members)}.")
+    return tarfile.open(fileobj=io.BytesIO(lzma.decompress(members[member])))
 
 
-def _member(archive: tarfile.TarFile, name: str) -> bytes:
+def _member(archive: tarfile.TarFile, path: str) -> bytes:
+    """The content of a file; empty if the archive has no such file, or a link in its place."""
     try:
-        stream = archive.extractfile(f"./{name}")
+        info = archive.getmember(f"./{path}")
     except KeyError:
         return b""
+    return _content(archive, info) if info.isfile() else b""
+
+
+def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+    stream = archive.extractfile(info)
     return stream.read() if stream else b""
 
 

@@ -26,7 +26,7 @@ class Pinned:
 
 
 class DownloadError(UserError):
-    """A file cannot be had, or is not the pinned one."""
+    """A file cannot be downloaded, or is not the pinned one."""
 
 
 class Downloads:
@@ -34,34 +34,27 @@ class Downloads:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or cache_folder() / "packages"
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def cached(self, sha256: str) -> Path | None:
+        """The file of this digest, if the folder has it undamaged."""
+        file = self.folder / sha256
+        return file if file.is_file() and _sha256(file.read_bytes()) == sha256 else None
 
     def fetch(self, wanted: Iterable[Pinned]) -> dict[str, Path]:
-        """The files, by their digests.
-
-        Raises:
-            DownloadError: None of a file's sources has it, or one has other bytes.
-        """
-        files = {pinned.sha256: pinned for pinned in wanted}
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return asyncio.run(self._fetch_all(files))
+        """The files, by their digests."""
+        return asyncio.run(self._fetch_all({pinned.sha256: pinned for pinned in wanted}))
 
     async def _fetch_all(self, files: dict[str, Pinned]) -> dict[str, Path]:
         turn = asyncio.Semaphore(_AT_ONCE)
 
         async def fetch(pinned: Pinned) -> Path:
             async with turn:
-                return await self._fetch(pinned)
+                return self.cached(pinned.sha256) or self._keep(pinned, await _first(pinned))
 
         return dict(zip(files, await asyncio.gather(*map(fetch, files.values())), strict=True))
 
-    async def _fetch(self, pinned: Pinned) -> Path:
-        file = self.folder / pinned.sha256
-        if file.is_file() and _sha256(file.read_bytes()) == pinned.sha256:
-            return file
-        self._keep(pinned, await _first(pinned), file)
-        return file
-
-    def _keep(self, pinned: Pinned, data: bytes, file: Path) -> None:
+    def _keep(self, pinned: Pinned, data: bytes) -> Path:
         actual = _sha256(data)
         if actual != pinned.sha256:
             raise DownloadError(
@@ -71,31 +64,21 @@ class Downloads:
         # Renamed into place, so that another process never reads half of it.
         with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as partial:
             partial.write(data)
-        Path(partial.name).replace(file)
-
-
-async def read_url(url: str) -> bytes:
-    """The body of a response. Proxies and certificates come from the environment.
-
-    Raises:
-        DownloadError: The server does not answer, or not with success.
-    """
-    try:
-        async with open_web(os.environ) as web, web.get(url, {}) as response:
-            if not response.ok:
-                raise DownloadError(f"{url}: {response.status}")
-            return await response.read()
-    except BinariesError as error:
-        raise DownloadError(f"{url}: {error}") from error
+        return Path(partial.name).replace(self.folder / actual)
 
 
 async def _first(pinned: Pinned) -> bytes:
+    """The file from the first source that has it. Proxies come from the environment."""
     reasons: list[str] = []
-    for url in pinned.urls:
-        try:
-            return await read_url(url)
-        except DownloadError as error:
-            reasons.append(error.message)
+    async with open_web(os.environ) as web:
+        for url in pinned.urls:
+            try:
+                async with web.get(url, {}) as response:
+                    if response.ok:
+                        return await response.read()
+                    reasons.append(f"{url}: {response.status}")
+            except BinariesError as error:
+                reasons.append(f"{url}: {error}")
     raise DownloadError(f"{pinned.name} cannot be downloaded.", reason="; ".join(reasons))
 
 

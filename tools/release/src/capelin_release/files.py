@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Final, Literal
 
 from capelin.errors import UserError
 
@@ -28,6 +28,10 @@ class Package:
     """The digest of the archive that it was unpacked from."""
 
 
+BUILDER: Final = Package("image", "capelin-image", "1", "pkg:generic/capelin-image@1")
+"""The package of folders and archive members that no other package names."""
+
+
 @dataclass(frozen=True, slots=True)
 class File:
     """A regular file, a folder or a symbolic link."""
@@ -43,11 +47,6 @@ class File:
         """The content of a regular file."""
         return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
 
-    @property
-    def is_program(self) -> bool:
-        """Whether it can be executed."""
-        return self.kind == "file" and bool(self.mode & 0o111)
-
 
 class PathConflictError(UserError):
     """Two packages have the same file."""
@@ -62,15 +61,9 @@ class Layer:
     files: dict[str, File] = field(default_factory=dict[str, File])
 
     def add(self, path: str, file: File) -> None:
-        """Add a file; a folder may be there already.
-
-        Raises:
-            PathConflictError: Another package has that file.
-        """
-        present = self.files.get(path)
-        if present is None:
-            self.files[path] = file
-        elif not (present.kind == file.kind == "folder"):
+        """Add a file; a folder may exist already."""
+        present = self.files.setdefault(path, file)
+        if present is not file and not (present.kind == file.kind == "folder"):
             raise PathConflictError(
                 f"/{path} is in two packages: {present.package.name} and {file.package.name}."
             )
@@ -80,19 +73,11 @@ class Layer:
         found = {file.package for file in self.files.values()}
         return sorted(found, key=lambda package: (package.origin, package.name))
 
-    def entries(self, package: Package) -> Iterator[tuple[str, File]]:
-        """Every file in the order of an archive, with the folders above that nobody named."""
-        folders = {parent for path in self.files for parent in parents(path)}
-        paths = sorted(folders | self.files.keys())
-        for path in paths:
-            yield path, self.files.get(path) or File(package, 0o755, "folder")
-
-
-def parents(path: str) -> Iterator[str]:
-    """The folders above a path."""
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
+    def entries(self) -> Iterator[tuple[str, File]]:
+        """Every file in the order of an archive, with the folders above that no package names."""
+        folders = {str(parent) for path in self.files for parent in Path(path).parents} - {"."}
+        for path in sorted(folders | self.files.keys()):
+            yield path, self.files.get(path) or File(BUILDER, 0o755, "folder")
 
 
 def write_tar(entries: Iterable[tuple[str, File]], time: int, stream: BinaryIO) -> None:

@@ -1,72 +1,63 @@
-"""A container image of a Python program: Debian's Python, locked wheels, our own wheels."""
+"""Container images: Python programs on Debian's Python, and Cluster API's own managers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
+from capelin.embedded.binaries import CLUSTER_API
 from capelin.errors import UserError
 
 from capelin_release.debian import Lock, debian_layer
 from capelin_release.downloads import Downloads
 from capelin_release.files import File, Layer, Package
-from capelin_release.oci import Descriptor, Image, Store, StoredLayer, timestamp
-from capelin_release.programs import LockedProgram, program_layer
+from capelin_release.oci import Descriptor, Store, StoredLayer, timestamp
+from capelin_release.programs import LockedProgram, build
+from capelin_release.project import ImageSpec, Release
+from capelin_release.sbom import bill_of_materials
 from capelin_release.scan import scan
-from capelin_release.wheels import Requirements, Target, locked_requirements, wheel_layer
+from capelin_release.wheels import Requirements, Target, add_wheel, locked_requirements
 
-ARCHITECTURES = ("amd64", "arm64")
-USER = 65532
-HOME = "/home/nonroot"
-_PROGRAMS = "/usr/local/bin"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSpec:
-    """What an image is made of."""
-
-    name: str
-    """As in `capelin-machine-pool`."""
-    package: str
-    """The Python package that uv.lock has under this name, with all that it needs."""
-    module: str
-    """The module that a container starts."""
-    description: str
-    programs: tuple[str, ...] = ()
-    """Go programs that go with it, by their names in programs.lock."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What all images of a release are built from."""
-
-    version: str
-    revision: str
-    """The commit."""
-    time: int
-    """The time of the commit, in seconds since 1970."""
-    project: Path
-    """The project's folder, with its uv.lock."""
-    wheels: Sequence[Path]
-    """The project's own wheels."""
-    url: str = ""
-    """Where the source is."""
-    licenses: str = "Apache-2.0"
+USER: Final = 65532
+HOME: Final = "/home/nonroot"
+MANAGERS: Final = ("cluster-api-controller", "kubeadm-bootstrap-controller")
+_PROGRAMS: Final = "/usr/local/bin"
+_LICENSE: Final = "Apache-2.0"
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltImage:
-    """One architecture's image with its files, which scans and bills of materials read."""
+    """One architecture's image with its layers, which bills of materials read."""
 
-    spec: ImageSpec
-    image: Image
     package: Package
     """The image as a package: what the builder itself wrote belongs to it."""
-    files: Mapping[str, File]
+    architecture: str
+    manifest: Descriptor
+    layers: Sequence[StoredLayer]
+    created: int
+
+    @property
+    def stem(self) -> str:
+        """Begins the names of its files in a release, as in `fish-v0.1.0-linux-amd64`."""
+        version = self.package.version.removeprefix("v")
+        return f"{self.package.name}-v{version}-linux-{self.architecture}"
+
+    @property
+    def files(self) -> dict[str, File]:
+        """The files of all layers."""
+        return {path: file for stored in self.layers for path, file in stored.layer.files.items()}
 
     @property
     def size(self) -> int:
         """Bytes to download."""
-        return sum(layer.descriptor.size for layer in self.image.layers)
+        return sum(stored.descriptor["size"] for stored in self.layers)
+
+    @property
+    def bill(self) -> dict[str, Any]:
+        """Its bill of materials."""
+        return bill_of_materials(
+            self.files, image=self.package, digest=self.manifest["digest"], created=self.created
+        )
 
 
 class ImageError(UserError):
@@ -75,86 +66,53 @@ class ImageError(UserError):
 
 @dataclass(slots=True)
 class ImageBuilder:
-    """Builds images into a store. Layers that images share are made once."""
+    """Builds a release's images into its store. Layers that images share are made once."""
 
-    store: Store
-    source: Source
+    release: Release
+    wheels: Sequence[Path]
+    """The project's own wheels."""
     downloads: Downloads = field(default_factory=Downloads)
     debian: Lock = field(default_factory=Lock.read)
-    _stored: dict[tuple[str, ...], tuple[Layer, StoredLayer]] = field(
-        default_factory=dict[tuple[str, ...], tuple[Layer, StoredLayer]], init=False
+    _stored: dict[tuple[str, ...], StoredLayer] = field(
+        default_factory=dict[tuple[str, ...], StoredLayer], init=False
     )
 
     def build(self, spec: ImageSpec, architecture: str) -> BuiltImage:
-        """Build the image for one architecture.
-
-        Raises:
-            ImageError: It would hold a secret, a shell, or another file that must not be there.
-        """
+        """Build the image for one architecture."""
         target = Target(architecture, self.debian.python)
-        needed = locked_requirements(self.source.project, spec.package, target)
-        package = self._package(spec, architecture)
-        made = [
-            self._store(
-                ("debian", architecture),
-                lambda: debian_layer(self.debian, architecture, self.downloads),
-            ),
-            self._store(
-                ("wheels", architecture, *(wheel.sha256 for wheel in needed.wheels)),
-                lambda: wheel_layer(
-                    "wheels",
-                    self.downloads.fetch(needed.wheels).values(),
-                    target,
-                    self.debian.time,
-                ),
-            ),
+        needed = locked_requirements(self.release.tree, spec.package, target)
+        url = f"pkg:oci/{spec.name}@{self.release.version}?arch={architecture}"
+        package = Package("image", spec.name, self.release.version, url, (_LICENSE,))
+
+        def debian() -> Layer:
+            return debian_layer(self.debian, architecture, self.downloads)
+
+        def wheels() -> Layer:
+            layer = Layer("wheels", self.debian.time)
+            for wheel in self.downloads.fetch(needed.wheels).values():
+                add_wheel(layer, wheel, target)
+            return layer
+
+        def programs() -> Layer:
+            layer = Layer("programs", self.debian.time)
+            for program in map(LockedProgram.read, spec.programs):
+                content = build(program, architecture, self.downloads)
+                path = f"{_PROGRAMS}/{program.name}".strip("/")
+                layer.add(path, File(program.package, 0o755, content=content))
+            return layer
+
+        layers = [
+            self._shared(("debian", architecture), debian),
+            self._shared(("wheels", architecture, *(w.sha256 for w in needed.wheels)), wheels),
         ]
         if spec.programs:
-            programs = [LockedProgram.read(name) for name in spec.programs]
-            made.append(
-                self._store(
-                    ("programs", architecture, *spec.programs),
-                    lambda: program_layer(programs, architecture, self.debian.time, self.downloads),
-                )
-            )
-        own = self._own_wheels(needed)
-        application = wheel_layer("application", own, target, self.source.time)
+            layers.append(self._shared(("programs", architecture, *spec.programs), programs))
+        application = Layer("application", self.release.commit.time)
+        for wheel in self._own_wheels(needed):
+            add_wheel(application, wheel, target)
         _add_user(application, package)
-        made.append(self._store(("application", architecture, spec.name), lambda: application))
-        image = self.store.add_image(
-            [stored for _, stored in made],
-            architecture=architecture,
-            config=self._config(spec),
-            created=self.source.time,
-        )
-        files = {path: file for layer, _ in made for path, file in layer.files.items()}
-        return BuiltImage(spec, image, package, files)
-
-    def join(self, images: Sequence[BuiltImage]) -> Descriptor:
-        """The index of one image for several architectures."""
-        manifests = [built.image.manifest for built in images]
-        return self.store.add_index(manifests, self._labels(images[0].spec))
-
-    def _store(self, key: tuple[str, ...], make: Callable[[], Layer]) -> tuple[Layer, StoredLayer]:
-        if key not in self._stored:
-            layer = make()
-            self._stored[key] = layer, store_layer(self.store, layer, key[1])
-        return self._stored[key]
-
-    def _own_wheels(self, needed: Requirements) -> list[Path]:
-        built = {wheel.name.split("-")[0]: wheel for wheel in self.source.wheels}
-        names = sorted(name.replace("-", "_") for name in needed.own)
-        if missing := [name for name in names if name not in built]:
-            raise ImageError(f"No wheel was built of {', '.join(missing)}.")
-        return [built[name] for name in names]
-
-    def _package(self, spec: ImageSpec, architecture: str) -> Package:
-        version = self.source.version
-        url = f"pkg:oci/{spec.name}@{version}?arch={architecture}"
-        return Package("image", spec.name, version, url, (self.source.licenses,))
-
-    def _config(self, spec: ImageSpec) -> dict[str, object]:
-        return {
+        layers.append(store_layer(self.release.store, application, architecture))
+        config = {
             "User": f"{USER}:{USER}",
             "WorkingDir": HOME,
             "Entrypoint": ["/usr/bin/python3", "-m", spec.module],
@@ -166,27 +124,56 @@ class ImageBuilder:
                 "PYTHONUNBUFFERED=1",
                 *([f"CAPELIN_BINARIES={_PROGRAMS}"] if spec.programs else []),
             ],
-            "Labels": self._labels(spec),
         }
-
-    def _labels(self, spec: ImageSpec) -> dict[str, str]:
-        return labels(
-            created=timestamp(self.source.time),
+        return _add_image(
+            self.release,
+            package,
+            layers,
+            architecture,
+            config,
             description=spec.description,
-            licenses=self.source.licenses,
-            revision=self.source.revision,
-            source=self.source.url,
-            title=spec.name,
-            version=self.source.version,
+            revision=self.release.commit.revision,
+            source=self.release.settings.source,
         )
+
+    def _shared(self, key: tuple[str, ...], make: Callable[[], Layer]) -> StoredLayer:
+        if key not in self._stored:
+            self._stored[key] = store_layer(self.release.store, make(), key[1])
+        return self._stored[key]
+
+    def _own_wheels(self, needed: Requirements) -> list[Path]:
+        built = {wheel.name.split("-")[0]: wheel for wheel in self.wheels}
+        names = sorted(name.replace("-", "_") for name in needed.own)
+        if missing := [name for name in names if name not in built]:
+            raise ImageError(f"No wheel was built of {', '.join(missing)}.")
+        return [built[name] for name in names]
+
+
+def manager_image(
+    release: Release, program: LockedProgram, architecture: str, downloads: Downloads
+) -> BuiltImage:
+    """The image of a manager of Cluster API, for places without a network: one program.
+
+    It is built from the pinned Go module, which needs no registry.
+    """
+    name = program.name
+    # A commit of ours must not change the layer.
+    layer = Layer("manager", 0)
+    content = build(program, architecture, downloads)
+    layer.add("manager", File(program.package, 0o755, content=content))
+    return _add_image(
+        release,
+        Package("image", name, program.version, f"pkg:oci/{name}@{program.version}"),
+        [store_layer(release.store, layer, architecture)],
+        architecture,
+        {"User": f"{USER}:{USER}", "Entrypoint": ["/manager"]},
+        description=f"{name} of {CLUSTER_API.title}, built from its Go module.",
+        source="https://github.com/kubernetes-sigs/cluster-api",
+    )
 
 
 def store_layer(store: Store, layer: Layer, architecture: str) -> StoredLayer:
-    """Store a layer, unless it has a file that must not be released.
-
-    Raises:
-        ImageError: It has one.
-    """
+    """Store a layer, unless it has a file that must not be released."""
     if findings := scan(layer.files, architecture):
         raise ImageError(
             f"The layer {layer.name} for {architecture} must not be released.",
@@ -195,9 +182,27 @@ def store_layer(store: Store, layer: Layer, architecture: str) -> StoredLayer:
     return store.add_layer(layer)
 
 
-def labels(**values: str) -> dict[str, str]:
-    """Labels of an image, by their names in the OCI specification; empty ones are left out."""
-    return {f"org.opencontainers.image.{key}": value for key, value in values.items() if value}
+def _add_image(
+    release: Release,
+    package: Package,
+    layers: Sequence[StoredLayer],
+    architecture: str,
+    config: Mapping[str, Any],
+    **labels: str,
+) -> BuiltImage:
+    """Store an image. Labels go by their names in the OCI specification, without empty ones."""
+    created = release.commit.time
+    labels |= {
+        "created": timestamp(created),
+        "licenses": _LICENSE,
+        "title": package.name,
+        "version": package.version,
+    }
+    named = {f"org.opencontainers.image.{key}": value for key, value in labels.items() if value}
+    manifest = release.store.add_image(
+        layers, architecture=architecture, config={**config, "Labels": named}, created=created
+    )
+    return BuiltImage(package, architecture, manifest, layers, created)
 
 
 def _add_user(layer: Layer, package: Package) -> None:

@@ -3,166 +3,76 @@
 import gzip
 import hashlib
 import json
-import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, Final, cast
 
-from capelin.errors import UserError
+from capelin_release.files import BUILDER, File, Layer, write_tar
 
-from capelin_release.files import File, Layer, Package, write_tar
+INDEX: Final = "application/vnd.oci.image.index.v1+json"
+MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
+CONFIG: Final = "application/vnd.oci.image.config.v1+json"
+LAYER: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
+REFERENCE: Final = "org.opencontainers.image.ref.name"
 
-INDEX = "application/vnd.oci.image.index.v1+json"
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-CONFIG = "application/vnd.oci.image.config.v1+json"
-LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
-EMPTY = "application/vnd.oci.empty.v1+json"
-REFERENCE = "org.opencontainers.image.ref.name"
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
-_BUILDER = Package("image", "capelin-image", "1", "pkg:generic/capelin-image@1")
-
-
-@dataclass(frozen=True, slots=True)
-class Descriptor:
-    """What points at a blob: its type, digest and size."""
-
-    media_type: str
-    digest: str
-    size: int
-    platform: Mapping[str, str] | None = None
-    annotations: Mapping[str, str] | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """As manifests and indexes hold it."""
-        optional = {"platform": self.platform, "annotations": self.annotations}
-        return {
-            "mediaType": self.media_type,
-            "digest": self.digest,
-            "size": self.size,
-            **{key: dict(value) for key, value in optional.items() if value},
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Descriptor":
-        """A descriptor of a manifest or an index."""
-        return cls(
-            value["mediaType"],
-            value["digest"],
-            value["size"],
-            value.get("platform"),
-            value.get("annotations"),
-        )
-
-    @property
-    def name(self) -> str:
-        """Its name in a layout, as in `charts/capelin:0.2.0`."""
-        return (self.annotations or {}).get(REFERENCE, "")
-
-    def named(self, reference: str) -> "Descriptor":
-        """The same under a name in a layout."""
-        return replace(self, annotations={**(self.annotations or {}), REFERENCE: reference})
+Descriptor = dict[str, Any]
+"""What points at a blob, as manifests and indexes hold it: its `mediaType`, `digest` and `size`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredLayer:
-    """A compressed layer: its blob, the digest of its tar archive, and what it holds."""
+    """A layer and its compressed blob."""
 
+    layer: Layer
     descriptor: Descriptor
     diff_id: str
-    name: str
-    time: int
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """One platform's image."""
-
-    manifest: Descriptor
-    config: Descriptor
-    layers: tuple[StoredLayer, ...]
-    architecture: str
-
-
-def hex_of(digest: str) -> str:
-    """The hexadecimal part of a SHA-256 digest.
-
-    Raises:
-        UserError: it is not one.
-    """
-    if _DIGEST.fullmatch(digest) is None:
-        raise UserError(
-            f"{digest!r} is not a digest.",
-            reason="Blobs are named by sha256: and 64 hexadecimal digits.",
-        )
-    return digest.removeprefix("sha256:")
-
-
-class _Hashing:
-    """A stream that hashes what passes through it."""
-
-    def __init__(self, to: BinaryIO) -> None:
-        self._to = to
-        self.sha256 = hashlib.sha256()
-        self.size = 0
-
-    def write(self, data: bytes) -> int:
-        self.sha256.update(data)
-        self.size += len(data)
-        return self._to.write(data)
-
-    def flush(self) -> None:
-        self._to.flush()
+    """The digest of its tar archive."""
 
 
 class Store:
     """An OCI image layout in a folder: blobs by their digests."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self._blobs = folder / "blobs" / "sha256"
         self._blobs.mkdir(parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
-        """The file of a blob.
+        """The file of a blob."""
+        return self._blobs / digest.removeprefix("sha256:")
 
-        Raises:
-            UserError: it is not a digest; a bundle from elsewhere could name any file here.
-        """
-        return self._blobs / hex_of(digest)
-
-    def read_json(self, digest: str) -> dict[str, Any]:
+    def read_json(self, entry: Descriptor) -> dict[str, Any]:
         """A manifest, index or configuration."""
-        return cast("dict[str, Any]", json.loads(self.path(digest).read_bytes()))
+        return cast("dict[str, Any]", json.loads(self.path(entry["digest"]).read_bytes()))
 
-    def add(
-        self, data: bytes, media_type: str, platform: Mapping[str, str] | None = None
-    ) -> Descriptor:
+    def add(self, data: bytes, media_type: str) -> Descriptor:
         """Store a blob."""
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         self.path(digest).write_bytes(data)
-        return Descriptor(media_type, digest, len(data), platform)
+        return {"mediaType": media_type, "digest": digest, "size": len(data)}
 
-    def add_json(
-        self, value: Mapping[str, Any], media_type: str, platform: Mapping[str, str] | None = None
-    ) -> Descriptor:
+    def add_json(self, value: Mapping[str, Any], media_type: str) -> Descriptor:
         """Store JSON in its one deterministic form."""
-        return self.add(canonical_json(value), media_type, platform)
+        return self.add(canonical_json(value), media_type)
 
     def add_layer(self, layer: Layer) -> StoredLayer:
         """Store a layer. Its diff id depends on the files alone; its digest also on zlib."""
-        partial = self._blobs / f"{layer.name}.partial"
-        with partial.open("wb") as file:
-            compressed = _Hashing(file)
-            with gzip.GzipFile("", "wb", 6, cast("BinaryIO", compressed), mtime=0) as stream:
-                plain = _Hashing(cast("BinaryIO", stream))
-                write_tar(layer.entries(_BUILDER), layer.time, cast("BinaryIO", plain))
-        digest = f"sha256:{compressed.sha256.hexdigest()}"
-        partial.rename(self.path(digest))
-        descriptor = Descriptor(LAYER, digest, compressed.size)
-        return StoredLayer(descriptor, f"sha256:{plain.sha256.hexdigest()}", layer.name, layer.time)
+        plain, packed = self._blobs / "layer.tar", self._blobs / "layer.tar.gz"
+        with plain.open("wb") as stream:
+            write_tar(layer.entries(), layer.time, stream)
+        with (
+            plain.open("rb") as source,
+            packed.open("wb") as stream,
+            gzip.GzipFile("", "wb", 6, stream, mtime=0) as compressed,
+        ):
+            shutil.copyfileobj(source, compressed)
+        diff_id, digest = (f"sha256:{sha256_of(file)}" for file in (plain, packed))
+        descriptor = {"mediaType": LAYER, "digest": digest, "size": packed.stat().st_size}
+        plain.unlink()
+        packed.rename(self.path(digest))
+        return StoredLayer(layer, descriptor, diff_id)
 
     def add_image(
         self,
@@ -171,7 +81,7 @@ class Store:
         architecture: str,
         config: Mapping[str, Any],
         created: int,
-    ) -> Image:
+    ) -> Descriptor:
         """Store an image's configuration and manifest; `config` is what a container starts with."""
         platform = {"architecture": architecture, "os": "linux"}
         stored = self.add_json(
@@ -179,90 +89,83 @@ class Store:
                 **platform,
                 "created": timestamp(created),
                 "config": config,
-                "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+                "rootfs": {"type": "layers", "diff_ids": [stored.diff_id for stored in layers]},
                 "history": [
-                    {"created": timestamp(layer.time), "created_by": layer.name} for layer in layers
+                    {"created": timestamp(stored.layer.time), "created_by": stored.layer.name}
+                    for stored in layers
                 ],
             },
             CONFIG,
         )
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": stored.as_json(),
-            "layers": [layer.descriptor.as_json() for layer in layers],
-            "annotations": config.get("Labels", {}),
-        }
-        return Image(
-            self.add_json(manifest, MANIFEST, platform), stored, tuple(layers), architecture
+        manifest = self.add_manifest(
+            stored, [stored.descriptor for stored in layers], config["Labels"]
         )
+        return {**manifest, "platform": platform}
 
-    def add_index(
-        self, manifests: Iterable[Descriptor], annotations: Mapping[str, str]
+    def add_manifest(
+        self,
+        config: Descriptor,
+        layers: Sequence[Descriptor],
+        annotations: Mapping[str, str],
+        **more: str,
     ) -> Descriptor:
-        """Store an index, such as of one image for several platforms."""
-        index = {
-            "schemaVersion": 2,
-            "mediaType": INDEX,
-            "manifests": [manifest.as_json() for manifest in manifests],
-            "annotations": dict(annotations),
-        }
-        return self.add_json(index, INDEX)
-
-    def add_artifact(
-        self, artifact_type: str, files: Mapping[str, tuple[str, bytes]], created: int
-    ) -> Descriptor:
-        """Store files as an OCI artifact: by name, each with its media type."""
-        layers = [
-            replace(
-                self.add(data, media_type),
-                annotations={"org.opencontainers.image.title": name},
-            )
-            for name, (media_type, data) in files.items()
-        ]
+        """Store the manifest of an image or another artifact."""
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "artifactType": artifact_type,
-            "config": self.add(b"{}", EMPTY).as_json(),
-            "layers": [layer.as_json() for layer in layers],
-            "annotations": {"org.opencontainers.image.created": timestamp(created)},
+            "config": config,
+            "layers": layers,
+            "annotations": annotations,
+            **more,
         }
         return self.add_json(manifest, MANIFEST)
 
+    def add_index(self, manifests: Sequence[Descriptor]) -> Descriptor:
+        """Store the index of one image for several platforms, with the image's annotations."""
+        annotations = self.read_json(manifests[0])["annotations"]
+        return self.add_json({**_index(manifests), "annotations": annotations}, INDEX)
+
     def write_archive(
-        self, file: Path, entries: Sequence[Descriptor], time: int, docker: bytes | None = None
+        self, file: Path, entries: Sequence[Descriptor], time: int, *, docker: str = ""
     ) -> None:
-        """Write a layout of these entries, with all that they need, as a tar archive."""
-        needed = sorted({blob.digest for entry in entries for blob in self.reachable(entry)})
+        """Write a layout of these entries, with all that they need, as a tar archive.
+
+        Args:
+            file: The archive.
+            entries: Manifests and indexes.
+            time: The time of all members, in seconds since 1970.
+            docker: The reference by which `docker load` in every version is to know the one entry.
+        """
+        needed = sorted({digest for entry in entries for digest in self._reachable(entry)})
         members: dict[str, bytes | Path] = {
-            "oci-layout": _LAYOUT,
-            "index.json": _layout_index(entries),
-            **({} if docker is None else {"manifest.json": docker}),
-            **{f"blobs/sha256/{hex_of(digest)}": self.path(digest) for digest in needed},
+            "oci-layout": b'{"imageLayoutVersion":"1.0.0"}',
+            "index.json": canonical_json(_index(entries)),
         }
+        if docker:
+            manifest = self.read_json(entries[0])
+            image = {
+                "Config": _blob(manifest["config"]["digest"]),
+                "RepoTags": [docker],
+                "Layers": [_blob(layer["digest"]) for layer in manifest["layers"]],
+            }
+            members["manifest.json"] = canonical_json([image])
+        members |= {_blob(digest): self.path(digest) for digest in needed}
         with file.open("wb") as stream:
-            files = ((path, File(_BUILDER, 0o644, content=data)) for path, data in members.items())
+            files = ((path, File(BUILDER, 0o644, content=data)) for path, data in members.items())
             write_tar(files, time, stream)
 
-    def reachable(self, entry: Descriptor) -> Iterator[Descriptor]:
-        """A manifest or index with everything below it: the lowest first, for a push."""
-        if entry.media_type in {INDEX, MANIFEST}:
-            value = self.read_json(entry.digest)
-            below = value.get("manifests") or [value["config"], *value["layers"]]
-            for child in below:
-                yield from self.reachable(Descriptor.from_json(child))
-        yield entry
+    def _reachable(self, entry: Descriptor) -> Iterator[str]:
+        """The digests of a manifest or index and of everything below it."""
+        yield entry["digest"]
+        if entry["mediaType"] in {INDEX, MANIFEST}:
+            value = self.read_json(entry)
+            for child in value.get("manifests") or [value["config"], *value["layers"]]:
+                yield from self._reachable(child)
 
 
-def docker_manifest(image: Image, reference: str) -> bytes:
-    """The `manifest.json` by which `docker load` reads an archive in every version."""
-    entry = {
-        "Config": _blob(image.config.digest),
-        "RepoTags": [reference],
-        "Layers": [_blob(layer.descriptor.digest) for layer in image.layers],
-    }
-    return canonical_json([entry])
+def named(entry: Descriptor, reference: str, **annotations: str) -> Descriptor:
+    """An entry under a name in a layout, as in `charts/capelin:0.2.0`."""
+    return {**entry, "annotations": {**annotations, REFERENCE: reference}}
 
 
 def canonical_json(value: Any) -> bytes:
@@ -275,15 +178,15 @@ def timestamp(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _layout_index(entries: Sequence[Descriptor]) -> bytes:
-    return canonical_json(
-        {
-            "schemaVersion": 2,
-            "mediaType": INDEX,
-            "manifests": [entry.as_json() for entry in entries],
-        }
-    )
+def sha256_of(file: Path) -> str:
+    """The SHA-256 of a file."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _index(manifests: Iterable[Descriptor]) -> dict[str, Any]:
+    return {"schemaVersion": 2, "mediaType": INDEX, "manifests": [*manifests]}
 
 
 def _blob(digest: str) -> str:
-    return "blobs/sha256/" + hex_of(digest)
+    return f"blobs/{digest.replace(':', '/')}"

@@ -1,21 +1,27 @@
 """Go programs of an image, built for any architecture with a pinned toolchain, and checked."""
 
-import hashlib
+import asyncio
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from capelin.embedded.binaries import COMPONENTS
-from capelin.errors import UnfitMachineError, UserError
+from capelin.embedded.binaries import (
+    COMPONENTS,
+    BinariesError,
+    Platform,
+    build_arguments,
+    find_go,
+)
+from capelin.errors import UserError
 
 from capelin_release.downloads import Downloads
-from capelin_release.files import File, Layer, Package
+from capelin_release.files import Package
+from capelin_release.oci import sha256_of
 
 # Where the linker puts the list of modules, between two marks.
 _MODULES = re.compile(
@@ -26,7 +32,7 @@ _MODULES = re.compile(
 
 
 class ProgramError(UserError):
-    """A program was built, and is not the locked one."""
+    """A program cannot be built, or is not the locked one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,10 @@ class LockedProgram:
     """The digest of the program for each architecture."""
 
     @classmethod
-    def read(cls, name: str, file: Path | None = None) -> "LockedProgram":
-        """A program of a lock file; of Capelin's own if none is given."""
-        source = file or files("capelin_release") / "programs.lock"
-        entry = tomllib.loads(source.read_text())["programs"][name]
-        return cls(name, **entry)
+    def read(cls, name: str) -> "LockedProgram":
+        """A program of Capelin's own lock file."""
+        lock = tomllib.loads((files("capelin_release") / "programs.lock").read_text())
+        return cls(name, **lock["programs"][name])
 
     @property
     def package(self) -> Package:
@@ -55,75 +60,51 @@ class LockedProgram:
         return Package("go", self.name, self.version, url, ("Apache-2.0",))
 
 
-def program_layer(
-    programs: list[LockedProgram], architecture: str, time: int, downloads: Downloads
-) -> Layer:
-    """A layer with programs in /usr/local/bin."""
-    layer = Layer("programs", time)
-    for program in programs:
-        file = build(program, architecture, downloads)
-        layer.add(f"usr/local/bin/{program.name}", File(program.package, 0o755, content=file))
-    return layer
-
-
 def build(program: LockedProgram, architecture: str, downloads: Downloads) -> Path:
-    """The program for an architecture, from the cache or built.
-
-    Raises:
-        ProgramError: The result is not the locked one.
-        UnfitMachineError: There is no Go.
-    """
+    """The program for an architecture, from the cache or built."""
     digest = program.sha256[architecture]
-    cached = downloads.folder / digest
-    if cached.is_file() and _digest(cached) == digest:
+    if cached := downloads.cached(digest):
         return cached
-    downloads.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=downloads.folder) as folder:
-        built = _go_build(program, architecture, Path(folder))
-        actual = _digest(built)
+        try:
+            built = asyncio.run(_go_build(program, architecture, Path(folder)))
+        except BinariesError as error:
+            raise ProgramError(f"{program.name} cannot be built.", reason=str(error)) from error
+        actual = sha256_of(built)
         if actual != digest:
             raise ProgramError(
                 f"{program.name} {program.version} for {architecture} was built with other bytes.",
                 reason=f"Its SHA-256 is {actual}, and the lock file says {digest}.",
                 hint="Is the toolchain a build of its own? The lock file names the Go release.",
             )
-        built.replace(cached)
-    return cached
+        return built.replace(downloads.folder / digest)
 
 
-def _go_build(program: LockedProgram, architecture: str, folder: Path) -> Path:
-    go = shutil.which("go")
-    if go is None:
-        raise UnfitMachineError(
-            f"{program.name} cannot be built.", reason="There is no go command on PATH."
-        )
+async def _go_build(program: LockedProgram, architecture: str, folder: Path) -> Path:
     component = COMPONENTS[program.name]
+    project = component.project
+    sources = project.module_files(program.version)
     for name in ("go.mod", "go.sum"):
-        shutil.copy(component.project.module_files(program.version) / name, folder)
-    built = folder / program.name
-    # What the user has set for work in Go must not change the result.
+        shutil.copy(sources / name, folder)
+    go = await find_go(
+        sources,
+        what=program.name,
+        # Any installed Go will do: it fetches the pinned release.
+        environment={**os.environ, "GOTOOLCHAIN": f"{program.toolchain}+auto"},
+        platform=Platform("linux", architecture),
+        note=lambda _: None,
+    )
+    # The settings that change the bytes, whatever the user has set for work in Go.
     settings = {
-        "CGO_ENABLED": "0",
-        "GO111MODULE": "on",
         "GOAMD64": "v1",
-        "GOARCH": architecture,
         "GOARM64": "v8.0",
         "GOEXPERIMENT": "",
-        "GOFLAGS": "-mod=readonly",
-        "GOOS": "linux",
         "GOTOOLCHAIN": program.toolchain,
-        "GOWORK": "off",
     }
-    stamps = component.project.linker_flags(program.version)
-    flags = ("-trimpath", "-buildvcs=false", "-ldflags", stamps)
-    command = (go, "build", *flags, "-o", built, component.package)
-    done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **settings}, capture_output=True, check=False
-    )
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()[-8:]
-        raise ProgramError(f"{program.name} cannot be built.", reason="\n".join(lines))
-    return built
+    out = folder / "out"
+    command = build_arguments(project, program.version, [component], out)
+    await go.run(*command, folder=folder, environment=settings)
+    return next(out.iterdir())
 
 
 def go_modules(content: bytes) -> list[tuple[str, str]]:
@@ -139,8 +120,3 @@ def go_modules(content: bytes) -> list[tuple[str, str]]:
         elif kind == "dep":
             modules.append((fields[0], fields[1]))
     return modules
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

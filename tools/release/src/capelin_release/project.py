@@ -1,31 +1,35 @@
 """What a project says about its releases, in `[tool.capelin.release]` of its pyproject.toml."""
 
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from capelin.errors import InvalidInputError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from capelin_release.image import ARCHITECTURES, ImageSpec
+from capelin_release.commit import Commit
+from capelin_release.oci import Store
+
+ARCHITECTURES = ("amd64", "arm64")
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ReleasedImage(_Strict):
-    """One image of a release."""
+class ImageSpec(_Strict):
+    """What an image is made of."""
 
     name: str
+    """As in `capelin-machine-pool`."""
     package: str
+    """The Python package that uv.lock has under this name, with all that it needs."""
     module: str
+    """The module that a container starts."""
     description: str
     programs: tuple[str, ...] = ()
-
-    def spec(self) -> ImageSpec:
-        """What it is made of."""
-        return ImageSpec(**self.model_dump())
+    """Go programs that go with it, by their names in programs.lock."""
 
 
 class ReleaseSettings(_Strict):
@@ -36,9 +40,28 @@ class ReleaseSettings(_Strict):
     source: str = ""
     """Where the source is."""
     architectures: tuple[str, ...] = ARCHITECTURES
-    images: tuple[ReleasedImage, ...] = ()
+    images: tuple[ImageSpec, ...] = ()
     installation: str = ""
     """Function that describes what there is to install, as in `my_cloud.release:installation`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release under way: what it is of, where it goes, and the store of its images."""
+
+    version: str
+    """As charts, images and component files have it: `0.2.0`, `0.2.0-rc.1`."""
+    commit: Commit
+    settings: ReleaseSettings
+    tree: Path
+    """The commit's files, with the version in them."""
+    out: Path
+    store: Store
+
+    @property
+    def tag(self) -> str:
+        """As images and folders have it: `v0.2.0`."""
+        return f"v{self.version}"
 
 
 class Project:
@@ -46,7 +69,13 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._content = self._read(folder / "pyproject.toml")
+        file = folder / "pyproject.toml"
+        try:
+            self._content: dict[str, Any] = tomllib.loads(file.read_text())
+        except FileNotFoundError as error:
+            raise InvalidInputError(
+                f"{file} does not exist.", hint="Run this in a project."
+            ) from error
 
     @property
     def version(self) -> str:
@@ -86,10 +115,3 @@ class Project:
             raise InvalidInputError(
                 "[tool.capelin.release] is not valid.", reason=problems
             ) from error
-
-    @staticmethod
-    def _read(file: Path) -> dict[str, Any]:
-        try:
-            return tomllib.loads(file.read_text())
-        except FileNotFoundError as error:
-            raise InvalidInputError(f"{file} is not there.", hint="Run it in a project.") from error

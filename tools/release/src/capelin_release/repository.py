@@ -1,7 +1,7 @@
 """What is installed from a release: charts, and a repository for clusterctl."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -10,11 +10,9 @@ from capelin.embedded.binaries import Binaries
 from capelin.provider import Provider
 from capelin.yaml import read_yaml
 
-from capelin_release.build import Release
 from capelin_release.charts import Chart, dump_yaml, provider_chart
 from capelin_release.components import FILES, render_components
-from capelin_release.manager_images import add_manager_images
-from capelin_release.oci import Descriptor, canonical_json
+from capelin_release.project import Release
 from capelin_release.upstream import (
     cert_manager_chart,
     cert_manager_manifests,
@@ -55,39 +53,27 @@ def provider_installation(
     return Installation([chart], [(provider, [chart])])
 
 
-def add_installation(release: Release) -> list[Descriptor]:
-    """Write charts and clusterctl's files into a release's folder, if its project has any."""
+def add_installation(release: Release) -> bool:
+    """Write charts and clusterctl's files into a release's folder, if its project has any.
+
+    Returns whether Cluster API and cert-manager go with them.
+    """
     if not release.settings.installation:
-        return []
+        return False
     module, _, name = release.settings.installation.partition(":")
     describe: Callable[..., Installation] = getattr(import_module(module), name)
-    version = release.version.semantic
-    installation = describe(version=version, registry=release.settings.registry)
-    asyncio.run(_write_all(release, installation, version))
-    return _add_manager_images(release) if installation.with_cluster_api else []
+    installation = describe(version=release.version, registry=release.settings.registry)
+    asyncio.run(_write_all(release, installation))
+    return installation.with_cluster_api
 
 
-async def _write_all(release: Release, installation: Installation, version: str) -> None:
+async def _write_all(release: Release, installation: Installation) -> None:
     sources, modified = release.tree / "clusterctl", release.commit.time
     await write_installation(
-        release.out, installation, version=version, sources=sources, modified=modified
+        release.out, installation, version=release.version, sources=sources, modified=modified
     )
     if installation.with_cluster_api:
         await write_upstream(release.out, modified=modified)
-
-
-def _add_manager_images(release: Release) -> list[Descriptor]:
-    """Cluster API's managers in the bundle, and their bills of materials beside those of ours."""
-    entries: list[Descriptor] = []
-    for image in add_manager_images(release.store, release.commit.time):
-        stem = f"{image.program.name}-{image.program.version}"
-        bills = {
-            f"sbom/{stem}-linux-{architecture}.cdx.json": canonical_json(bill)
-            for architecture, bill in image.bills.items()
-        }
-        list(_written(release.out, bills))
-        entries.append(image.index)
-    return entries
 
 
 async def write_upstream(out: Path, *, modified: int) -> list[Path]:
@@ -95,15 +81,14 @@ async def write_upstream(out: Path, *, modified: int) -> list[Path]:
     binaries = Binaries()
     chart = await cert_manager_chart(binaries)
     version = read_yaml(chart.files["Chart.yaml"])["version"]
-    archives = {f"{chart.name}-{version}.tgz": chart.archive(modified)}
-    written = await asyncio.to_thread(lambda: [*_written(out, archives)])
+    written = _write(out, {f"{chart.name}-{version}.tgz": chart.archive(modified)})
     manifests = await cert_manager_manifests(binaries, written[0])
     files = {
         **await cluster_api_files(binaries),
         # clusterctl takes cert-manager for a provider without a type.
         f"clusterctl/{chart.name}/{version}/cert-manager.yaml": manifests.encode(),
     }
-    return [*written, *await asyncio.to_thread(lambda: [*_written(out, files)])]
+    return written + _write(out, files)
 
 
 async def write_installation(
@@ -121,24 +106,23 @@ async def write_installation(
     archives = {
         f"{chart.name}-{version}.tgz": chart.archive(modified) for chart in installation.charts
     }
-    assets = await repository_files(installation.providers, version=version, sources=sources)
+    assets = await _repository_files(installation.providers, version=version, sources=sources)
     kinds = {
         f"crds/{crd['metadata']['name']}.yaml": dump_yaml(crd).encode()
         for provider, _ in installation.providers
         for crd in provider.crds
     }
-    files = {**archives, **assets, **kinds, **installation.files}
-    return await asyncio.to_thread(lambda: [*_written(out, files)])
+    return _write(out, {**archives, **assets, **kinds, **installation.files})
 
 
-async def repository_files(
+async def _repository_files(
     providers: Sequence[tuple[Provider, Sequence[Chart]]], *, version: str, sources: Path
 ) -> dict[str, bytes]:
     """The assets of a release, by name, and once more in a folder for each provider.
 
     clusterctl reads cluster templates only from the folder of an infrastructure provider.
     """
-    shared = await asyncio.to_thread(_templates, sources)
+    shared = _templates(sources)
     binaries = Binaries()
     files: dict[str, bytes] = dict(shared)
     for provider, charts in providers:
@@ -156,9 +140,8 @@ def _templates(sources: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(sources.glob("*.yaml"))}
 
 
-def _written(out: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
+def _write(out: Path, files: Mapping[str, bytes]) -> list[Path]:
     for name, content in files.items():
-        file = out / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
-        yield file
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(content)
+    return [out / name for name in files]

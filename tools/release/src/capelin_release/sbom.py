@@ -43,7 +43,7 @@ def bill_of_materials(
                 "version": image.version,
                 "purl": image.url,
                 "hashes": [{"alg": "SHA-256", "content": digest.removeprefix("sha256:")}],
-                "components": _file_components(own),
+                "components": [_file_component(path, file) for path, file in own],
             },
         },
         "components": [_component(package, by_package[package]) for package in packages],
@@ -58,17 +58,16 @@ def _component(package: Package, files: Sequence[tuple[str, File]]) -> dict[str,
         "name": package.name,
         "version": package.version,
         "purl": package.url,
-        "components": [*_file_components(files), *_modules(package, files)],
+        "components": [
+            *(_file_component(path, file) for path, file in files),
+            *_modules(package, files),
+        ],
     }
     if package.sha256:
         component["hashes"] = [{"alg": "SHA-256", "content": package.sha256}]
     if package.licenses:
         component["licenses"] = [{"license": {"name": name}} for name in package.licenses]
     return component
-
-
-def _file_components(files: Sequence[tuple[str, File]]) -> list[dict[str, Any]]:
-    return [_file_component(path, file) for path, file in files]
 
 
 def _file_component(path: str, file: File) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _problems(path: str, file: File, architecture: str) -> Iterator[str]:
     if _SECRET_NAMES.search(path):
         yield "named as a secret"
     content = file.read()
-    if file.is_program and _SHELL_SCRIPT.match(content):
+    if file.mode & 0o111 and _SHELL_SCRIPT.match(content):
         yield "a shell script"
     yield from _secrets(content)
     machine = elf_machine(content)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from annotated_types import Ge, Le, Len
-from capelin.api import DescribedModel, Model, Unstructured, described_fields
+from capelin.api import DescribedModel, Model, described_fields
 from pydantic import Field
 
 AnyObject = dict[str, Any]
@@ -258,16 +258,10 @@ def values_schema(values: type[Model]) -> str:
     # Helm adds values of its own to those of a chart.
     for name in ("global", "capelin-common"):
         schema["properties"][name] = {"type": "object"}
-    schema = {"$schema": "http://json-schema.org/draft-07/schema#", **_definitions(schema)}
-    return json.dumps(schema, indent=2) + "\n"
-
-
-def _definitions(schema: Unstructured) -> Unstructured:
-    """The schema in the words of draft 7, which every Helm knows."""
-    text = json.dumps(schema).replace('"#/$defs/', '"#/definitions/')
-    schema = json.loads(text)
+    # Every Helm knows draft 7.
     schema["definitions"] = schema.pop("$defs", {})
-    return schema
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", **schema}
+    return json.dumps(schema, indent=2).replace('"#/$defs/', '"#/definitions/') + "\n"
 
 
 def values_file(values: Model) -> str:

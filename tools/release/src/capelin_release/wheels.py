@@ -7,7 +7,7 @@ import io
 import subprocess
 import tomllib
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email import message_from_bytes
 from email.message import Message
@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 
 from capelin_release.downloads import Pinned
 from capelin_release.files import File, Layer, Package
+from capelin_release.oci import sha256_of
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 # Debian 12 has glibc 2.36. Wheels for 2.4 and older are named by years only.
@@ -96,11 +97,7 @@ class Requirements:
 
 
 def locked_requirements(project: Path, package: str, target: Target) -> Requirements:
-    """What a package of a project needs on a target.
-
-    Raises:
-        WheelError: The lock file does not have the package, or no wheel of a requirement fits.
-    """
+    """What a package of a project needs on a target."""
     # uv reads its own lock file: extras, markers and forks are its business.
     command = ("uv", "export", "--frozen", "--offline", "--quiet", "--format=pylock.toml")
     options = ("--no-default-groups", "--no-editable", f"--package={package}")
@@ -112,11 +109,7 @@ def locked_requirements(project: Path, package: str, target: Target) -> Requirem
 
 
 def select(lock: Mapping[str, Any], target: Target) -> Requirements:
-    """What a pylock.toml has for a target.
-
-    Raises:
-        WheelError: No wheel of a package fits.
-    """
+    """What a pylock.toml has for a target."""
     own: list[str] = []
     wheels: list[Pinned] = []
     try:
@@ -139,25 +132,13 @@ def select(lock: Mapping[str, Any], target: Target) -> Requirements:
     return Requirements(own, sorted(wheels, key=lambda wheel: wheel.name))
 
 
-def wheel_layer(name: str, wheels: Iterable[Path], target: Target, time: int) -> Layer:
-    """A layer of unpacked wheels."""
-    layer = Layer(name, time)
-    for wheel in wheels:
-        add_wheel(layer, wheel.read_bytes(), target)
-    return layer
-
-
-def add_wheel(layer: Layer, data: bytes, target: Target) -> None:
-    """Unpack a wheel. Its scripts are left out: programs are started as modules.
-
-    Raises:
-        WheelError: A file is not what the wheel's own record says.
-    """
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+def add_wheel(layer: Layer, wheel: Path, target: Target) -> None:
+    """Unpack a wheel. Its scripts are left out: programs are started as modules."""
+    with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
         info = next(name for name in names if name.endswith(".dist-info/METADATA"))
         folder = info.removesuffix("METADATA")
-        package = _package(archive.read(info), hashlib.sha256(data).hexdigest())
+        package = _package(archive.read(info), sha256_of(wheel))
         record = _read_record(archive.read(f"{folder}RECORD").decode())
         for name in names:
             content = archive.read(name)

@@ -24,6 +24,7 @@ from capelin.embedded.binaries.errors import (
 )
 from capelin.embedded.binaries.go import (
     Go,
+    build_arguments,
     find_go,
     installed_go,
     is_new_enough,
@@ -61,6 +62,7 @@ __all__ = [
     "ProgressEvent",
     "Project",
     "UnknownComponentError",
+    "build_arguments",
     "check_kubernetes_version",
     "default_progress",
     "find_go",
