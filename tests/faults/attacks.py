@@ -77,11 +77,8 @@ def _cluster(name: str, variables: str) -> str:
 
 
 async def deep_cluster(attacker: Attacker) -> None:
-    """A Cluster with nested values.
-
-    Of 9,000 levels, which Kubernetes accepts, its API server itself takes gigabytes to write.
-    """
-    levels = attacker.random.choice([150, 199, 201, 500, 1100])
+    """A Cluster with nested values."""
+    levels = attacker.random.choice([150, 199, 500, 1100, 5000, 9000])
     opening, closing = attacker.random.choice([("[", "]"), ('{"a":', "}")])
     value = opening * levels + "1" + closing * levels
     variables = f'[{{"name": "deep", "value": {value}}}]'
@@ -107,7 +104,7 @@ async def odd_cluster(attacker: Attacker) -> None:
 
 async def deep_policy(attacker: Attacker) -> None:
     """A policy with a nested Job."""
-    levels = attacker.random.choice([201, 500, 1100])
+    levels = attacker.random.choice([201, 1100, 5000])
     template = '{"a":' * levels + "1" + "}" * levels
     body = json.dumps(policy(attacker.name(), ATTACKER, {"job": {"template": "TEMPLATE"}}))
     await attacker.create("lifecyclepolicies", body.replace('"TEMPLATE"', template), POLICIES)

@@ -1,8 +1,4 @@
-"""API servers of an attacker: they never end, never answer, expand, or send clients elsewhere.
-
-Only Capelin's clients get answers without a bound: Cluster API's own managers read them until the
-machine has no memory left, and then nothing on it can be measured.
-"""
+"""API servers of an attacker: they never end, never answer, expand, or send clients elsewhere."""
 
 import asyncio
 import gzip
@@ -131,8 +127,6 @@ RESPONDERS: Final[Mapping[str, Responder]] = {
     "redirect": _redirect,
 }
 
-_UNBOUNDED: Final = frozenset({"endless", "bomb"})
-
 
 @asynccontextmanager
 async def hostile_servers() -> AsyncGenerator[HostileServers]:
@@ -158,8 +152,7 @@ def _server(
             request = read_request(await reader.readuntil(b"\r\n\r\n"))
             if request is not None:
                 servers.receive(name, address, request)
-                if name not in _UNBOUNDED or request.client.startswith(CLIENT):
-                    await respond(writer)
+                await respond(writer)
         writer.close()
 
     return serve

@@ -13,15 +13,7 @@ from capelin.testing.fake_client import FakeClient
 from tests.faults.attacker import Attack, Attacker, Evidence, refusal, rounds
 from tests.faults.attacks import ATTACKS, outcome_of
 from tests.faults.honest import Watched
-from tests.faults.hostile import (
-    ALLOWED,
-    FORBIDDEN,
-    TOKEN,
-    HostileServers,
-    Request,
-    hostile_servers,
-    read_request,
-)
+from tests.faults.hostile import FORBIDDEN, TOKEN, HostileServers, Request, read_request
 from tests.faults.tenant_report import TenantReport, broken_limits
 
 
@@ -91,19 +83,6 @@ def test_hostile_servers_report_requests_that_capelin_must_not_send(
     assert servers.reached_by(request_.client) == 1
     assert [problem in text for text in servers.problems if problem] == [True] * bool(problem)
     assert len(servers.problems) == bool(problem)
-
-
-@pytest.mark.parametrize(("client", "is_answered"), [("capelin", True), ("manager", False)])
-def test_only_capelin_gets_endless_answers(client: str, is_answered: bool) -> None:
-    async def answer() -> bytes:
-        async with hostile_servers() as servers:
-            reader, writer = await asyncio.open_connection(ALLOWED, servers.ports["endless"])
-            writer.write(f"GET /api HTTP/1.1\r\nUser-Agent: {client}/1\r\n\r\n".encode())
-            line = await reader.readline()
-            writer.close()
-            return line
-
-    assert asyncio.run(answer()).startswith(b"HTTP/1.1 200") == is_answered
 
 
 async def nothing(_: Attacker) -> None:

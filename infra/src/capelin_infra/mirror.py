@@ -35,11 +35,6 @@ async def mirror(bundle: Path, registry: str, report: Callable[[str], None]) -> 
     """Push everything in a bundle into a registry, and report each name that is complete.
 
     Credentials are those of `docker login`. Blobs that the registry has are not sent again.
-
-    Raises:
-        InvalidInputError: The file is no bundle, or the registry's name is none.
-        DamagedBundleError: A blob does not have the digest in its name.
-        RegistryError: The registry refuses it or does not answer.
     """
     place = registry.removeprefix("oci://").rstrip("/")
     if not _REGISTRY.fullmatch(place):
@@ -59,12 +54,7 @@ async def mirror(bundle: Path, registry: str, report: Callable[[str], None]) -> 
 
 
 def unpack(bundle: Path, folder: Path) -> dict[str, dict[str, Any]]:
-    """Unpack a bundle and compare each blob with its digest; the entries of its index by name.
-
-    Raises:
-        InvalidInputError: The file is no bundle.
-        DamagedBundleError: A blob does not have the digest in its name.
-    """
+    """Unpack a bundle and compare each blob with its digest; the entries of its index by name."""
     try:
         with tarfile.open(bundle) as archive:
             archive.extractall(folder, filter="data")

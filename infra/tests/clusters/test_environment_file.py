@@ -33,7 +33,7 @@ def test_a_file_describes_an_environment_and_its_clusters(tmp_path: Path) -> Non
     blue, green = options.clusters
     assert (blue.name, blue.namespace, blue.options.workers) == ("blue", "default", 2)
     assert blue.options.version == "v1.34.4"
-    assert blue.options.cluster.variables == {"machines": {"dies": 20}}
+    assert blue.options.variables == {"machines": {"dies": 20}}
     assert (green.namespace, green.options.cluster_class) == ("team", "other")
 
 

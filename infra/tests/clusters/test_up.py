@@ -25,12 +25,12 @@ from capelin.testing.fake_client import FakeClient
 from capelin_infra.clusters import up
 from capelin_infra.clusters.demo import (
     ClusterRequest,
-    DemoOptions,
     bring_up_cluster,
     changed_by_others,
     differences,
     find_class,
 )
+from capelin_infra.clusters.topology import ClusterOptions
 from capelin_infra.environments import bring_up
 from capelin_infra.environments.bring_up import waiting_for
 from capelin_infra.terminal.checklist import Checklist
@@ -83,7 +83,7 @@ CLUSTER = Cluster.read(
 
 
 def test_options_that_an_existing_demo_cluster_does_not_have_are_said() -> None:
-    assert differences(CLUSTER, DemoOptions(workers=1, control_plane_replicas=2)) == [
+    assert differences(CLUSTER, ClusterOptions(workers=1, control_plane_replicas=2)) == [
         "Cluster demo keeps its 4 workers; change them with capelin scale demo --workers 1.",
         (
             "Cluster demo keeps its 1 control plane replicas; change them "
@@ -95,16 +95,18 @@ def test_options_that_an_existing_demo_cluster_does_not_have_are_said() -> None:
 def test_hints_about_other_options_name_the_environment_and_the_namespace() -> None:
     in_team = CLUSTER.model_copy(deep=True)
     in_team.metadata.namespace = "team-a"
-    notes = differences(in_team, DemoOptions(workers=1, version="v1.35.4"), "lab")
+    notes = differences(in_team, ClusterOptions(workers=1, version="v1.35.4"), "lab")
     assert [note.partition("with ")[2] for note in notes] == [
         "capelin scale demo --workers 1 -n team-a -e lab.",
         "capelin upgrade cluster demo v1.35.4 -n team-a -e lab.",
     ]
 
 
-@pytest.mark.parametrize("options", [DemoOptions(), DemoOptions(4, 1)])
+@pytest.mark.parametrize(
+    "options", [ClusterOptions(), ClusterOptions(workers=4, control_plane_replicas=1)]
+)
 def test_nothing_is_said_of_options_that_it_has_or_that_were_not_given(
-    options: DemoOptions,
+    options: ClusterOptions,
 ) -> None:
     assert differences(CLUSTER, options) == []
 
@@ -170,7 +172,7 @@ async def test_a_missing_class_is_named_as_in_the_request() -> None:
     await client.create(Namespace.of("default"))
     with pytest.raises(MissingError, match="Name one of them with --class,"):
         await find_class(client, "other", "default")
-    request = ClusterRequest("blue", "default", DemoOptions(cluster_class="other"))
+    request = ClusterRequest("blue", "default", ClusterOptions(cluster_class="other"))
     with pytest.raises(MissingError, match="Name one of them as class: in the file,"):
         await bring_up_cluster(Checklist(Console()), client, "v1.34.4", request, Deadline(1))
 

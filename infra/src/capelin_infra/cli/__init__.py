@@ -28,14 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-environments.register(app)
-clusters.register(app)
-recovery.register(app)
-hooks.register(app)
-tools.register(app)
-system.register(app)
-new.register(app)
-bundles.register(app)
+for verbs in (environments, clusters, recovery, hooks, tools, system, new, bundles):
+    verbs.register(app)
 
 
 def _print_version(asked: bool) -> None:

@@ -1,13 +1,14 @@
 """The verbs of workload clusters: create, delete, upgrade, wait, scale."""
 
 import shlex
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from capelin_infra.cli import completion
-from capelin_infra.cli.options import Environment, Namespace, Within, Yes
+from capelin_infra.cli.options import Environment, Namespace, Within, Yes, group
 from capelin_infra.cli.runner import confirm, run
 
 NewName = Annotated[str, typer.Argument(help="The cluster's name.", show_default=False)]
@@ -27,11 +28,7 @@ class ClusterVerb(TyperGroup):
     """A verb that `cluster` follows; it says so where a cluster's name does."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is meant.
-
-        Raises:
-            InvalidInputError: with the whole line, if the word before the name is missing.
-        """
+        """The command that is meant."""
         # The shell that completes a line wants no error.
         if args[0] not in self.commands and not ctx.resilient_parsing:
             from capelin.errors import InvalidInputError
@@ -52,19 +49,17 @@ def register(app: typer.Typer) -> None:
         ("upgrade", "Upgrade a workload cluster.", upgrade),
         ("wait", "Wait for a workload cluster.", wait_),
     ):
-        group = typer.Typer(
-            cls=ClusterVerb, help=help_text, no_args_is_help=True, rich_markup_mode=None
-        )
-        group.command("cluster")(function)
-        # A lone command would otherwise take the group's place.
-        group.callback()(_nothing)
-        app.add_typer(group, name=verb)
+        add_cluster_verb(app, verb, help_text, function)
     # Words that are too many are answered with the option that was meant.
     app.command(context_settings={"allow_extra_args": True})(scale)
 
 
-def _nothing() -> None:
-    pass
+def add_cluster_verb(app: typer.Typer, verb: str, text: str, function: Callable[..., None]) -> None:
+    """Add a verb that `cluster` follows."""
+    added = group(app, verb, text, cls=ClusterVerb)
+    added.command("cluster")(function)
+    # A lone command would otherwise take the group's place.
+    added.callback()(lambda: None)
 
 
 def create(

@@ -9,6 +9,7 @@ import typer
 
 from capelin_infra.cli import completion
 from capelin_infra.cli.options import (
+    AnyEnvironment,
     Environment,
     IdleEnvironment,
     NamedEnvironment,
@@ -131,7 +132,7 @@ def up(
     """
     from capelin.embedded.management import UpRequest
 
-    from capelin_infra.clusters.demo import DemoOptions
+    from capelin_infra.clusters.topology import ClusterOptions
     from capelin_infra.clusters.up import UpOptions, bring_up
     from capelin_infra.environments.kind_target import KindOptions
 
@@ -167,7 +168,8 @@ def up(
             kubeconfig=kubeconfig,
             context=context,
         )
-        demo = None if management_only else DemoOptions(workers, control_plane_replicas)
+        new = ClusterOptions(workers=workers, control_plane_replicas=control_plane_replicas)
+        demo = None if management_only else new
         kind = KindOptions(node_image) if target == "kind" else None
         options = UpOptions(environment, request, demo, within=within, kind=kind)
     options = replace(options, timings=timings, output=output)
@@ -194,11 +196,11 @@ def dev(
     """
     from capelin.embedded.management import UpRequest
 
-    from capelin_infra.clusters.demo import DemoOptions
     from capelin_infra.clusters.develop import develop
+    from capelin_infra.clusters.topology import ClusterOptions
     from capelin_infra.clusters.up import UpOptions
 
-    demo = None if management_only else DemoOptions()
+    demo = None if management_only else ClusterOptions()
     options = UpOptions(environment, UpRequest(providers=_names(with_)), demo, within=within)
     run(
         develop(options),
@@ -215,17 +217,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 def status(
     *,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            "--environment",
-            "-e",
-            help="Show this environment only.",
-            envvar="CAPELIN_ENVIRONMENT",
-            autocompletion=completion.environments,
-            show_default=False,
-        ),
-    ] = None,
+    environment: AnyEnvironment = None,
     output: Output = "text",
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Keep showing it until Ctrl-C.")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from capelin_infra.cli.options import Environment, Output, Within
+from capelin_infra.cli.options import Environment, Output, Within, group
 from capelin_infra.cli.runner import run
 
 Extension = Annotated[
@@ -81,16 +81,11 @@ To = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
-    group = typer.Typer(
-        help="Look at runtime extensions, call and check them.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
-    group.command("ls")(list_handlers)
-    group.command("register")(register_extension)
+    hooks = group(app, "hooks", "Look at runtime extensions, call and check them.")
+    hooks.command("ls")(list_handlers)
+    hooks.command("register")(register_extension)
     for verb in (unregister, certificate, discover, call, bench, conformance):
-        group.command()(verb)
-    app.add_typer(group, name="hooks")
+        hooks.command()(verb)
 
 
 def list_handlers(*, environment: Environment = "", output: Output = "text") -> None:

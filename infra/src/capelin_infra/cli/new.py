@@ -5,17 +5,14 @@ from typing import Annotated, Literal
 
 import typer
 
+from capelin_infra.cli.options import group
+
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
-    group = typer.Typer(
-        help="Write an extension or a provider of your own.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
-    group.command()(extension)
-    group.command()(provider)
-    app.add_typer(group, name="new")
+    new = group(app, "new", "Write an extension or a provider of your own.")
+    new.command()(extension)
+    new.command()(provider)
 
 
 _Folder = Annotated[

@@ -1,6 +1,7 @@
 """The options that several verbs have, each with one name and one meaning everywhere."""
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -17,42 +18,30 @@ def _supervised_environment(ctx: typer.Context, name: str = "") -> str:
     return chosen
 
 
-Environment = Annotated[
-    str,
-    typer.Option(
+def _environment(text: str, callback: Callable[..., str] | None = None, **more: Any) -> Any:
+    return typer.Option(
         "--environment",
         "-e",
-        help="The environment. Without it: default, or the only one there is.",
+        help=text,
         envvar="CAPELIN_ENVIRONMENT",
-        callback=_supervised_environment,
+        callback=callback,
         autocompletion=completion.environments,
-        show_default=False,
-    ),
-]
+        **more,
+    )
+
+
+_CHOSEN: Final = "The environment. Without it: default, or the only one there is."
+
+Environment = Annotated[str, _environment(_CHOSEN, _supervised_environment, show_default=False)]
 IdleEnvironment = Annotated[
-    str,
-    typer.Option(
-        "--environment",
-        "-e",
-        help="The environment. Without it: default, or the only one there is.",
-        envvar="CAPELIN_ENVIRONMENT",
-        callback=completion.chosen_environment,
-        autocompletion=completion.environments,
-        show_default=False,
-    ),
+    str, _environment(_CHOSEN, completion.chosen_environment, show_default=False)
 ]
 """For verbs that start and stop the supervisor themselves."""
-NamedEnvironment = Annotated[
-    str,
-    typer.Option(
-        "--environment",
-        "-e",
-        help="The environment.",
-        envvar="CAPELIN_ENVIRONMENT",
-        autocompletion=completion.environments,
-    ),
-]
+NamedEnvironment = Annotated[str, _environment("The environment.")]
 """For verbs that create or remove one: nothing is guessed."""
+AnyEnvironment = Annotated[
+    str | None, _environment("Show this environment only.", show_default=False)
+]
 Namespace = Annotated[
     str, typer.Option("--namespace", "-n", help="The namespace of the workload cluster.")
 ]
@@ -72,3 +61,10 @@ WithinWithoutBuilds = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def group(app: typer.Typer, name: str, text: str, **settings: Any) -> typer.Typer:
+    """A word that others follow, added to the command."""
+    added = typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None, **settings)
+    app.add_typer(added, name=name)
+    return added

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from capelin_infra.cli.clusters import ClusterVerb, Name
+from capelin_infra.cli.clusters import Name, add_cluster_verb
 from capelin_infra.cli.options import Environment, Namespace, Within, Yes
 from capelin_infra.cli.runner import confirm, run
 
@@ -14,16 +14,7 @@ _INTERRUPTED = "Nothing is deleted, and the same command goes on where it ended.
 
 def register(app: typer.Typer) -> None:
     """Add this verb to the command."""
-    group = typer.Typer(
-        cls=ClusterVerb,
-        help="Bring a cluster back from its only etcd member.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
-    group.command("cluster")(recover)
-    # A lone command would otherwise take the group's place.
-    group.callback()(lambda: None)
-    app.add_typer(group, name="recover")
+    add_cluster_verb(app, "recover", "Bring a cluster back from its only etcd member.", recover)
 
 
 def recover(

@@ -46,11 +46,7 @@ def run(
 
 
 def confirm(question: str, *, yes: bool) -> bool:
-    """Whether the user agrees. Where nobody can be asked, `--yes` has to say so.
-
-    Raises:
-        InvalidInputError: if there is nobody to ask.
-    """
+    """Whether the user agrees. Where nobody can be asked, `--yes` has to say so."""
     if yes:
         return True
     if not sys.stdin.isatty():

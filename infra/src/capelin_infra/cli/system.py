@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from capelin_infra.cli import completion
-from capelin_infra.cli.options import Output, Yes
+from capelin_infra.cli.options import Output, Yes, group
 from capelin_infra.cli.runner import confirm, run
 
 
@@ -13,15 +13,10 @@ def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
     app.command()(versions)
     app.command()(doctor)
-    cache = typer.Typer(
-        help="List, fetch and remove the programs in the cache.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
+    cache = group(app, "cache", "List, fetch and remove the programs in the cache.")
     cache.command("ls")(list_cache)
     cache.command("prefetch")(prefetch)
     cache.command("prune")(prune)
-    app.add_typer(cache, name="cache")
 
 
 def doctor() -> None:

@@ -302,12 +302,7 @@ async def _follow_deletion(
 
 
 def _check_existence(which: ClusterName, cluster: Cluster | None) -> None:
-    """Check that a Cluster can become ready.
-
-    Raises:
-        MissingError: if it was deleted.
-        NotReadyError: if it is being deleted.
-    """
+    """Check that a Cluster can become ready."""
     if cluster is None:
         raise MissingError(
             f"Cluster {which.name} was deleted.", reason="It will not become ready any more."

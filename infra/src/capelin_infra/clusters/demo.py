@@ -1,8 +1,7 @@
 """The demo workload cluster: the ClusterClass of our own providers, and one Cluster of it."""
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final, cast
 
@@ -25,36 +24,12 @@ _NAMESPACE: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """The options of `capelin up` for a cluster. None is the default of a new one."""
-
-    workers: int | None = None
-    control_plane_replicas: int | None = None
-    version: str | None = None
-    cluster_class: str = DEMO_CLASS
-    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    @property
-    def cluster(self) -> ClusterOptions:
-        """The options of a new cluster."""
-        default = ClusterOptions()
-        replicas, workers = self.control_plane_replicas, self.workers
-        return replace(
-            default,
-            control_plane_replicas=default.control_plane_replicas if replicas is None else replicas,
-            workers=default.workers if workers is None else workers,
-            cluster_class=self.cluster_class,
-            variables=self.variables,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterRequest:
     """A cluster that `capelin up` brings up with its environment."""
 
     name: str
     namespace: str
-    options: DemoOptions
+    options: ClusterOptions
 
 
 def demo_manifests() -> list[Unstructured]:
@@ -141,7 +116,7 @@ async def _apply_cluster(
             client, options.cluster_class, namespace, named="as class: in the file"
         )
         version = options.version or environment_version
-        manifest = new_cluster(name, namespace, version, options.cluster, cluster_class)
+        manifest = new_cluster(name, namespace, version, options, cluster_class)
         try:
             await client.create(manifest)
         except ApiError as error:
@@ -156,11 +131,7 @@ async def _apply_cluster(
 async def find_class(
     client: Client, name: str, namespace: str, *, named: str = "with --class"
 ) -> ClusterClass:
-    """A ClusterClass by name, and how users name it.
-
-    Raises:
-        MissingError: if there is none, with the names of those that there are.
-    """
+    """A ClusterClass by name, and how users name it."""
     found = await client.find(ClusterClass, name, namespace)
     if found is not None:
         return found
@@ -178,7 +149,9 @@ async def find_class(
     )
 
 
-def differences(cluster: Cluster, options: DemoOptions, environment: str = "default") -> list[str]:
+def differences(
+    cluster: Cluster, options: ClusterOptions, environment: str = "default"
+) -> list[str]:
     """Which options differ from those of an existing demo cluster, and how to change them."""
     topology = cluster.spec.topology
     if topology is None:

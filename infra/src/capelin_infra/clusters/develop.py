@@ -26,11 +26,7 @@ Digests = Mapping[str, str]
 
 
 async def develop(options: UpOptions) -> None:
-    """Bring an environment up, then bring it to the code as it is after each change.
-
-    Raises:
-        UserError: if it does not come up the first time.
-    """
+    """Bring an environment up, then bring it to the code as it is after each change."""
     console = Console()
     environment = environment_named(options.name)
     settings = environment.settings()

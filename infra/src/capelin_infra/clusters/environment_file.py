@@ -12,8 +12,8 @@ from capelin.embedded.management import DEFAULT_NAME, UpRequest
 from capelin.errors import InvalidInputError
 from pydantic import ValidationError, model_validator
 
-from capelin_infra.clusters.demo import ClusterRequest, DemoOptions
-from capelin_infra.clusters.topology import DEMO_CLASS, check_cluster_name
+from capelin_infra.clusters.demo import ClusterRequest
+from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, check_cluster_name
 from capelin_infra.clusters.up import UpOptions
 from capelin_infra.environments.bring_up import UP_SECONDS
 from capelin_infra.environments.kubernetes_versions import parse_version
@@ -39,8 +39,8 @@ class ClusterEntry(Model):
         check_cluster_name(self.name)
         text = self.kubernetes_version
         version = None if text is None else parse_version(text, KNOWN_KUBERNETES)
-        options = DemoOptions(
-            self.workers, self.control_plane_replicas, version, self.class_, self.variables
+        options = ClusterOptions(
+            self.class_, version, self.control_plane_replicas, self.workers, self.variables
         )
         return ClusterRequest(self.name, self.namespace, options)
 
@@ -64,11 +64,7 @@ class EnvironmentFile(Model):
 
 
 def read_environment_file(path: Path) -> EnvironmentFile:
-    """Read a file.
-
-    Raises:
-        InvalidInputError: with the field that is wrong.
-    """
+    """Read a file."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         return EnvironmentFile.model_validate(content or {})
@@ -112,9 +108,6 @@ def chosen_name(file: str | None, given: NamedBy, path: Path) -> str:
 
     The file's name wins over the variable, which may be meant for other commands. An option that
     contradicts the file is refused.
-
-    Raises:
-        InvalidInputError: if the option names another environment than the file.
     """
     if file is None:
         return given.option or given.variable or DEFAULT_NAME

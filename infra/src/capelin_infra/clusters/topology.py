@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, cast
 
 import yaml
 from capelin.api import Unstructured
-from capelin.api.capi import Cluster, ClusterClass
+from capelin.api.capi import Cluster, ClusterClass, WorkersTopology
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.errors import InvalidInputError
 
@@ -23,12 +23,12 @@ Operation = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """What a user asks a new cluster to be."""
+    """The spec that a user asks for. None is the default of a new cluster."""
 
     cluster_class: str = DEMO_CLASS
     version: str | None = None
-    control_plane_replicas: int = 1
-    workers: int = 3
+    control_plane_replicas: int | None = None
+    workers: int | None = None
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Values of the class's variables."""
 
@@ -43,11 +43,7 @@ class ScaleOptions:
 
 
 def check_cluster_name(name: str) -> None:
-    """Refuse what could not be a cluster's name.
-
-    Raises:
-        InvalidInputError: with what a name looks like.
-    """
+    """Refuse what could not be a cluster's name."""
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
             f"{name!r} cannot be the name of a cluster.",
@@ -59,20 +55,18 @@ def check_cluster_name(name: str) -> None:
 def new_cluster(
     name: str, namespace: str, version: str, options: ClusterOptions, cluster_class: ClusterClass
 ) -> Unstructured:
-    """A Cluster of a class, with one group of workers.
-
-    Raises:
-        InvalidInputError: if workers are wanted and the class has none.
-    """
+    """A Cluster of a class, with one group of workers."""
     check_cluster_name(name)
+    replicas, workers = options.control_plane_replicas, options.workers
     topology: Unstructured = {
         "classRef": {"name": options.cluster_class},
         "version": version,
-        "controlPlane": {"replicas": options.control_plane_replicas},
+        "controlPlane": {"replicas": 1 if replicas is None else replicas},
     }
-    if options.workers:
+    if workers != 0:
         kind, worker_class = _worker_class(cluster_class)
-        group = {"class": worker_class, "name": "workers", "replicas": options.workers}
+        count = 3 if workers is None else workers
+        group = {"class": worker_class, "name": "workers", "replicas": count}
         topology["workers"] = {kind: [group]}
     if options.variables:
         _check_variables(options.variables, cluster_class)
@@ -98,9 +92,6 @@ def parse_variables(texts: Iterable[str]) -> dict[str, Any]:
     """The values of variables from `NAME=VALUE`, where the value is YAML.
 
     `NAME.FIELD=VALUE` is a field of an object: several of them make one.
-
-    Raises:
-        InvalidInputError: if one is of another form.
     """
     variables: dict[str, Any] = {}
     for text in texts:
@@ -148,11 +139,7 @@ def upgrade_patch(version: str) -> list[Operation]:
 
 
 def scale_patch(cluster: Cluster, options: ScaleOptions) -> list[Operation]:
-    """The JSON patch of a Cluster that changes its numbers.
-
-    Raises:
-        InvalidInputError: if it has no workers, several groups of which none is named, or no such.
-    """
+    """The JSON patch of a Cluster that changes its numbers."""
     operations: list[Operation] = []
     if options.control_plane_replicas is not None:
         path = "/spec/topology/controlPlane/replicas"
@@ -180,11 +167,7 @@ def known_versions(control_plane_kind: str | None) -> Sequence[str]:
 
 
 def topology_version(cluster: Cluster) -> str:
-    """The version that a Cluster is to have.
-
-    Raises:
-        InvalidInputError: if it is not of a ClusterClass.
-    """
+    """The version that a Cluster is to have."""
     topology = cluster.spec.topology
     if topology is None or topology.version is None:
         raise InvalidInputError(
@@ -211,30 +194,22 @@ def _worker_class(cluster_class: ClusterClass) -> tuple[WorkerKind, str]:
 def _worker_group(cluster: Cluster, pool: str | None) -> tuple[str, str]:
     """The path of a group of workers in a Cluster, and its name."""
     topology_version(cluster)
-    workers = cluster.spec.topology.workers if cluster.spec.topology else None
-    groups = (
-        []
-        if workers is None
-        else [
-            (f"/spec/topology/workers/{kind}/{index}", entry.name or "")
-            for kind, several in (
-                ("machinePools", workers.machine_pools),
-                ("machineDeployments", workers.machine_deployments),
-            )
-            for index, entry in enumerate(several)
-        ]
-    )
+    workers = cluster.spec.topology.workers if cluster.spec.topology else WorkersTopology()
+    groups = [
+        (f"/spec/topology/workers/{kind}/{index}", entry.name or "")
+        for kind, entries in (
+            ("machinePools", workers.machine_pools),
+            ("machineDeployments", workers.machine_deployments),
+        )
+        for index, entry in enumerate(entries)
+    ]
     chosen = [group for group in groups if pool in {None, group[1]}]
     if len(chosen) == 1:
         return chosen[0]
     names = ", ".join(name for _, name in groups) or "none"
-    what = (
-        f"Cluster {cluster.name} has several pools"
-        if pool is None
-        else (f"Cluster {cluster.name} has no pool {pool}")
-    )
+    what = "several pools" if pool is None else f"no pool {pool}"
     raise InvalidInputError(
-        f"{what}." if groups else f"Cluster {cluster.name} has no workers.",
+        f"Cluster {cluster.name} has {what if groups else 'no workers'}.",
         reason=f"Its pools are: {names}.",
         hint="Name one of them with --pool.",
     )

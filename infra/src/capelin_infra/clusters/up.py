@@ -19,7 +19,8 @@ from capelin.embedded.management import (
 from capelin.errors import NotReadyError
 from rich.console import Console
 
-from capelin_infra.clusters.demo import NAME, ClusterRequest, DemoOptions, bring_up_cluster
+from capelin_infra.clusters.demo import NAME, ClusterRequest, bring_up_cluster
+from capelin_infra.clusters.topology import ClusterOptions
 from capelin_infra.environments.bring_up import UP_SECONDS, bring_up_environment, follow_steps
 from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.environments.kind_target import KindOptions, in_kind_cluster, kind_cluster_of
@@ -40,7 +41,7 @@ class UpOptions:
 
     name: str
     request: UpRequest = field(default_factory=UpRequest)
-    demo: DemoOptions | None = field(default_factory=DemoOptions)
+    demo: ClusterOptions | None = field(default_factory=ClusterOptions)
     """The demo cluster; none with `--management-only`."""
     clusters: Sequence[ClusterRequest] = ()
     """Clusters that a file describes."""
@@ -54,11 +55,7 @@ class UpOptions:
 
 
 async def bring_up(options: UpOptions, console: Console | None = None) -> None:
-    """From nothing, or whatever there is, to an environment in which everything runs.
-
-    Raises:
-        UserError: if something asked for is not possible, or did not come up.
-    """
+    """From nothing, or whatever there is, to an environment in which everything runs."""
     as_data = options.output in {"json", "yaml"}
     console = console or Console(stderr=as_data)
     checklist = Checklist(console)

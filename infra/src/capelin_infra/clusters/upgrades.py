@@ -28,11 +28,7 @@ class UpgradePlan:
 def plan_upgrade(
     requested: str | None, desired: str, observed: ObservedCluster, known: Sequence[str]
 ) -> UpgradePlan:
-    """The upgrade to a requested version, or to the next one, of a Cluster that desires a version.
-
-    Raises:
-        InvalidInputError: if Kubernetes has no such upgrade, or another upgrade is in progress.
-    """
+    """The upgrade of a Cluster to a requested version, or to the next one."""
     in_progress = upgrade_in_progress(desired, observed)
     if requested is not None:
         version = parse_version(requested, known)

@@ -38,11 +38,7 @@ UP_SECONDS: Final = 900.0
 async def bring_up_environment(
     environment: Environment, request: UpRequest, checklist: Checklist, deadline: Deadline
 ) -> None:
-    """Bring an environment up without a demo cluster; the caller holds its lock.
-
-    Raises:
-        UserError: if something asked for is not possible, or did not come up.
-    """
+    """Bring an environment up without a demo cluster; the caller holds its lock."""
     steps = plan_up(request, await observe(environment, request))
     await follow_steps(environment, steps, checklist, deadline)
 

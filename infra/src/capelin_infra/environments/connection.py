@@ -21,11 +21,7 @@ _ANSWER_SECONDS: Final = 10.0
 
 
 def find_environment(name: str) -> Environment:
-    """The environment of a name.
-
-    Raises:
-        MissingError: if there is none, with the names of those that there are.
-    """
+    """The environment of a name."""
     environment = environment_named(name)
     if not environment.folder.is_dir():
         others = ", ".join(environment.name for environment in all_environments()) or "none"
@@ -38,11 +34,7 @@ def find_environment(name: str) -> Environment:
 
 
 def client_of(environment: Environment) -> Client:
-    """A client of an environment's API server, as its administrator.
-
-    Raises:
-        NotReadyError: if it was never up.
-    """
+    """A client of an environment's API server, as its administrator."""
     if not environment.kubeconfig.exists():
         raise NotReadyError(
             f"Environment {environment.name} has no API server yet.",

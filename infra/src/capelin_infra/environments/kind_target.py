@@ -3,14 +3,13 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from capelin.embedded.management import Environment, UpRequest
 from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import BusyError, InvalidInputError, MissingError
 
+from capelin_infra.environments.kubeconfigs import kubeconfig_file
 from capelin_infra.kind import KindCommands, KindConfig, NodeContainer, cluster_config
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import Deadline
@@ -49,9 +48,6 @@ async def in_kind_cluster(
 
     Without `options`, which are those of a new kind cluster, an environment that has none gets the
     request as it is. The caller holds the environment's lock.
-
-    Raises:
-        UserError: if it cannot have a kind cluster, or has lost it.
     """
     if options is None and kind_cluster_of(environment) is None:
         yield request
@@ -74,9 +70,7 @@ async def in_kind_cluster(
             config = cluster_config(KindConfig(name=name, image=image))
             await commands.create(config, deadline.left, show)
         line.detail = ""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "kubeconfig"
-        write_private(file, (await commands.kubeconfig(name)).encode())
+    with kubeconfig_file(await commands.kubeconfig(name)) as file:
         yield replace(request, target="existing", kubeconfig=file)
 
 

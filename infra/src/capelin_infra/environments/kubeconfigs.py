@@ -1,7 +1,9 @@
 """Files with kubeconfigs, for kubectl and clusterctl. Each has a context of its own name."""
 
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from capelin.api.capi import Cluster
 from capelin.api.core import Secret
@@ -16,11 +18,7 @@ from capelin_infra.environments.user_kubeconfig import merge_contexts
 
 
 async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
-    """The file of a kubeconfig: the environment's own, or a workload cluster's.
-
-    Raises:
-        MissingError: if there is no such environment or cluster, or it has no kubeconfig yet.
-    """
+    """The file of a kubeconfig: the environment's own, or a workload cluster's."""
     environment = find_environment(name)
     if cluster is not None:
         return await workload_kubeconfig(environment, cluster, namespace)
@@ -37,9 +35,6 @@ async def merge_kubeconfigs(name: str, cluster: str | None, namespace: str) -> N
     """Put contexts into the user's kubeconfig, and make the one that was asked for current.
 
     Without a cluster, it is the environment's, and those of its clusters come along.
-
-    Raises:
-        MissingError: if there is no such environment or cluster, or it has no kubeconfig yet.
     """
     environment = find_environment(name)
     files = [await kubeconfig_of(name, cluster, namespace)]
@@ -55,11 +50,7 @@ async def merge_kubeconfigs(name: str, cluster: str | None, namespace: str) -> N
 
 
 async def workload_kubeconfig(environment: Environment, cluster: str, namespace: str) -> Path:
-    """A file with a workload cluster's kubeconfig, with the context `capelin-ENV-CLUSTER`.
-
-    Raises:
-        MissingError: if there is no such cluster, or it has no kubeconfig yet.
-    """
+    """A file with a workload cluster's kubeconfig, with the context `capelin-ENV-CLUSTER`."""
     async with client_of(environment) as client:
         secret = await client.find(Secret, f"{cluster}-kubeconfig", namespace)
         if secret is None:
@@ -76,12 +67,17 @@ async def workload_kubeconfig(environment: Environment, cluster: str, namespace:
     return path
 
 
-async def find_cluster(client: Client, name: str, namespace: str) -> Cluster:
-    """A Cluster by name.
+@contextmanager
+def kubeconfig_file(content: str) -> Generator[Path]:
+    """A private file for as long as the block lasts, for what reads kubeconfigs from files."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "kubeconfig"
+        write_private(path, content.encode())
+        yield path
 
-    Raises:
-        MissingError: if there is none, with the names of those that there are.
-    """
+
+async def find_cluster(client: Client, name: str, namespace: str) -> Cluster:
+    """A Cluster by name."""
     found = await client.find(Cluster, name, namespace)
     if found is not None:
         return found

@@ -8,12 +8,7 @@ from capelin.versions import Version
 
 
 def parse_version(text: str, known: Sequence[str] = ()) -> str:
-    """The version that a user means: `v1.34.4`, `1.34.4`, or the newest known `1.34` or `latest`.
-
-    Raises:
-        InvalidInputError: if it is not one of the known versions, or, where none are known, not of
-            that form.
-    """
+    """The version that a user means: `v1.34.4`, `1.34.4`, or the newest known `1.34`, `latest`."""
     newest_first = sorted(known, key=Version.parse, reverse=True)
     if text == "latest" and newest_first:
         return newest_first[0]
@@ -37,11 +32,7 @@ def parse_version(text: str, known: Sequence[str] = ()) -> str:
 
 
 def next_version(current: str, known: Sequence[str]) -> str:
-    """The version to go to where none is named: the newest of the next minor, or of the same.
-
-    Raises:
-        InvalidInputError: if nobody knows a later one.
-    """
+    """The version to go to where none is named: the newest of the next minor, or of the same."""
     if not known:
         raise InvalidInputError(
             "Capelin does not know which version comes next.",
@@ -59,12 +50,7 @@ def next_version(current: str, known: Sequence[str]) -> str:
 
 
 def check_upgrade(current: str, desired: str, known: Sequence[str] = ()) -> None:
-    """Refuse an upgrade that Kubernetes does not have.
-
-    Raises:
-        InvalidInputError: for a downgrade, or more than one minor version; with the known
-            versions that the cluster can be upgraded to.
-    """
+    """Refuse an upgrade that Kubernetes does not have."""
     problem = upgrade_problem(current, desired)
     if problem is not None:
         raise InvalidInputError(

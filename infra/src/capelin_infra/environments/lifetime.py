@@ -39,12 +39,7 @@ async def stop(name: str) -> None:
 
 
 async def restart(name: str, names: tuple[str, ...], namespace: str, *, within: float) -> None:
-    """Have one process end, and wait until another one of its kind runs.
-
-    Raises:
-        MissingError: if there is no such process.
-        NotReadyError: if it does not run.
-    """
+    """Have one process end, and wait until another one of its kind runs."""
     environment = find_environment(name)
     folder, component = process_folder(environment, names, namespace)
     title = " ".join((*names, "restarted"))
@@ -79,11 +74,7 @@ async def _running(environment: Environment, component: str) -> None:
 
 
 async def take_down(name: str | None, agreed: Callable[[str], bool]) -> bool:
-    """Remove one environment, or all of them; returns whether nothing of that stays.
-
-    Raises:
-        MissingError: if there is no such environment.
-    """
+    """Remove one environment, or all of them; returns whether nothing of that stays."""
     console = Console()
     environments = all_environments() if name is None else [find_environment(name)]
     if not environments:

@@ -44,20 +44,12 @@ class LogQuery:
 
 
 def begin_of(since: str) -> datetime:
-    """The moment that is so long ago.
-
-    Raises:
-        ValueError: if it is no duration.
-    """
+    """The moment that is so long ago."""
     return datetime.now(UTC) - parse_duration(since)
 
 
 async def print_logs(query: LogQuery, out: TextIO | None = None) -> None:
-    """Print the last lines of one process or of several by time, and go on until Ctrl-C if asked.
-
-    Raises:
-        MissingError: if there is no such environment, cluster or process.
-    """
+    """Print the last lines of one process or several by time, and follow them if asked."""
     stream = out or sys.stdout
     files = _files(find_environment(query.environment), query)
     if len(files) > 1:
@@ -188,11 +180,7 @@ def cluster_folders(environment: Environment) -> dict[tuple[str, str], list[Path
 def process_folder(
     environment: Environment, names: tuple[str, ...], namespace: str
 ) -> tuple[Path, str]:
-    """The folder of one process, and its name there.
-
-    Raises:
-        MissingError: if there is no such cluster or process.
-    """
+    """The folder of one process, and its name there."""
     if len(names) == 1:
         files = log_files(environment)
         _check(names[0], files, f"Environment {environment.name}")

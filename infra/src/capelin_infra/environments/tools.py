@@ -17,12 +17,7 @@ Tool = Literal["kubectl", "clusterctl"]
 async def prepare_tool(
     tool: Tool, environment: str, cluster: str | None, namespace: str
 ) -> tuple[Path, dict[str, str]]:
-    """A program, and the variables that lead it to the environment or to one of its clusters.
-
-    Raises:
-        MissingError: if there is no such environment or cluster.
-        NotReadyError: if the environment has no settings yet.
-    """
+    """A program, and the variables that lead it to the environment or to one of its clusters."""
     found = find_environment(environment)
     settings = found.settings()
     if settings is None:

@@ -12,11 +12,7 @@ from capelin.runtime.topology import PatchError, UnreadablePatchError, apply_pat
 
 
 def preview(request: Unstructured, response: Unstructured) -> Iterator[str]:
-    """The lines of a diff for each template that changes.
-
-    Raises:
-        InvalidInputError: a patch is none, or does not fit a template of the request.
-    """
+    """The lines of a diff for each template that changes."""
     patches: dict[str, list[Unstructured]] = {}
     for patch in response.get("items", []):
         patches.setdefault(patch["uid"], []).append(patch)

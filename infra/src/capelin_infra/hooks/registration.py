@@ -7,12 +7,12 @@ from pathlib import Path
 from capelin.api.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
 from capelin.embedded.management import Environment
 from capelin.embedded.processes import private_folder, write_private
-from capelin.errors import InvalidInputError, MissingError, NotReadyError
+from capelin.errors import InvalidInputError, NotReadyError
 from capelin.pki import Leaf, read_ca
 from rich.console import Console
 
 from capelin_infra.environments.connection import client_of, find_environment
-from capelin_infra.hooks.targets import registered
+from capelin_infra.hooks.targets import registered_as
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import wait_for
 
@@ -36,10 +36,6 @@ async def register(registration: Registration, *, within: float) -> None:
     """Create or change an ExtensionConfig, and wait until Cluster API has discovered its handlers.
 
     Without a CA, the certificate is expected to be the environment's: see `write_certificate`.
-
-    Raises:
-        InvalidInputError: for a URL or settings that cannot be.
-        NotReadyError: if its handlers cannot be discovered, with what Cluster API says.
     """
     environment = find_environment(registration.environment)
     config = extension_config(registration, _ca(registration, environment))
@@ -95,20 +91,10 @@ def not_discovered(config: ExtensionConfig) -> str | None:
 
 
 async def unregister(name: str, environment: str) -> None:
-    """Delete an ExtensionConfig.
-
-    Raises:
-        MissingError: if there is none of that name.
-    """
+    """Delete an ExtensionConfig."""
     async with client_of(find_environment(environment)) as client:
-        configs = {config.name: config for config in await registered(client)}
-        if name not in configs:
-            raise MissingError(
-                f"There is no ExtensionConfig {name}.",
-                reason=f"ExtensionConfigs: {', '.join(sorted(configs)) or 'none'}.",
-                hint="Name one of them.",
-            )
-        await client.delete(ExtensionConfig, name, uid=configs[name].uid)
+        config = await registered_as(client, name, hint="Name one of them.")
+        await client.delete(ExtensionConfig, name, uid=config.uid)
     Console().print(f"Extension {name} is not called any more.", highlight=False)
 
 

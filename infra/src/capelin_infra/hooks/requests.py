@@ -41,11 +41,7 @@ class RequestOptions:
     patch: str | None = None
 
     async def cluster_fixture(self, environment: str) -> ClusterFixture:
-        """The cluster of the request.
-
-        Raises:
-            MissingError: there is no such Cluster.
-        """
+        """The cluster of the request."""
         if self.cluster is None:
             if self.to_version is None:
                 return sample_cluster(*_EXAMPLE)
@@ -66,12 +62,7 @@ class RequestOptions:
     async def request(
         self, hook: AnyHook, handler: str, environment: str, settings: dict[str, str]
     ) -> Unstructured:
-        """The request of a hook for a handler, named as ClusterClasses name it.
-
-        Raises:
-            InvalidInputError: the file holds none, or the hook needs one.
-            MissingError: there is no such Cluster, or no such patch in its class.
-        """
+        """The request of a hook for a handler, named as ClusterClasses name it."""
         if self.patch is not None and self.cluster is None:
             raise InvalidInputError(
                 f"Patch {self.patch} is of no ClusterClass.",
@@ -102,10 +93,6 @@ def patch_of(
     """The patch of the class that names the handler, if one does.
 
     A handler whose extension is not known goes without its name, as `handler`.
-
-    Raises:
-        InvalidInputError: several do, and nobody said which is meant.
-        MissingError: the one that is meant does not.
     """
     found: list[UsedPatch] = []
     for patch in fixture.patches:

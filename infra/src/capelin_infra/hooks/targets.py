@@ -50,9 +50,6 @@ class Target:
         """The certificate to show, by default that of the environment's own core provider.
 
         The environment's extensions accept no other client.
-
-        Raises:
-            InvalidInputError: only the certificate or only the key is given.
         """
         if (self.client_cert is None) != (self.client_key is None):
             raise InvalidInputError(
@@ -73,24 +70,20 @@ class Target:
         return Connections(self.client_certificate)
 
     async def config(self) -> ExtensionConfig:
-        """Its ExtensionConfig.
-
-        Raises:
-            InvalidInputError: the file or URL is invalid.
-            MissingError: the environment has none of this name.
-        """
+        """Its ExtensionConfig."""
         if self.is_url:
             return _from_url(self.name, self.ca)
         if _is_file(self.name):
             return await asyncio.to_thread(_from_file, Path(self.name))
-        return await self._from_environment()
+        async with client_of(find_environment(self.environment)) as client:
+            return await registered_as(
+                client,
+                self.name,
+                hint="Name one of them, a file that holds one, or a URL that starts with https://.",
+            )
 
     def endpoint(self, config: ExtensionConfig) -> Endpoint:
-        """Its endpoint.
-
-        Raises:
-            InvalidInputError: the client configuration is invalid.
-        """
+        """Its endpoint."""
         try:
             endpoint = endpoint_of(config.spec.client_config)
         except EndpointError as error:
@@ -101,19 +94,6 @@ class Target:
             ) from None
         return Endpoint(endpoint.host, endpoint.port, endpoint.prefix, endpoint.ca, self.through)
 
-    async def _from_environment(self) -> ExtensionConfig:
-        async with client_of(find_environment(self.environment)) as client:
-            configs = await registered(client)
-        for config in configs:
-            if config.metadata.name == self.name:
-                return config
-        known = ", ".join(sorted(config.metadata.name for config in configs)) or "none"
-        raise MissingError(
-            f"There is no ExtensionConfig {self.name}.",
-            reason=f"ExtensionConfigs: {known}.",
-            hint="Name one of them, a file that holds one, or a URL that starts with https://.",
-        )
-
 
 async def registered(client: Client) -> list[ExtensionConfig]:
     """All ExtensionConfigs; none where Cluster API's core is not installed."""
@@ -123,12 +103,20 @@ async def registered(client: Client) -> list[ExtensionConfig]:
         return []
 
 
-def known_hooks(references: Sequence[str]) -> Catalog:
-    """Cluster API's hooks, and those of the catalogs `module:name`.
+async def registered_as(client: Client, name: str, *, hint: str) -> ExtensionConfig:
+    """The ExtensionConfig of a name."""
+    configs = {config.name: config for config in await registered(client)}
+    if name not in configs:
+        raise MissingError(
+            f"There is no ExtensionConfig {name}.",
+            reason=f"ExtensionConfigs: {', '.join(sorted(configs)) or 'none'}.",
+            hint=hint,
+        )
+    return configs[name]
 
-    Raises:
-        InvalidInputError: a catalog is missing.
-    """
+
+def known_hooks(references: Sequence[str]) -> Catalog:
+    """Cluster API's hooks, and those of the catalogs `module:name`."""
     # As with `python -m`, modules of the working directory can be named.
     sys.path.insert(0, "")
     try:

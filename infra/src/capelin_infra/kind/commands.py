@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,14 +20,12 @@ from capelin.errors import NotReadyError, UnfitMachineError
 
 from capelin_infra.binaries import KIND
 from capelin_infra.kind.kind_config import MIRRORS, hosts_file
-from capelin_infra.terminal.waiting import wait_for
+from capelin_infra.terminal.waiting import Show, wait_for
 
 _CLUSTER_LABEL: Final = "io.x-k8s.kind.cluster"
 _ROLE_LABEL: Final = "io.x-k8s.kind.role"
 _LAST_LINES: Final = 12
 _ANSWER_SECONDS: Final = 5.0
-
-Show = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,32 +96,13 @@ def _node(node: KindNode, image: str | None) -> dict[str, Any]:
         "role": node.role,
         **({"image": image} if image else {}),
         **({"labels": dict(node.labels)} if node.labels else {}),
-        "extraMounts": [
-            {
-                "hostPath": mount.host_path,
-                "containerPath": mount.container_path,
-                "readOnly": mount.read_only,
-            }
-            for mount in node.mounts
-        ],
-        "extraPortMappings": [
-            {
-                "containerPort": port.container_port,
-                "hostPort": port.host_port,
-                "listenAddress": port.listen_address,
-                "protocol": port.protocol,
-            }
-            for port in node.ports
-        ],
+        "extraMounts": [mount.model_dump(mode="json") for mount in node.mounts],
+        "extraPortMappings": [port.model_dump(mode="json") for port in node.ports],
     }
 
 
 def archive_digest(path: Path) -> str:
-    """A digest that changes with any layer or setting of an archive's images, whatever packs it.
-
-    Raises:
-        InvalidInputError: if the file is no image archive.
-    """
+    """A digest that changes with any layer or setting of an archive's images, whatever packs it."""
     try:
         with tarfile.open(path) as archive:
             for name in ("index.json", "manifest.json"):

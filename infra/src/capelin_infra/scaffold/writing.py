@@ -25,11 +25,7 @@ _ARTICLES: dict[Template, str] = {"extension": "an extension", "provider": "a pr
 
 
 def write_project(template: Template, name: str, folder: Path) -> list[Path]:
-    """Write an extension or provider of this name into a new folder; the files that are written.
-
-    Raises:
-        InvalidInputError: the name will not do, or the folder is there already.
-    """
+    """Write an extension or provider of this name into a new folder; the files that are written."""
     package = name.replace("-", "_")
     if not _NAME.fullmatch(name) or iskeyword(package):
         raise InvalidInputError(

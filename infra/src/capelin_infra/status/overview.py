@@ -104,11 +104,7 @@ class EnvironmentOverview:
 async def show(
     name: str | None, *, output: Format = "text", watch: bool, console: Console | None = None
 ) -> bool:
-    """Print what there is, once or until Ctrl-C; returns whether all of it is as it should be.
-
-    Raises:
-        MissingError: if there is no environment of that name.
-    """
+    """Print what there is, once or until Ctrl-C; returns whether all of it is as it should be."""
     console = console or Console()
     if not watch:
         overviews = await observe_environments(name, whole=output == "wide")

@@ -84,11 +84,7 @@ def deletion_reason(cluster: Cluster, results: Iterable[LifecycleResult]) -> str
 async def wait_until_ready(
     client: Client, name: str, namespace: str, within: float, show: Show
 ) -> None:
-    """Wait until a Cluster is as it was asked to be, its control plane and workers included.
-
-    Raises:
-        WaitTimeoutError: if time runs out, with what is missing.
-    """
+    """Wait until a Cluster is as it was asked to be, its control plane and workers included."""
 
     async def reason() -> str | None:
         return not_ready_reason(await observe_cluster(client, name, namespace))

@@ -44,11 +44,7 @@ async def wait_for(
     show: Show,
     hint: str = "Cluster API continues: see capelin status --watch.",
 ) -> None:
-    """Wait until there is no reason left to wait.
-
-    Raises:
-        WaitTimeoutError: if time runs out, with the last reason.
-    """
+    """Wait until there is no reason left to wait."""
     last = "nothing is known yet"
     try:
         async with asyncio.timeout(within):

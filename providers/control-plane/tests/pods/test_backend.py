@@ -196,19 +196,18 @@ async def test_pods_of_a_deleted_control_plane_do_not_take_their_grace_period(ri
     replica_set = await rig.client.create(owned_replica_set(deployment))
     pod = await rig.client.create(owned_pod(replica_set))
     foreign = owned_replica_set(deployment)
-    # Without an owner, so that the garbage collector leaves it alone, too.
-    foreign["metadata"] |= {"name": "foreign", "annotations": {}, "ownerReferences": []}
+    foreign["metadata"] |= {"name": "foreign", "annotations": {}}
     await rig.client.create(foreign)
     with pytest.raises(Blocked):
         await rig.backend.delete(rig.key)
     ending = await rig.client.get(Pod, pod["metadata"]["name"], rig.namespace)
     assert ending.metadata.deletion_grace_period_seconds == 1
 
-    async def replica_sets() -> list[str]:
+    async def is_deleted() -> bool:
         left = await rig.client.list(REPLICA_SETS, rig.namespace)
-        return [item["metadata"]["name"] for item in left.items]
+        return [item["metadata"]["name"] for item in left.items] == ["foreign"]
 
-    assert await until(replica_sets, lambda names: len(names) < 2) == ["foreign"]
+    await until(is_deleted)
 
 
 def owned_replica_set(deployment: Unstructured) -> Unstructured:

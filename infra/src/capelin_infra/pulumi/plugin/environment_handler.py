@@ -2,9 +2,7 @@
 
 import asyncio
 from collections.abc import Generator
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from contextlib import contextmanager, nullcontext
 from typing import Final
 
 from capelin.client import Config, ConfigError
@@ -34,12 +32,12 @@ from capelin.errors import BusyError, UserError, WaitTimeoutError
 
 from capelin_infra.environments.bring_up import STAGE_TITLES, waiting_for
 from capelin_infra.environments.connection import unusable_server
+from capelin_infra.environments.kubeconfigs import kubeconfig_file
 from capelin_infra.pulumi.plugin.resource import (
     Difference,
     Operation,
     PartlyCreatedError,
     ResourceHandler,
-    Show,
     changed_inputs,
     failures,
     inputs_of,
@@ -47,6 +45,7 @@ from capelin_infra.pulumi.plugin.resource import (
     text_of,
 )
 from capelin_infra.pulumi.resource_types import ENVIRONMENT, EnvironmentInputs, EnvironmentState
+from capelin_infra.terminal.waiting import Show
 
 _OWNER: Final = "pulumi-resource"
 """The file in an environment's folder that says which Pulumi resource made it."""
@@ -171,7 +170,8 @@ async def _brought_up(
 
 
 async def _follow(environment: Environment, inputs: EnvironmentInputs, show: Show) -> None:
-    with _kubeconfig_file(inputs.existing_kubeconfig) as kubeconfig:
+    existing = inputs.existing_kubeconfig
+    with nullcontext() if existing is None else kubeconfig_file(existing) as kubeconfig:
         request = UpRequest(
             kubernetes_version=inputs.kubernetes_version,
             providers=tuple(inputs.providers),
@@ -223,15 +223,3 @@ def _state(
         folder=str(environment.folder),
         running=running,
     )
-
-
-@contextmanager
-def _kubeconfig_file(content: str | None) -> Generator[Path | None]:
-    """A file for as long as the block lasts, as kubeconfigs are read from files."""
-    if content is None:
-        yield None
-        return
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "kubeconfig"
-        write_private(path, content.encode())
-        yield path

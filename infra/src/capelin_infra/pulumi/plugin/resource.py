@@ -12,12 +12,10 @@ from capelin.embedded.binaries import BinariesError
 from capelin.errors import UserError
 
 from capelin_infra.pulumi.resource_types import ResourceType, property_names
+from capelin_infra.terminal.waiting import Show
 
 InputsT = TypeVar("InputsT", bound=Model)
 StateT = TypeVar("StateT", bound=Model)
-
-Show = Callable[[str], None]
-"""Shows people what an operation waits for."""
 
 
 @dataclass(frozen=True, slots=True)
