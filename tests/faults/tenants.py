@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from capelin.api import ObjectMeta, Unstructured
+from capelin.api import ObjectMeta, Resource, Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Namespace
 from capelin.client import Client, ClientOptions, Config
@@ -65,6 +65,7 @@ _LANES: Final = 2
 """How many attacks the attacker carries out at the same time."""
 _CALM: Final = 0.2
 """The time before the attacks, as a part of theirs."""
+_QUOTAS: Final = Resource("", "v1", "ResourceQuota", "resourcequotas")
 _QUOTA: Final[dict[str, Any]] = {
     "count/clusters.cluster.x-k8s.io": 30,
     "count/machines.cluster.x-k8s.io": 30,
@@ -222,6 +223,7 @@ async def _prepare(client: Client) -> None:
     for namespace in (*HONEST, ATTACKER):
         await client.apply(Namespace.of(namespace))
         await client.apply(_quota(namespace))
+        await until(lambda namespace=namespace: _is_counted(client, namespace))
         for manifest in demo_manifests():
             manifest["metadata"]["namespace"] = namespace
             await client.apply(manifest)
@@ -242,6 +244,11 @@ async def _prepare(client: Client) -> None:
     upgrade = {"spec": {"topology": {"version": NEXT_VERSION}}}
     await client.patch(Cluster, SHOP, ATTACKER, upgrade)
     await until(lambda: _wait_for_gates(client))
+
+
+async def _is_counted(client: Client, namespace: str) -> bool:
+    quota = await client.get(_QUOTAS, "tenant", namespace)
+    return quota.get("status", {}).get("hard", {}).keys() == _QUOTA.keys()
 
 
 async def _is_available(client: Client, namespace: str) -> bool:

@@ -46,5 +46,6 @@ async def test_a_quota_counts_objects_of_an_environment(
             "metadata": {"name": "one", "namespace": "counted"},
             "spec": {"paused": True, "infrastructureRef": infrastructure},
         }
-        assert "exceeded quota: few" in await problem(cluster)
+        # Until its controller has found the CRD, everything of the kind is refused.
+        await until(lambda: problem(cluster), lambda text: "exceeded quota: few" in text)
         await client.delete(Namespace, "counted")

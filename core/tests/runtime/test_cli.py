@@ -72,9 +72,7 @@ def test_the_command_line_counts_more_than_the_environment() -> None:
         ("--colour=red", "unrecognized arguments: --colour=red"),
     ],
 )
-def test_invalid_options_fail(
-    flag: str, problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_options_fail(flag: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code: object = run(Extension("guard"), [flag])
     except SystemExit as end:

@@ -56,9 +56,7 @@ def catalog(*versions: str, going: dict[str, Deprecation] | None = None) -> Cata
         ("v1alpha1", ANNOUNCED, "1.16"),
     ],
 )
-def test_support_depends_on_stability(
-    version: str, on: date, release: str
-) -> None:
+def test_support_depends_on_stability(version: str, on: date, release: str) -> None:
     assert end_of_support(version, deprecated("v2")) == (on, release)
 
 

@@ -123,9 +123,7 @@ def test_an_environment_that_nothing_came_of_leaves_nothing(environment: Environ
     assert not environment.folder.exists()
 
 
-def test_lock_on_a_removed_file(
-    environment: Environment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_on_a_removed_file(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     path, lock = environment.folder / "lock", fcntl.flock
     removals = [path]
 
