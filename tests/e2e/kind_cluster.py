@@ -12,6 +12,7 @@ from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 KIND = os.environ.get("CAPELIN_E2E_KIND", "kind")
 """The program."""
@@ -75,6 +76,10 @@ class KindCluster:
         label = f"--label=io.kubernetes.pod.namespace={namespace}"
         for found in self.on_node("crictl", "ps", f"--name=^{name}$", label, "--quiet").split():
             self.on_node("crictl", "stop", "--timeout=0", found)
+
+    def kubelet_summary(self) -> Any:
+        path = f"/api/v1/nodes/{self.node}/proxy/stats/summary"
+        return json.loads(self.kubectl("get", "--raw", path))
 
     def left_in(self, namespace: str) -> list[str]:
         kinds = self.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name")
