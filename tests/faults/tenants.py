@@ -248,7 +248,7 @@ async def _prepare(client: Client) -> None:
 
 async def _is_counted(client: Client, namespace: str) -> bool:
     quota = await client.get(_QUOTAS, "tenant", namespace)
-    return quota.get("status", {}).get("hard", {}).keys() == _QUOTA.keys()
+    return quota.get("status", {}).get("used", {}).keys() == _QUOTA.keys()
 
 
 async def _is_available(client: Client, namespace: str) -> bool:
