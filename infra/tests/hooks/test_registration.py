@@ -52,6 +52,18 @@ def test_an_extension_is_known_when_its_handlers_are_those_of_now() -> None:
     assert not_discovered(config_with({**known, "observedGeneration": 2})) is None
 
 
+def test_new_handlers_of_an_unchanged_extension_are_awaited() -> None:
+    config = config_with({"status": "True", "reason": "Y", "message": "", "observedGeneration": 2})
+    status = config.status.dump()
+    hook = {"apiVersion": "hooks.runtime.cluster.x-k8s.io/v1alpha1", "hook": "BeforeClusterCreate"}
+    status["handlers"] = [{"name": "gate.mine", "requestHook": hook}]
+    config.status = type(config.status).read(status)
+    assert not_discovered(config, {"gate"}) is None
+    assert not_discovered(config, {"gate", "second"}) == (
+        "Cluster API has not noticed its present handlers yet"
+    )
+
+
 def test_certificate_files_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     environment = Environment(tmp_path / "capelin" / "lab")

@@ -9,15 +9,19 @@ from capelin.embedded.management import Environment
 from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import InvalidInputError, NotReadyError
 from capelin.pki import Leaf, read_ca
+from capelin.runtime.client import CallError, EndpointError, discover
+from capelin.runtime.v1alpha1 import CLUSTER_API
 from rich.console import Console
 
 from capelin_infra.environments.connection import client_of, find_environment
-from capelin_infra.hooks.targets import registered_as
+from capelin_infra.hooks.targets import Target, registered_as
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import wait_for
 
 _HOSTS = ("localhost",)
 _ADDRESSES = ("127.0.0.1", "::1")
+_REGISTERED_AT = "capelin.cluster.x-k8s.io/registered-at"
+"""An annotation that changes, so that Cluster API discovers an unchanged ExtensionConfig again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +37,23 @@ class Registration:
 
 
 async def register(registration: Registration, *, within: float) -> None:
-    """Create or change an ExtensionConfig, and wait until Cluster API has discovered its handlers.
+    """Create or change an ExtensionConfig, and wait until Cluster API knows its present handlers.
 
     Without a CA, the certificate is expected to be the environment's: see `write_certificate`.
     """
     environment = find_environment(registration.environment)
     config = extension_config(registration, _ca(registration, environment))
+    config.metadata.annotations[_REGISTERED_AT] = datetime.now(UTC).isoformat()
     async with client_of(environment) as client:
         await client.apply(config)
+        present = await _present_handlers(registration)
         with (
             Checklist(Console()).shown() as checklist,
             checklist.step(f"extension {registration.name} registered") as line,
         ):
 
             async def missing() -> str | None:
-                return not_discovered(await client.get(ExtensionConfig, registration.name))
+                return not_discovered(await client.get(ExtensionConfig, registration.name), present)
 
             title = f"extension {registration.name}"
             await wait_for(title, missing, within, checklist.showing(line))
@@ -79,14 +85,33 @@ def extension_config(registration: Registration, ca: bytes) -> ExtensionConfig:
     return config
 
 
-def not_discovered(config: ExtensionConfig) -> str | None:
-    """Why Cluster API does not know an extension's handlers yet."""
+async def _present_handlers(registration: Registration) -> set[str] | None:
+    """The handlers that the extension lists now; nothing if this machine cannot call it."""
+    target = Target(registration.name, registration.environment)
+    endpoint = target.endpoint(await target.config())
+    try:
+        async with target.connections() as connections:
+            handlers = await discover(
+                connections, endpoint, name=registration.name, catalog=CLUSTER_API
+            )
+    except (CallError, EndpointError):
+        # Cluster API may reach it, or reports why it does not.
+        return None
+    return {handler.name for handler in handlers}
+
+
+def not_discovered(config: ExtensionConfig, present: set[str] | None = None) -> str | None:
+    """Why Cluster API does not know an extension's present handlers yet."""
     for condition in config.status.conditions:
         if condition.type == "Discovered":
             is_current = condition.observed_generation in {None, config.metadata.generation}
-            if condition.status == "True" and is_current:
-                return None
-            return condition.message or condition.reason
+            if condition.status != "True" or not is_current:
+                return condition.message or condition.reason
+            suffix = f".{config.name}"
+            known = {handler.name.removesuffix(suffix) for handler in config.status.handlers}
+            if present is not None and known != present:
+                return "Cluster API has not noticed its present handlers yet"
+            return None
     return "Cluster API has not called it yet"
 
 
