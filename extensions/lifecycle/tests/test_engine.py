@@ -264,7 +264,7 @@ async def test_a_policy_says_what_it_lacks(life: Life) -> None:
     missing = f"False there is no ConfigMap {life.namespace}/cpi"
     await until(condition, lambda text: text == missing)
     await life.client.apply(ConfigMap.of("cpi", life.namespace, data={"a.yaml": "just text"}))
-    wrong = f"False a.yaml of ConfigMap {life.namespace}/cpi holds no manifests in YAML"
+    wrong = f"False a.yaml of ConfigMap {life.namespace}/cpi contains no valid manifests in YAML"
     await until(condition, lambda text: text == wrong)
 
 
@@ -374,9 +374,7 @@ async def test_unknown_policies_block_every_cluster(client: Client, namespace: s
         cluster = await blind.cluster()
         answer = await blind.upgrade(cluster)
         assert answer.retry_after_seconds == 10
-        assert answer.message == (
-            "it is not known which policies there are: the policies have not been read yet"
-        )
+        assert answer.message == ("the policies are unknown: the policies have not been read yet")
         # A hook that cannot wait is called again only if it fails.
         request = {"apiVersion": API_VERSION, "cluster": cluster}
         request["kind"] = "AfterControlPlaneInitializedRequest"

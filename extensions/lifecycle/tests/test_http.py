@@ -104,17 +104,23 @@ async def test_a_service_decides_from_the_whole_cluster(service: Service) -> Non
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda: web.Response(status=503), "answers with HTTP status 503"),
+        (lambda: web.Response(status=503), "responds with HTTP status 503"),
         (
             lambda: web.Response(status=302, headers={"Location": "https://elsewhere"}),
-            "answers with HTTP status 302",
+            "responds with HTTP status 302",
         ),
-        (lambda: web.Response(text="x" * 70_000), "answers with more than 64 KiB"),
-        (lambda: web.Response(text="yes"), "gives no answer that the guide describes"),
-        (lambda: web.json_response({"phase": "Maybe"}), "gives no answer that the guide describes"),
+        (lambda: web.Response(text="x" * 70_000), "responds with more than 64 KiB"),
+        (
+            lambda: web.Response(text="yes"),
+            "sent an invalid response; the guide describes the format",
+        ),
+        (
+            lambda: web.json_response({"phase": "Maybe"}),
+            "sent an invalid response; the guide describes the format",
+        ),
         (
             lambda: web.json_response({"phase": "Waiting", "retryAfterSeconds": 0}),
-            "gives no answer that the guide describes",
+            "sent an invalid response; the guide describes the format",
         ),
     ],
 )
@@ -130,7 +136,7 @@ async def test_a_wrong_answer_is_waited_out(
 async def test_a_service_that_is_not_there_is_waited_for(service: Service) -> None:
     gone = service.url.rpartition(":")[0] + ":1/v1/clusters"
     outcome = await asked(World(), policy(service, url=gone))
-    assert outcome.message == f"{gone} does not answer (no connection)"
+    assert outcome.message == f"{gone} does not respond (no connection)"
 
 
 async def test_a_service_with_an_unknown_certificate_is_not_asked(service: Service) -> None:
@@ -170,7 +176,7 @@ async def test_the_extension_shows_a_certificate_if_it_has_one(service: Service)
     assert (await asked(world, wanted)).message == "Secret team/client has no key tls.key"
     key = {"data": {"tls.key": "bm9uZQ=="}}
     await world.client.patch(Secret, "client", "team", key)
-    assert "holds no certificate and its key" in (await asked(world, wanted)).message
+    assert "must contain a certificate and its key" in (await asked(world, wanted)).message
     whole = Secret.of(
         "client", "team", data={"tls.crt": made.certificate_pem, "tls.key": made.private_key_pem}
     )
@@ -181,7 +187,7 @@ async def test_the_extension_shows_a_certificate_if_it_has_one(service: Service)
 
 def test_a_bundle_without_certificates_is_a_problem() -> None:
     wrong = known(action={"http": {"url": "https://a.example.com", "caBundle": "none"}})
-    assert CHECKS["http"](wrong) == ["caBundle holds no certificates in PEM"]
+    assert CHECKS["http"](wrong) == ["caBundle must contain certificates in PEM"]
 
 
 async def test_no_request_reaches_services_on_the_machine_of_the_extension(
@@ -190,7 +196,7 @@ async def test_no_request_reaches_services_on_the_machine_of_the_extension(
     monkeypatch.delenv("CAPELIN_ALLOWED_NETWORKS")
     outcome = await asked(World(), policy(service))
     reason = "loopback and link-local addresses are not allowed"
-    assert outcome.message == f"{service.url} does not answer ({reason})"
+    assert outcome.message == f"{service.url} does not respond ({reason})"
     assert service.bodies == []
 
 

@@ -107,10 +107,10 @@ async def test_operations_set_append_and_remove() -> None:
     ("operation", "message"),
     [
         ({"path": "/spec/a", "valueFrom": "variables.absent"}, "absent"),
-        ({"op": "Append", "path": "/spec/template", "value": 1}, "is no list"),
+        ({"op": "Append", "path": "/spec/template", "value": 1}, "is not a list"),
         (
             {"path": "/spec/template/spec/joinConfiguration/nodeRegistration/kubeletExtraArgs/9/a"},
-            "which is not there",
+            "which does not exist",
         ),
     ],
 )

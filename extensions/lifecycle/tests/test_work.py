@@ -316,7 +316,7 @@ async def test_a_source_without_manifests_is_named_without_its_text(text: str, r
     world.client.add(ConfigMap.of("one", "team", data={"m.yaml": text}))
     outcome = await reconcile(run)
     assert outcome.phase == "Waiting"
-    assert outcome.message == f"m.yaml of ConfigMap team/one holds no manifests: {reason}"
+    assert outcome.message == f"m.yaml of ConfigMap team/one contains no valid manifests: {reason}"
 
 
 def test_lists_are_taken_apart() -> None:
@@ -349,4 +349,7 @@ async def test_a_secret_that_is_not_text_holds_no_manifests() -> None:
     source = Source(secret="binary")
     with pytest.raises(SourceError) as refused:
         await read_source(world.client, Owner("policy", 1, "team"), "team", source)
-    assert str(refused.value) == "m.p12 of Secret team/binary holds no manifests: it is not text"
+    assert (
+        str(refused.value)
+        == "m.p12 of Secret team/binary contains no valid manifests: it is not text"
+    )

@@ -351,7 +351,7 @@ def _without_policies(engine: Engine, occurrence: Occurrence, *, blocks: bool) -
     if not blocks:
         return Answer()
     if engine.is_blind:
-        text = f"it is not known which policies there are: {problem}"
+        text = f"the policies are unknown: {problem}"
         return Answer(_UNKNOWN_SECONDS, text, is_known=False)
     labels = engine.store.namespaces.get(occurrence.namespace)
     concerned = [

@@ -123,11 +123,11 @@ def window_problems(window: Window) -> list[str]:
     try:
         next(CronSim(window.schedule, datetime(2026, 1, 1, tzinfo=zone)))
     except CronSimError as error:
-        return [f"schedule: {window.schedule!r} is no cron expression: {error}"]
+        return [f"schedule: {window.schedule!r} is not a cron expression: {error}"]
     except StopIteration:
-        return [f"schedule: {window.schedule!r} never comes"]
+        return [f"schedule: {window.schedule!r} never occurs"]
     if not timedelta() < window.duration <= timedelta(days=7):
-        return ["duration: a window is open for at most a week"]
+        return ["duration: must be at most 7 days"]
     return []
 
 

@@ -43,7 +43,7 @@ class BackupRunner(Lasting):
                 missing = _LACKS_VELERO if backup.velero is not None else _LACKS_SNAPSHOTS
                 return Verdict("Running", missing, SLOW_SECONDS)
             except Invalid as error:
-                return failed(f"the backup is refused: {redact(str(error))}")
+                return failed(f"the backup was rejected: {redact(str(error))}")
 
 
 async def _velero(run: Run, client: Client, velero: Velero) -> Verdict:

@@ -46,7 +46,7 @@ def http_problems(policy: KnownPolicy) -> list[str]:
         try:
             ssl.create_default_context(cadata=http.ca_bundle)
         except ssl.SSLError:
-            return ["caBundle holds no certificates in PEM"]
+            return ["caBundle must contain certificates in PEM"]
     return []
 
 
@@ -63,13 +63,15 @@ class HttpRunner(Lasting):
         try:
             body = await _post(http, context, headers, request_of(run))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return waiting(f"{http.url} does not answer ({_reason(error)})", SLOW_SECONDS)
+            return waiting(f"{http.url} does not respond ({_reason(error)})", SLOW_SECONDS)
         if isinstance(body, str):
             return waiting(f"{http.url} {body}", SLOW_SECONDS)
         try:
             answer = Answer.read_json(body)
         except ValidationError:
-            return waiting(f"{http.url} gives no answer that the guide describes", SLOW_SECONDS)
+            return waiting(
+                f"{http.url} sent an invalid response; the guide describes the format", SLOW_SECONDS
+            )
         return Verdict(answer.phase, redact(answer.message), answer.retry_after_seconds)
 
 
@@ -93,7 +95,7 @@ async def _tls(run: Run, http: Http) -> ssl.SSLContext:
             load_certificate(context, data["tls.crt"], data["tls.key"])
         except CredentialError:
             name = http.client_certificate.name
-            raise SourceError(f"Secret {name} holds no certificate and its key") from None
+            raise SourceError(f"Secret {name} must contain a certificate and its key") from None
     return context
 
 
@@ -118,10 +120,10 @@ async def _post(
         session.post(http.url, json=body, allow_redirects=False) as response,
     ):
         if response.status != 200:
-            return f"answers with HTTP status {response.status}"
+            return f"responds with HTTP status {response.status}"
         content = await response.content.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
-            return f"answers with more than {_MAX_BYTES // 1024} KiB"
+            return f"responds with more than {_MAX_BYTES // 1024} KiB"
         return content
 
 

@@ -55,7 +55,7 @@ class JobRunner:
                     # An earlier step died before its record was written.
                     pass
                 except Invalid as error:
-                    return failed(f"the Job is refused: {redact(str(error))}")
+                    return failed(f"the Job was rejected: {redact(str(error))}")
                 else:
                     return Verdict("Running", f"{name} runs", SLOW_SECONDS, created)
             live = await client.find(JOBS, metadata["name"], metadata["namespace"])

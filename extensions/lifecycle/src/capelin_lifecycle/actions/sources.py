@@ -13,7 +13,7 @@ from capelin_lifecycle.sandbox.pool import SANDBOX, ManifestError, Owner
 
 
 class SourceError(Exception):
-    """A source is missing, or holds no manifests; says which."""
+    """A source is missing, or contains no valid manifests; says which."""
 
 
 async def source_problems(client: Client, policy: KnownPolicy, namespace: str) -> list[str]:
@@ -74,7 +74,7 @@ async def read_source(
         try:
             found += objects_of(await SANDBOX.manifests(owner, _text(texts[key])))
         except ManifestError as error:
-            raise SourceError(f"{key} of {name} holds no manifests: {error}") from None
+            raise SourceError(f"{key} of {name} contains no valid manifests: {error}") from None
     return found
 
 

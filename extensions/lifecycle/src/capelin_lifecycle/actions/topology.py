@@ -211,14 +211,14 @@ def _operate(operation: PatchOperation, template: Unstructured, value: Any) -> N
             case "Append":
                 items = _child(container, last, list)
                 if not isinstance(items, list):
-                    raise PathError(f"{operation.path} is no list")
+                    raise PathError(f"{operation.path} is not a list")
                 cast("list[Any]", items).append(value)
             case "Remove":
                 del container[_key(container, last)]
     except LookupError as error:
         # What is to be removed may be missing.
         if not is_removal:
-            text = f"{operation.path} leads to {error.args[0]!r}, which is not there"
+            text = f"{operation.path} leads to {error.args[0]!r}, which does not exist"
             raise PathError(text) from None
 
 

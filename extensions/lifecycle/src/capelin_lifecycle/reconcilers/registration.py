@@ -84,7 +84,7 @@ class Registration:
                 await self._remember(ctx)
                 return _SOON if await self._register(ctx) else _LATER
             except ClientError as error:
-                ctx.log.warning("The registration cannot be kept: %s", error)
+                ctx.log.warning("Cannot update the registration: %s", error)
         return _SOON
 
     async def _register(self, ctx: Context) -> bool:

@@ -38,7 +38,7 @@ _KEPT_VARIABLES: Final = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 
 
 class ManifestError(ValueError):
-    """A text holds no manifests, or too many."""
+    """A text contains no valid manifests, or too many."""
 
 
 @dataclass(frozen=True, slots=True)
