@@ -113,11 +113,11 @@ def test_a_window_that_is_missed_is_a_failure() -> None:
 @pytest.mark.parametrize(
     ("window", "problem"),
     [
-        ({"schedule": "0 25 * * *"}, "no cron expression"),
-        ({"schedule": "0 0 31 2 *"}, "no cron expression"),
+        ({"schedule": "0 25 * * *"}, "not a cron expression"),
+        ({"schedule": "0 0 31 2 *"}, "not a cron expression"),
         ({"timeZone": "Europe/Atlantis"}, "no time zone is called 'Europe/Atlantis'"),
-        ({"duration": "0s"}, "at most a week"),
-        ({"duration": "169h"}, "at most a week"),
+        ({"duration": "0s"}, "must be at most 7 days"),
+        ({"duration": "169h"}, "must be at most 7 days"),
     ],
 )
 def test_a_window_that_cannot_be_read_is_named(window: dict[str, str], problem: str) -> None:

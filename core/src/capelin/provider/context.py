@@ -160,6 +160,7 @@ class StatusDraft:
         spec = self._obj.spec
         if (
             milestones.get("provisioned")
+            and not reached.get("provisioned")
             and isinstance(spec, InfraMachineSpec)
             and not self._spec_fields.get("spec.providerID", spec.provider_id)
         ):
