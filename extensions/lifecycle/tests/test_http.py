@@ -112,15 +112,15 @@ async def test_a_service_decides_from_the_whole_cluster(service: Service) -> Non
         (lambda: web.Response(text="x" * 70_000), "responds with more than 64 KiB"),
         (
             lambda: web.Response(text="yes"),
-            "sent an invalid response; the guide describes the format",
+            "sent an invalid response (the guide describes the format)",
         ),
         (
             lambda: web.json_response({"phase": "Maybe"}),
-            "sent an invalid response; the guide describes the format",
+            "sent an invalid response (the guide describes the format)",
         ),
         (
             lambda: web.json_response({"phase": "Waiting", "retryAfterSeconds": 0}),
-            "sent an invalid response; the guide describes the format",
+            "sent an invalid response (the guide describes the format)",
         ),
     ],
 )

@@ -46,7 +46,7 @@ _RETRY = 1.0
 """Seconds after which to try a workload cluster again that has just failed to answer."""
 
 
-class ContractBroken(Exception):  # noqa: N818 - names the state, as Blocked does
+class ContractBroken(Exception):  # noqa: N818 - names the state, like Blocked
     """A reconcile would write a status that Cluster API's contracts forbid."""
 
 

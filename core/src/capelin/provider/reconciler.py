@@ -480,7 +480,7 @@ def _checked(cls: type[ProviderReconciler[Any]], kind: object) -> type[Any]:
     if cls.has_template and not found.definition.contracts:
         raise TypeError(
             f"{cls.__name__}: {found.__name__} names no contract version; "
-            f"add one, as in @kind(..., definition=definition())"
+            f"add one: @kind(..., definition=definition())"
         )
     return found
 

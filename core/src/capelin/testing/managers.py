@@ -52,7 +52,7 @@ class _Events(Recorder):
 async def reconcile_once(
     reconciler: Reconciler[Any], client: Client, name: str, namespace: str | None = None
 ) -> Reconciled:
-    """Read an object and reconcile it once, as a manager would, with a `FakeClient` or a real one.
+    """Read an object and reconcile it once like a manager, with a `FakeClient` or a real one.
 
     Raises:
         NotFound: there is no such object.

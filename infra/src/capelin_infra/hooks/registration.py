@@ -46,7 +46,7 @@ async def register(registration: Registration, *, within: float) -> None:
     config.metadata.annotations[_REGISTERED_AT] = datetime.now(UTC).isoformat()
     async with client_of(environment) as client:
         await client.apply(config)
-        present = await _present_handlers(registration)
+        present = await _present_handlers(registration, config)
         with (
             Checklist(Console()).shown() as checklist,
             checklist.step(f"extension {registration.name} registered") as line,
@@ -85,10 +85,10 @@ def extension_config(registration: Registration, ca: bytes) -> ExtensionConfig:
     return config
 
 
-async def _present_handlers(registration: Registration) -> set[str] | None:
+async def _present_handlers(registration: Registration, config: ExtensionConfig) -> set[str] | None:
     """The handlers that the extension lists now; nothing if this machine cannot call it."""
     target = Target(registration.name, registration.environment)
-    endpoint = target.endpoint(await target.config())
+    endpoint = target.endpoint(config)
     try:
         async with target.connections() as connections:
             handlers = await discover(

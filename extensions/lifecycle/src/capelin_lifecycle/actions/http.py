@@ -70,7 +70,8 @@ class HttpRunner(Lasting):
             answer = Answer.read_json(body)
         except ValidationError:
             return waiting(
-                f"{http.url} sent an invalid response; the guide describes the format", SLOW_SECONDS
+                f"{http.url} sent an invalid response (the guide describes the format)",
+                SLOW_SECONDS,
             )
         return Verdict(answer.phase, redact(answer.message), answer.retry_after_seconds)
 
