@@ -187,7 +187,7 @@ def test_a_server_goes_on_for_a_while_until_nobody_calls_any_more(folder: Path) 
 def has_ended(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 
