@@ -76,6 +76,8 @@ def run(tmp_path: Path) -> Iterator[Run]:
         asyncio.run(kill_all(folder))
 
 
+@pytest.mark.integration
+@pytest.mark.representative
 def test_workers_share_a_server_and_remove_that_of_a_killed_run(run: Run) -> None:
     killed = run.start(HANGS="yes")
 

@@ -135,6 +135,8 @@ async def test_the_namespace_controller_deletes_owned_objects(bed: Bed) -> None:
     await until(are_deleted)
 
 
+@pytest.mark.integration
+@pytest.mark.representative
 async def test_the_garbage_collector_deletes_owned_objects(bed: Bed) -> None:
     owner = await bed.administrator.create(ConfigMap.of("owner", bed.namespace))
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.uid}
