@@ -32,7 +32,7 @@ def read_backends(text: str) -> tuple[BackendName, ...]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
-            raise ValueError(f'"{name}" is no backend; write {" or ".join(sorted(known))}')
+            raise ValueError(f'"{name}" is not a backend: write {" or ".join(sorted(known))}')
     return tuple(dict.fromkeys(known[name] for name in names))
 
 
@@ -50,8 +50,8 @@ class ControlPlaneOptions(Options):
     state_folder: Path = flag(
         provider_folder("control-planes"),
         Path,
-        "Where control planes on processes keep their state. Providers that share it can hand them"
-        " over.",
+        "Directory of the state of control planes on processes. Providers that share it can hand"
+        " control planes over.",
         shown="~/.local/state/capelin/.control-planes",
     )
     allow_extra_args: frozenset[str] = flag(
@@ -70,16 +70,16 @@ class ControlPlaneOptions(Options):
     endpoint_networks: tuple[Network, ...] = flag(
         (),
         read_networks,
-        "Networks of this machine's addresses at which users may have endpoints listen.",
+        "Networks of this machine's addresses at which users may let endpoints listen.",
         shown="only each control plane's own loopback address",
     )
 
     delete_orphans_after: float | None = flag(
         None,
         seconds,
-        "Delete a control plane whose object was deleted, and whose finalizer was then removed by"
-        " hand, after so long. One that was moved or lost its object otherwise is only logged.",
-        shown="never; they are only logged",
+        "Time after which to delete a control plane if its object was deleted and its finalizer was"
+        " then removed by hand. One that was moved or lost its object otherwise is only logged.",
+        shown="never: the provider only logs them",
     )
 
     @property
@@ -92,7 +92,7 @@ class ControlPlaneOptions(Options):
 
     @property
     def orphan_grace(self) -> timedelta | None:
-        """How long control planes without an object are kept; None keeps them."""
+        """How long to keep control planes without an object. None keeps them."""
         after = self.delete_orphans_after
         return None if after is None else timedelta(seconds=after)
 

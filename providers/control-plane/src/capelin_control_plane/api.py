@@ -101,17 +101,17 @@ class OpenIDConnect(Model):
     """An OpenID Connect provider that signs users in."""
 
     issuer_url: Annotated[str, MaxLen(2048), Field(pattern="^https://")]
-    """The URL of the provider, as it stands in its tokens."""
+    """The provider's URL, exactly as in its tokens."""
     client_id: Annotated[str, MinLen(1), MaxLen(256)]
     """The client that the provider issues tokens for."""
     username_claim: Claim | None = None
-    """The claim with the name of the user; `sub` if there is none."""
+    """The claim with the user's name. Without it, Kubernetes reads `sub`."""
     username_prefix: Prefix | None = None
-    """What names of users begin with, so that they are nobody else's; `-` for nothing."""
+    """Prefix of user names, which avoids clashes with other users. `-` means no prefix."""
     groups_claim: Claim | None = None
-    """The claim with the groups of the user."""
+    """The claim with the user's groups."""
     groups_prefix: Prefix | None = None
-    """What names of groups begin with."""
+    """Prefix of group names."""
 
 
 class ConfigMapKey(Model):
@@ -127,8 +127,8 @@ class AuditPolicy(Model):
     """Which requests are written to the audit log, which is part of the API server's log."""
 
     config_map: ConfigMapKey
-    """The ConfigMap with the policy, of kind `Policy` and version `audit.k8s.io/v1`. A change of it
-    is noticed within minutes, and rolls the API servers."""
+    """The ConfigMap with the policy, of kind `Policy` and version `audit.k8s.io/v1`. Within minutes
+    of a change, the provider rolls the API servers."""
 
 
 class ApiServer(ComponentSpec):
@@ -187,13 +187,14 @@ class Certificates(Model):
 
     key_algorithm: Annotated[
         Literal["ECDSA-P256", "RSA-2048"],
-        immutable("the key algorithm is that of the certificate authorities, which are kept"),
+        immutable("existing certificate authorities use this key algorithm"),
     ] = "ECDSA-P256"
     """Algorithm of new keys. Some in-memory test providers understand RSA only."""
     validity_days: Annotated[int, Ge(1), Le(3650)] = 365
     """Validity of a certificate. That of certificate authorities is ten years."""
     renew_before_days: Annotated[int, Ge(0), Le(3649)] = 90
-    """How long before its expiry a certificate is renewed. The kubeconfig is at half its validity.
+    """Days before its expiry to renew a certificate. Capelin renews the kubeconfig at half its
+    validity.
 
     At least a day, or a third of the validity if that is less.
     """
@@ -213,7 +214,7 @@ class Addon(Model):
     """An add-on that Capelin installs in the workload cluster and keeps up to date."""
 
     enabled: bool = True
-    """Whether it is installed. Disabling it later does not uninstall it."""
+    """Whether Capelin installs it. Disabling it later does not uninstall it."""
     image: Image | None = None
     """Image to use instead of that of the Kubernetes version."""
 
@@ -245,7 +246,7 @@ class ControlPlaneTemplateSpec(Model):
     management cluster.
 
     If unset, the provider writes the first of its option `--backends`, or `Pods` if `spec.pods` is
-    set. It cannot be changed then.
+    set. It is immutable afterwards.
     """
     pods: Pods | None = None
     """Settings of the backend Pods."""
@@ -267,10 +268,10 @@ class ControlPlaneTemplateSpec(Model):
     rules = (
         rule(
             "!has(self.pods) || !has(self.backend) || self.backend == 'Pods'",
-            "spec.pods has settings of the backend Pods; write backend: Pods",
+            "spec.pods is for the backend Pods only: write backend: Pods",
             field_path=".pods",
         ),
-        kept("pods", "they are settings of what runs; write the defaults instead"),
+        kept("pods", "the control plane runs with them: write the defaults instead"),
     )
 
 
@@ -363,9 +364,9 @@ def _follows(version: str, before: str) -> str:
     )
 
 
-# A version that was never reached can be taken back: what runs counts, not what was asked for. A
-# status without versions is that of a control plane that has not run yet, or has just been moved;
-# the provider itself then sees to it that nothing newer that runs is replaced.
+# Users may take back a version that was never reached: the running versions count, not the spec.
+# A status without versions means that the control plane has not run yet, or that clusterctl has
+# just moved it. Then the provider itself never replaces newer instances with older ones.
 _VERSION_FOLLOWS = rule(
     "self.spec.version == oldSelf.spec.version"
     " || (has(oldSelf.status) && has(oldSelf.status.initialization)"
@@ -374,8 +375,8 @@ _VERSION_FOLLOWS = rule(
     " || (has(oldSelf.status) && has(oldSelf.status.versions) && size(oldSelf.status.versions) > 0"
     f" ? oldSelf.status.versions.all(v, {_follows('self.spec.version', 'v.version')})"
     f" : {_follows('self.spec.version', 'oldSelf.spec.version')})",
-    "the version has to follow what runs: Kubernetes goes up one minor version at a time and never"
-    " down",
+    "the version has to follow the running one: Kubernetes goes up one minor version at a time and"
+    " never down",
     field_path=".spec.version",
 )
 

@@ -1,4 +1,4 @@
-"""The command lines of a control plane's components, alike for processes and pods. Pure."""
+"""Command lines of a control plane's components, the same for both backends. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ GO_ENVIRONMENT: Mapping[Component, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdMember:
-    """What distinguishes an etcd member from others."""
+    """The arguments that differ between etcd members."""
 
     name: str
     data: PurePath
@@ -40,7 +40,7 @@ class EtcdMember:
     peer_port: int
     metrics_port: int
     state: str
-    """`new`, `existing`, or the variable that says which."""
+    """`new`, `existing`, or a reference to an environment variable with one of them."""
 
 
 def etcd_arguments(
@@ -58,7 +58,7 @@ def etcd_arguments(
         files: Where the member finds its certificates.
         member: The member.
         members: The peer URLs of all members by name.
-        token: The same for all members of a cluster, and no other cluster's.
+        token: The same for all members of a cluster, and different from other clusters'.
     """
     return Etcd(
         name=member.name,
@@ -108,7 +108,7 @@ def api_server_arguments(
         service_account_public_keys=(files.service_account_public_key,),
         service_account_key=files.service_account_key,
         service_cidr=",".join(desired.service_cidrs),
-        # It would register an address behind the endpoint, of which machines know nothing.
+        # It would register its own address behind the endpoint, which nodes cannot use.
         registers_itself=False,
         features=features or {},
         extra={
@@ -168,7 +168,7 @@ def controller_arguments(
 
 
 def shutdown_delay(arguments: Iterable[str]) -> float:
-    """For how many seconds an API server with these arguments serves after it is told to stop."""
+    """Seconds for which an API server with these arguments serves after it gets SIGTERM."""
     prefix = f"--{SHUTDOWN_DELAY}="
     delays = [flag.removeprefix(prefix) for flag in arguments if flag.startswith(prefix)]
     try:

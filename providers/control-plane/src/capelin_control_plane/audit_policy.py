@@ -20,10 +20,10 @@ _LEVELS = ("None", "Metadata", "Request", "RequestResponse")
 async def find_audit_policy(
     client: Client, control_plane: CapelinControlPlane
 ) -> AuditPolicyFile | None:
-    """The audit policy that a control plane names; None if it names none.
+    """The audit policy that a control plane names, if any.
 
     Raises:
-        Blocked: there is no such policy, or API servers could not start with it.
+        Blocked: the policy does not exist, or API servers could not start with it.
     """
     policy = control_plane.spec.api_server.audit_policy
     if policy is None:
@@ -34,8 +34,8 @@ async def find_audit_policy(
     if text is None:
         raise Blocked(
             Reason.INVALID_CONFIGURATION,
-            f"spec.apiServer.auditPolicy: there is no ConfigMap {reference.name} with the entry"
-            f" {reference.key} in the namespace",
+            f"spec.apiServer.auditPolicy: no ConfigMap {reference.name} with the entry"
+            f" {reference.key} exists in the namespace",
             "create it, or leave the field out",
         )
     try:
@@ -52,7 +52,7 @@ def read_audit_policy(text: str) -> AuditPolicyFile:
     """An audit policy, written again from the parsed one: parsers may differ.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not an audit policy.
     """
     try:
         policy: Any = read_untrusted_yaml(text)

@@ -62,9 +62,9 @@ def pki_files(
     etcd: Iterable[str],
     agents_host: str | None = None,
 ) -> tuple[dict[str, bytes], datetime | None]:
-    """The files of certificates, keys and the audit policy; and when the next renewal is due.
+    """The files of certificates, keys and the audit policy, and the time of the next renewal.
 
-    `read` gives the present content of a file. Certificates that are missing or due are new. The
+    `read` returns the present content of a file. Certificates that are missing or due are new. The
     hosts are those of `desired_certificates`.
     """
     keys = authorities.service_account
@@ -180,7 +180,7 @@ def desired_certificates(
 
 
 def _konnectivity_server(host: str) -> Certificate:
-    """What agents are shown, and what the server shows the API server."""
+    """The konnectivity server presents it to agents and to the API server."""
     names, addresses = _names_and_addresses([host])
     return Certificate(
         name=SERVER_CERTIFICATE,

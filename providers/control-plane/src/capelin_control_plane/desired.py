@@ -143,7 +143,7 @@ def desired_state(
         control_plane: The object.
         cluster: Its Cluster.
         now: The present.
-        policy: What the administrator of the provider allows.
+        policy: The flags, variables and addresses that the administrator allows.
         audit_policy: The audit policy that its spec names.
 
     Raises:
@@ -196,14 +196,14 @@ def desired_state(
 
 
 def requested_renewal(control_plane: CapelinControlPlane) -> datetime | None:
-    """The moment in the annotation that asks for renewed certificates, also one in the future."""
+    """The time in the annotation that asks for renewed certificates. It may be in the future."""
     text = control_plane.metadata.annotations.get(RENEW_ANNOTATION)
     if text is None:
         return None
     moment = _moment(text)
     if moment is None:
         raise InvalidSpecError(
-            f"metadata.annotations[{RENEW_ANNOTATION}]: {text!r} is not a moment; write one such as"
+            f"metadata.annotations[{RENEW_ANNOTATION}]: {text!r} is not a moment: write one such as"
             " 2026-01-31T12:00:00Z"
         )
     return moment
@@ -214,12 +214,12 @@ def _moment(text: str) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    # Without a time zone, it could be any of several moments.
+    # Without a time zone, it would be ambiguous.
     return None if moment.tzinfo is None else moment
 
 
 def _past(moment: datetime | None, now: datetime) -> datetime | None:
-    # A moment in the future would have everything replaced in every reconcile until then.
+    # A moment in the future would replace everything in every reconcile until then.
     return moment if moment is not None and moment <= now else None
 
 
@@ -263,15 +263,15 @@ def _oidc(oidc: OpenIDConnect) -> dict[str, str]:
         host, has_more = "", True
     if has_more or not host:
         raise InvalidSpecError(
-            f"{field_}: {oidc.issuer_url!r} is not the URL of a provider; write one such as"
+            f"{field_}: {oidc.issuer_url!r} is not the URL of a provider: write one such as"
             " https://accounts.example.com"
         )
     _host(host, field_)
-    # The API server resolves other names by itself, at any time.
+    # The API server resolves other names itself, at any time.
     if not Destinations().allows_host(host) or _LOCAL_NAME.search(host):
         raise InvalidSpecError(
-            f"{field_}: {host!r} is the provider's own machine, or known to it alone; write the"
-            " name of a host that everybody reaches"
+            f"{field_}: {host!r} is the provider's own machine or a name that only it can resolve:"
+            " write the name of a host that everybody reaches"
         )
     flags = {
         "oidc-issuer-url": oidc.issuer_url,
@@ -287,8 +287,8 @@ def _oidc(oidc: OpenIDConnect) -> dict[str, str]:
 def _name(name: str, field_: str) -> str:
     if not name.isascii():
         raise InvalidSpecError(
-            f"{field_}: {name!r} has letters that no certificate can have; write the name as DNS"
-            " knows it, such as xn--bcher-kva.example"
+            f"{field_}: {name!r} has letters that certificates cannot contain: write the name in"
+            " its DNS form, such as xn--bcher-kva.example"
         )
     return name
 
@@ -299,7 +299,7 @@ def _service_cidrs(blocks: list[str]) -> tuple[str, ...]:
         if ip_network(cidr).num_addresses < _FEWEST_SERVICE_ADDRESSES:
             raise InvalidSpecError(
                 f"Cluster spec.clusterNetwork.services.cidrBlocks: {cidr!r} has fewer than the"
-                f" {_FEWEST_SERVICE_ADDRESSES} addresses that services need; write a larger"
+                f" {_FEWEST_SERVICE_ADDRESSES} addresses that services need: write a larger"
                 f" network such as {DEFAULT_SERVICE_CIDR}"
             )
     return cidrs
@@ -312,7 +312,7 @@ def _cidrs(blocks: list[str], what: str) -> tuple[str, ...]:
         except ValueError as error:
             raise InvalidSpecError(
                 f"Cluster spec.clusterNetwork.{what}.cidrBlocks: {block!r} is not a network"
-                f" ({error}); write one such as {DEFAULT_SERVICE_CIDR}"
+                f" ({error}): write one such as {DEFAULT_SERVICE_CIDR}"
             ) from error
     return tuple(blocks)
 
@@ -338,13 +338,13 @@ def _settings(
     cpus = None if resources.cpu is None else float(amount(resources.cpu))
     if memory == 0:
         raise InvalidSpecError(
-            f"{field_}.resources.memory: nothing runs with {resources.memory}; write an amount"
+            f"{field_}.resources.memory: no component runs with {resources.memory}: write an amount"
             " such as 512Mi, or leave it out"
         )
     if cpus == 0:
         raise InvalidSpecError(
-            f"{field_}.resources.cpu: nothing runs with {resources.cpu}; write an amount such as"
-            " 500m, or leave it out"
+            f"{field_}.resources.cpu: no component runs with {resources.cpu}: write an amount such"
+            " as 500m, or leave it out"
         )
     _check_arguments(component, spec.extra_args, f"{field_}.extraArgs")
     for flag, value in spec.extra_args.items():

@@ -120,8 +120,8 @@ def next_restarts(members: Collection[Member], size: int) -> tuple[int, ...]:
     outdated = sorted((member for member in members if member.outdated), key=_failed_first)
     down = [member for member in members if not member.ready]
     if len(down) == len(members) > 1:
-        # There is no quorum to lose, and one member alone never becomes ready: restart all. But
-        # those that recover may have a quorum already that has not been observed yet.
+        # Without a quorum nothing can be lost, and one member never becomes ready: restart all. But
+        # recovering members may already have a quorum that has not been observed yet.
         return tuple(member.index for member in outdated if not member.recovering)
     if down:
         # Wait for one that runs as desired already, unless it can never become ready.
@@ -140,7 +140,7 @@ def _failed_first(member: Member) -> tuple[bool, int]:
 def next_cluster_state(
     present: ClusterState | None, ready: Sequence[bool], size: int, *, has_etcd: bool
 ) -> ClusterState:
-    """Whether the cluster has formed. If that was forgotten, no empty one may begin.
+    """Whether the cluster has formed. If the state was lost, no empty cluster may start.
 
     Args:
         present: The state that was stored before.
@@ -156,9 +156,9 @@ def next_cluster_state(
 def next_membership_change(
     peer_url: str, members: Sequence[ListedMember]
 ) -> RemoveMember | AddMember | None:
-    """What to change so that a member can join as a new one; None if it can.
+    """The next change so that a member can join as a new one. None if it can join now.
 
-    The cluster's own list tells how far a replacement came, also after a crash.
+    The cluster's own list shows how far a replacement came, also after a crash.
     """
     listed = next((member for member in members if member.peer_url == peer_url), None)
     if listed is None:

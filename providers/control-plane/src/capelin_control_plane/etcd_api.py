@@ -1,4 +1,4 @@
-"""The API of an etcd member, by which the members of its cluster are changed."""
+"""The API of an etcd member, with which the provider changes the members of its cluster."""
 
 import ssl
 from collections.abc import AsyncGenerator, Mapping
@@ -92,7 +92,7 @@ async def make_room(url: str, trust: ssl.SSLContext, peer_url: str) -> None:
         peer_url: The peer URL of the lost member, and of the new one.
 
     Raises:
-        MembershipError: the member that we ask does not do it.
+        MembershipError: etcd does not answer or refuses the change.
     """
     async with connect(url, trust) as api:
         while True:

@@ -34,7 +34,7 @@ class Instance:
     joins_existing: bool = False
     """Whether this etcd member replaces one that was lost, and joins the others."""
     planned_at: datetime | None = None
-    """When it was planned. A rollout replaces what was planned before its moment."""
+    """When it was planned. A rollout replaces instances that were planned before its moment."""
     rollout_after: datetime | None = None
     """It replaces an instance that was planned before this moment, even one that runs the same."""
 
@@ -79,7 +79,7 @@ class DesiredComponents:
     """Controller manager and scheduler: they need an API server, and are never newer than it."""
 
     def counterpart(self, instance: Instance) -> Instance | None:
-        """What a planned instance should run as; None if it should not run."""
+        """The desired form of a planned instance. None if it should not run."""
         if instance.component == "kube-apiserver":
             return self.api_server(instance.index)
         others = (*self.etcd, self.relay, *self.controllers)
@@ -109,7 +109,7 @@ class Observed:
     plan: Plan = Plan()
     statuses: tuple[InstanceStatus, ...] = ()
     desired: DesiredComponents | None = None
-    """What it should consist of. None while the programs of its version are not available."""
+    """Its desired components. None while the programs of its version are not available."""
     complete: bool = False
     """Whether exactly the desired instances are planned, ready or not."""
     recovering: frozenset[str] = frozenset()
@@ -123,7 +123,7 @@ class Observed:
     stopping: frozenset[str] = frozenset()
     """The instances that are not planned any more and have not ended yet."""
     controllers_may_start: bool = True
-    """Whether API servers of other control planes no longer need the processors more."""
+    """Whether the API servers of other control planes no longer need the processors more."""
     blocked: Blocked | None = None
     renew_at: datetime | None = None
     """When the first certificate is due for renewal."""
@@ -146,7 +146,7 @@ class Observed:
 
 
 def downgrade(serving: Iterable[str], version: str) -> Blocked | None:
-    """Why a version is not rolled out: an API server of a newer one serves already."""
+    """Why a version is not rolled out: a newer API server already serves."""
     newer = [other for other in serving if Version.parse(other) > Version.parse(version)]
     if not newer:
         return None

@@ -52,7 +52,7 @@ class Orphans:
         self._deletion_requested.discard(key)
 
     async def sweep(self, ctx: Context) -> None:
-        """Look every minute."""
+        """Look for orphans every minute."""
         while True:
             await self.look(ctx)
             await asyncio.sleep(_PERIOD_SECONDS)
@@ -64,7 +64,7 @@ class Orphans:
         for key in missing - self._missing_since.keys():
             is_deleted = self._grace is not None and key in self._deletion_requested
             then = f"it is deleted after {self._grace}" if is_deleted else "it keeps running"
-            ctx.log.warning("control plane %s has no object any more; %s", key, then)
+            ctx.log.warning("control plane %s has no object any more: %s", key, then)
         since = self._missing_since
         self._missing_since = {key: since.get(key, ctx.now()) for key in missing}
         for key in overdue(self._missing_since, self._deletion_requested, self._grace, ctx.now()):

@@ -75,7 +75,7 @@ class Konnectivity(Model):
     """Tunnels that nodes open to the API servers, for nodes that these do not reach."""
 
     enabled: bool = False
-    """Whether a server runs beside each API server, and an agent on each node.
+    """Whether to run a server with each API server, and an agent on each node.
 
     Logs, exec, port-forward, webhooks and aggregated APIs then need no route from the management
     cluster to nodes and pods. Agents reach the servers through a Service of their own, of the same
@@ -93,9 +93,9 @@ class JsonPatchOperation(Model):
     op: Literal["add", "remove", "replace"]
     """What to do."""
     path: JsonPointer
-    """Where, such as `/spec/template/spec/priorityClassName`."""
+    """Path in the object, such as `/spec/template/spec/priorityClassName`."""
     value: AnyValue | None = None
-    """What to add or put in place."""
+    """The value to add or to put in place."""
 
 
 class PatchTarget(Model):
@@ -111,14 +111,14 @@ class Patch(Model):
     """A change of generated objects: either `merge` or `json`."""
 
     target: PatchTarget
-    """What is changed."""
+    """The objects to change."""
     merge: AnyObject | None = None
     """A strategic merge patch: lists of containers, volumes and so on are merged by name."""
     json_: Annotated[list[JsonPatchOperation], MinLen(1), MaxLen(32)] | None = None
     """A JSON patch."""
 
     rules = (
-        rule("has(self.merge) != has(self.json)", "a patch has either merge or json, and not both"),
+        rule("has(self.merge) != has(self.json)", "a patch has either merge or json, not both"),
     )
 
 
@@ -130,7 +130,7 @@ class Pods(Model):
     exposure: Exposure = Exposure()
     """How clients reach the API servers."""
     etcd_volume: Annotated[
-        EtcdVolume, immutable("the volumes of etcd cannot be changed once they are there")
+        EtcdVolume, immutable("the volumes of etcd are immutable")
     ] = EtcdVolume()
     """Where the members of etcd keep their data."""
     konnectivity: Konnectivity = Konnectivity()

@@ -1,4 +1,4 @@
-"""What users may set in a control plane, which runs beside others' on the provider's machine. Pure.
+"""The settings that users may change in control planes that share the provider's machine. Pure.
 
 A user may change how a component behaves towards its own cluster. A flag that names a file, a
 socket, an address or a program would reach the machine and its other control planes, so flags and
@@ -32,7 +32,7 @@ def _up_to(most: int) -> range:
 
 _DECIMAL = r"[0-9]{1,4}([.][0-9]{1,9})?"
 _DURATION = r"0|([0-9]{1,9}([.][0-9]{1,9})?(ns|us|ms|s|m|h))+"
-# A pod is given this long to end.
+# Kubernetes lets a pod take this long to end.
 _SHORT_DURATION = r"0|[0-9]m([0-9]{1,2}s)?|[0-9]{1,3}s"
 _BOOLEAN = r"true|false"
 _NAMES = r"[A-Za-z0-9_.*/=:#,-]*"
@@ -210,7 +210,7 @@ _DNS_NAME = re.compile(rf"({_LABEL}\.)*(?![0-9]+$){_LABEL}", re.IGNORECASE | re.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What an administrator allows besides: the provider's options."""
+    """The additions that an administrator allows with the provider's options."""
 
     extra_args: frozenset[str] = frozenset()
     """Flags, as `kube-apiserver.audit-log-path`."""
@@ -229,12 +229,12 @@ class Policy:
         values = next((values for flags, values in allowed if re.fullmatch(flags, flag)), None)
         if values is None:
             return (
-                "this provider does not allow the flag, which may reach its machine; leave it"
+                "this provider does not allow the flag, which may reach its machine: leave it"
                 f" out, or ask its administrator for --allow-extra-args={component}.{flag}"
             )
         since = _SINCE.get((component, flag))
         if since is not None and Version.parse(version) < Version.parse(since):
-            return f"{component} {version} does not have the flag; it came with {since}"
+            return f"{component} {version} does not have the flag, which came with {since}"
         if not any(_is_in(part, value) for part in _parts(values)):
             allowed_values = " or ".join(_described(part) for part in _parts(values))
             return f"{value!r} is not one of the values that this provider allows: {allowed_values}"
@@ -245,7 +245,7 @@ class Policy:
         if name in _ALLOWED_VARIABLES or f"{component}.{name}" in self.extra_env:
             return None
         return (
-            "this provider does not allow the variable, which may reach its machine; leave it out,"
+            "this provider does not allow the variable, which may reach its machine: leave it out,"
             f" or ask its administrator for --allow-extra-env={component}.{name}"
         )
 
@@ -276,11 +276,11 @@ def problem_of_host(host: str) -> str | None:
     """Why a text cannot be the host of an endpoint, if it cannot."""
     if (address := address_of(host)) is not None:
         if address.is_unspecified or address.is_multicast:
-            return "is not the address of one machine; write one such as 192.0.2.7"
+            return "is not the address of one machine: write one such as 192.0.2.7"
         return None
     if len(host) <= 253 and _DNS_NAME.fullmatch(host):
         return None
-    return "is neither a DNS name nor an IP address; write one such as api.example.com"
+    return "is neither a DNS name nor an IP address: write one such as api.example.com"
 
 
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
@@ -297,7 +297,7 @@ def problem_of_port(port: int) -> str | None:
     """Why an endpoint cannot have a port, if it cannot."""
     if port not in COMPONENT_PORTS:
         return None
-    return f"the port {port} is that of a component of the control plane; write one such as 6443"
+    return f"a component of the control plane uses the port {port}: write one such as 6443"
 
 
 def read_names(text: str) -> frozenset[str]:

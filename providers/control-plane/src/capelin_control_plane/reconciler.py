@@ -121,12 +121,12 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     ) -> Cluster | None:
         """The Cluster, if its `spec.controlPlaneRef` names this control plane.
 
-        Its label alone does not say so: the secrets of a Cluster belong to the one it names.
+        The label is not enough: the secrets of a Cluster belong to the control plane that it names.
         """
         _ = client
         if cluster is None or _is_named_by(cluster, obj):
             return cluster
-        # What runs may belong to another control plane, which may be paused: leave it alone.
+        # The instances may belong to another control plane, which may be paused: keep them.
         await self._release(_key(obj))
         return None
 
@@ -136,7 +136,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         cluster: Cluster | None,
         owner: Any,
     ) -> Blocked | None:
-        """A Cluster that names this control plane."""
+        """Why it waits: no Cluster names this control plane."""
         if owner is not None:
             return None
         if cluster is None:
@@ -154,7 +154,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         return Blocked(Reason.WAITING_FOR_OWNER, message, hint, retry_seconds=None)
 
     def base_status(self, obj: CapelinControlPlane) -> Status:
-        """What is always true: there are no machines of the control plane."""
+        """Always true: the control plane has no Machines."""
         present = obj.status or Status()
         return present.model_copy(update={"external_managed_control_plane": True})
 
@@ -191,7 +191,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         if obj.spec.backend == "Pods":
             # clusterctl cannot move it.
             annotations[BLOCK_MOVE_ANNOTATION] = "true"
-        # Before anything runs there: the deletion of the control plane has to find it.
+        # Before any instance runs there: the deletion of the control plane has to find it.
         await ctx.apply_metadata(obj, annotations=annotations)
         observed = await reconcile_instances(backend, key, endpoint, desired)
         if observed.blocked is not None and not observed.statuses:
@@ -221,17 +221,17 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         if replaced_by is not None:
             await self._release(key)
             if await ctx.client.find(CapelinControlPlane, replaced_by, key.namespace) is not None:
-                # A copy: what runs belongs to the control plane that the Cluster names.
+                # A copy: the instances belong to the control plane that the Cluster names.
                 return Done()
         address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
         if address is None and obj.spec.backend not in self._backends:
-            # Nothing of it was ever started.
+            # No instance was ever started.
             return Done()
         backend = self._backend_of(obj)
         self._orphans.request_deletion(key)
         workers = await _workers_of(ctx, obj)
         if workers:
-            message = f"{', '.join(workers)} still need the API; they are deleted first"
+            message = f"{', '.join(workers)} still need the API and are deleted first"
             ctx.set_conditions(ConditionSpec(DELETING, "True", Reason.WORKERS_REMAIN, message))
             if address is not None:
                 await backend.keep_running(key, address)
@@ -270,7 +270,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 Reason.BACKEND_NOT_AVAILABLE,
                 f"spec.backend: this provider does not run control planes on {name}",
                 f"write backend: {' or '.join(sorted(self._backends))}, or ask its administrator"
-                f" for --backends={name.lower()}; pods need a management cluster with nodes",
+                f" for --backends={name.lower()} (pods need a management cluster with nodes)",
             )
         return backend
 
@@ -295,10 +295,10 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
 
 
 async def _add_v(client: Client, control_plane: CapelinControlPlane) -> None:
-    """Store the version with its `v`, as the contract requires.
+    """Store the version with its `v`: the contract requires it.
 
-    Afterwards, the provider does not own the field: a server-side apply of the next version must
-    not conflict with it.
+    The provider then gives up the field, so that a server-side apply of the next version has no
+    conflict with it.
     """
     meta = control_plane.metadata
     patch = {
@@ -339,7 +339,7 @@ def _replaced_by(control_plane: CapelinControlPlane, cluster: Cluster | None) ->
 
 
 async def _workers_of(ctx: Context, control_plane: CapelinControlPlane) -> list[str]:
-    """What still needs the API, for a message: `3 machines`."""
+    """The workers that still need the API, for a message: `3 machines`."""
     cluster = control_plane.metadata.labels.get(CLUSTER_NAME_LABEL)
     if cluster is None:
         return []
@@ -356,7 +356,7 @@ async def _workers_of(ctx: Context, control_plane: CapelinControlPlane) -> list[
 
 
 def _workload_before(control_plane: CapelinControlPlane, observed: Observed) -> ConditionSpec:
-    """What is known of the objects in the workload cluster before a look at it."""
+    """The condition of the objects in the workload cluster before it is contacted."""
     type_ = conditions.WORKLOAD_OBJECTS_AVAILABLE
     if not observed.answers:
         message = "no API server is ready yet"

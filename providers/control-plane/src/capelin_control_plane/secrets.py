@@ -81,8 +81,8 @@ async def ensure_authorities(
         ]
         raise Blocked(
             Reason.CERTIFICATES_MISSING,
-            f"missing in namespace {desired.namespace}: secret {', '.join(missing)}. Nothing that"
-            " they signed would be trusted with new ones",
+            f"missing in namespace {desired.namespace}: secret {', '.join(missing)}. New ones would"
+            " invalidate everything that they signed",
             "restore them from a backup",
         )
     read = partial(read_ca, now=desired.now)
@@ -103,7 +103,7 @@ async def ensure_kubeconfig(
     authorities: Authorities,
     now: datetime,
 ) -> None:
-    """Create, correct or renew the kubeconfig secret; a secret of the user is left alone."""
+    """Create, correct or renew the kubeconfig secret. It never changes a secret of the user."""
     name = secret_name(desired.cluster, "kubeconfig")
     present = await client.find(Secret, name, desired.namespace)
     if present is not None and not _may_change(present, control_plane):
@@ -163,7 +163,7 @@ async def _find(
         return secret
     if controller_of(secret.metadata.owner_references) is not None:
         return secret
-    # Somebody removed its owner, without which clusterctl move would leave it behind.
+    # A user removed its owner, without which clusterctl move would leave it behind.
     owners = ensure_owner(
         secret.metadata.owner_references, reference_to(control_plane, controller=True)
     )

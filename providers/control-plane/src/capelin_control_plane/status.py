@@ -27,7 +27,7 @@ API_SERVERS_AVAILABLE = "APIServersAvailable"
 CONTROLLER_MANAGER_AVAILABLE = "ControllerManagerAvailable"
 SCHEDULER_AVAILABLE = "SchedulerAvailable"
 WORKLOAD_OBJECTS_AVAILABLE = "WorkloadObjectsAvailable"
-"""Whether the workload cluster has what machines need to join it, and its add-ons."""
+"""Whether the workload cluster has add-ons and the objects that machines need to join it."""
 ROLLING_OUT = "RollingOut"
 SCALING_UP = "ScalingUp"
 SCALING_DOWN = "ScalingDown"
@@ -103,8 +103,8 @@ def pods_stay() -> ConditionSpec:
         MOVABLE,
         "False",
         Reason.PODS_STAY,
-        "clusterctl move would leave its pods and volumes behind, so it waits for an annotation to"
-        " be removed and fails; afterwards, set spec.paused of the Cluster to false",
+        "clusterctl move would leave its pods and volumes behind. It waits for an annotation to be"
+        " removed and then fails. Afterwards, set spec.paused of the Cluster to false",
     )
 
 
@@ -140,7 +140,7 @@ def etcd_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:
             ETCD_CLUSTER_AVAILABLE,
             "True",
             Reason.ETCD_CLUSTER_DEGRADED,
-            f"a quorum is up; {problems}",
+            f"a quorum is up: {problems}",
         )
     # A member that lost its data does not start, and keeps the others from finding a leader.
     is_lost = any(member.ready for member in members) or bool(observed.losses)
@@ -173,7 +173,7 @@ def component_available(type_: str, observed: Observed) -> ConditionSpec:
 
 
 def rolling_out(desired: ControlPlane, observed: Observed, *, initialized: bool) -> ConditionSpec:
-    """Whether an outdated instance runs, and what keeps it from being replaced."""
+    """Whether an outdated instance runs, and why it is not replaced yet."""
     outdated = [instance for instance in observed.statuses if not instance.current]
     if not initialized or (observed.blocked is None and not outdated):
         return ConditionSpec(ROLLING_OUT, "False", f"Not{ROLLING_OUT}")
@@ -252,7 +252,7 @@ def running_versions(observed: Observed) -> list[VersionCount]:
 
 
 def _compared_by_version(observed: Observed, desired: ControlPlane) -> Observed:
-    """Take the version to decide what is current, where nothing else is known."""
+    """Decide by version which instances are current, if nothing else is available."""
     statuses = tuple(
         replace(status, current=status.version == desired.version)
         if status.current is None

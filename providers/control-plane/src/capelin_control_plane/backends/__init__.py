@@ -1,4 +1,4 @@
-"""How control planes run: one package a backend, behind one protocol."""
+"""How control planes run: one package per backend, all with the same protocol."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ Wake = Callable[[ObjectKey], None]
 class Backend(Protocol):
     """Runs control planes. A new backend implements these methods.
 
-    Each may raise `Blocked`: it becomes a condition, and what runs keeps running.
+    Each may raise `Blocked`: it becomes a condition, and the control plane keeps running.
     """
 
     async def allocate(
@@ -36,27 +36,27 @@ class Backend(Protocol):
         Args:
             key: The object's namespace and name.
             desired: The desired state.
-            authorities: What its certificates are signed with.
+            authorities: The CAs that sign its certificates.
             address: The address of an earlier allocation. None if there was none, or the provider
                 ended before it could write it down.
         """
         ...
 
     async def observe(self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane) -> Observed:
-        """Read the state of a control plane. From now on, what was planned is kept running."""
+        """Read the state of a control plane. From now on, keep its planned instances running."""
         ...
 
     async def apply(
         self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane, observed: Observed
     ) -> bool:
-        """Take the next step from the observed to the desired state; whether it changed anything.
+        """Take the next step to the desired state. Returns whether it changed anything.
 
-        How many steps there are is the backend's business: it may leave some to what runs it.
+        The backend decides how many steps to take, and may leave some to Kubernetes controllers.
         """
         ...
 
     async def keep_running(self, key: ObjectKey, address: str) -> None:
-        """Keep what was planned at an address running, while the desired state is unknown."""
+        """Keep planned instances running at an address while the desired state is unknown."""
         ...
 
     async def release(self, key: ObjectKey) -> None:
@@ -72,7 +72,7 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back what the backend itself holds. What runs keeps running."""
+        """Release the backend's own resources. Control planes keep running."""
         ...
 
     def client_config(self, endpoint: Endpoint) -> Config: ...

@@ -1,4 +1,4 @@
-"""What a control plane keeps in its workload cluster, so that kubeadm's machines can join it."""
+"""The objects that kubeadm's machines need in the workload cluster to join it."""
 
 from capelin_control_plane.workload.objects import workload_objects
 from capelin_control_plane.workload.sync import RESYNC, WorkloadSync

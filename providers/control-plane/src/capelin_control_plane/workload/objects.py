@@ -1,6 +1,6 @@
 """The objects that a control plane keeps in its workload cluster. Pure.
 
-They are those of kubeadm, so that its machines can join. The YAML files hold them; `${name}` stands
+They are those of kubeadm, so that its machines can join. The YAML files hold them. `${name}` stands
 for a value of the cluster.
 """
 
@@ -85,8 +85,8 @@ def coredns_image(version: str) -> str:
 def _kubernetes_service(endpoint: Endpoint) -> list[Unstructured]:
     """The endpoint of the service `kubernetes`, through which pods find the API.
 
-    API servers do not register themselves: they would register addresses behind the endpoint. A
-    loopback address is of no use to pods, and Kubernetes refuses it.
+    API servers do not register themselves: they would register addresses behind the endpoint. Pods
+    cannot use a loopback address, and Kubernetes refuses it.
     """
     try:
         address = ip_address(endpoint.host)

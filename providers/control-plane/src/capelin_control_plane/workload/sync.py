@@ -1,4 +1,4 @@
-"""Applies objects to a workload cluster, and looks now and then whether they are still there."""
+"""Applies objects to a workload cluster, and checks now and then that they still exist."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ class WorkloadSync:
     async def apply(
         self, key: ObjectKey, config: Config, objects: Sequence[Unstructured], now: datetime
     ) -> None:
-        """Apply the objects, unless the same were found there a moment ago.
+        """Apply the objects, unless a recent check found the same ones.
 
         Raises:
             ClientError: the workload cluster does not answer, or refuses an object.
@@ -44,7 +44,7 @@ class WorkloadSync:
         self._applied[key] = _Applied(digest, now)
 
     def forget(self, key: ObjectKey) -> None:
-        """Look into the workload cluster the next time."""
+        """Check the workload cluster the next time."""
         self._applied.pop(key, None)
 
     async def _ensure(self, workload: Client, manifest: Unstructured) -> None:

@@ -101,16 +101,16 @@ _Propagation = Literal["Background", "Orphan"]
 _MOST_MEMBERS = 5
 # How often objects that are not watched are compared with the desired ones.
 _RESYNC = timedelta(minutes=2)
-# A deleted control plane has no clients, and its data is deleted too: nothing needs the minute in
-# which API servers end in order. A pod that a controller or the garbage collector deletes gets that
-# minute, and a kubelet that stops it cannot be hurried. So whatever owns pods is deleted without
-# them, and the provider evicts the pods.
+# A deleted control plane has no clients, and its data is deleted too: it does not need the minute
+# in which API servers end in order. A pod that a controller or the garbage collector deletes gets
+# that minute, and its kubelet cannot shorten it. So the provider orphans the pods when it deletes
+# their owners, and evicts them itself.
 _STOP_SECONDS = 1
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a control plane between two calls."""
+    """The known state of a control plane between two calls."""
 
     names: Names
     objects: DesiredObjects
@@ -334,7 +334,7 @@ class PodsBackend:
                 _log.info("%s is restarted with another template", name)
 
     async def _evict(self, names: Names, pod: Pod, grace_seconds: int | None = None) -> bool:
-        """Evict a pod; whether it was still this very one."""
+        """Evict a pod. Returns whether it still existed under this UID."""
         try:
             return await self._client.evict(
                 pod.name, names.namespace, uid=pod.uid, grace_seconds=grace_seconds
@@ -358,7 +358,7 @@ class PodsBackend:
             raise Blocked(
                 Reason.DATA_MISSING,
                 f"the control plane ran as {address}, and nothing of it is in namespace"
-                f" {names.namespace}; a new etcd in its place would be an empty cluster",
+                f" {names.namespace}: a new etcd in its place would be an empty cluster",
                 "restore its PersistentVolumeClaims and its StatefulSet from a backup",
             )
 
@@ -404,7 +404,7 @@ class PodsBackend:
     async def _ensure(
         self, manifest: Unstructured, live: Unstructured | None = None
     ) -> Unstructured:
-        """Apply an object unless it is as desired; return it as it is then."""
+        """Apply an object unless it is as desired. Returns the live object."""
         resource, metadata = resource_of(manifest), manifest["metadata"]
         if live is None:
             live = await self._client.find(resource, metadata["name"], metadata["namespace"])

@@ -1,4 +1,4 @@
-"""Where clients reach the API servers: their Service, and the address that comes of it. Pure."""
+"""Where clients reach the API servers: their Service and its address. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,7 +23,7 @@ def service_port(desired: ControlPlane) -> int:
 
 
 def api_server_service(desired: ControlPlane, names: Names) -> Unstructured:
-    """The Service of the API servers. It sends nothing to those that are not ready."""
+    """The Service of the API servers. It sends connections to ready ones only."""
     port: dict[str, Any] = {
         "name": "https",
         "port": service_port(desired),
@@ -39,7 +39,7 @@ def api_server_service(desired: ControlPlane, names: Names) -> Unstructured:
 def exposed_service(
     desired: ControlPlane, names: Names, name: str, port: Unstructured
 ) -> Unstructured:
-    """A Service of the pods of the API servers, exposed as the control plane says."""
+    """A Service of the API servers' pods, exposed with the settings of the control plane."""
     exposure = desired.pods.exposure
     spec: dict[str, Any] = {
         "type": exposure.type,
@@ -72,7 +72,7 @@ def endpoint_of(
         nodes: The nodes of the management cluster, where the host is one of theirs.
 
     Raises:
-        Blocked: there is no address yet.
+        Blocked: no address is available yet.
     """
     host, port = _address(desired, service, desired.host, desired.port, nodes)
     return Endpoint(names.api_server_host, host, port)
@@ -84,7 +84,7 @@ def agents_endpoint_of(
     """Where agents of konnectivity connect, from the Service for them as it is.
 
     Raises:
-        Blocked: there is no address yet.
+        Blocked: no address is available yet.
     """
     # A host that the spec names is that of the API servers' Service, or all nodes'.
     host = desired.host if desired.pods.exposure.type == "NodePort" else None

@@ -1,7 +1,7 @@
 """Konnectivity: tunnels that nodes open to API servers which do not reach them. Pure.
 
-A server runs beside each API server. An agent on each node connects to all of them through a
-Service; they learn how many there are from the leases that servers keep in the workload cluster.
+A server runs with each API server. An agent on each node connects to all of them through a
+Service. They count the servers by the leases that these keep in the workload cluster.
 """
 
 import hashlib
@@ -48,9 +48,9 @@ def agents_service(desired: ControlPlane, names: Names) -> Unstructured:
 def with_server(
     template: Unstructured, desired: ControlPlane, names: Names, certificate_pem: bytes
 ) -> Unstructured:
-    """The template of API servers with a server of konnectivity beside each.
+    """The template of API servers, with a server of konnectivity added to each pod.
 
-    The server reads its certificate once. So another one makes other pods.
+    The server reads its certificate once, so a renewed certificate replaces the pods.
     """
     pod = template["spec"]
     (api_server,) = pod["containers"]
@@ -146,8 +146,8 @@ def server_arguments(files: ComponentFiles) -> tuple[str, ...]:
         "--enable-lease-controller=true",
         f"--lease-namespace={_NAMESPACE}",
         f"--lease-label={_LEASES}",
-        # A node is reached through its own agent, anything else through any.
+        # The agent of a node forwards connections to that node, and any agent forwards others.
         "--proxy-strategies=destHost,default",
-        # By default, a connection that is gone without a word is missed after an hour.
+        # By default, a server notices a broken connection only after an hour.
         "--keepalive-time=30s",
     )

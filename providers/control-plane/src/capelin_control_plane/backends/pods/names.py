@@ -20,7 +20,7 @@ VERSION_LABEL = "app.kubernetes.io/version"
 OWNER_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-control-plane"
 """The name of the control plane, which may be longer than the value of a label."""
 DIGEST_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-template"
-"""On pods, the digest of the template that they were made from."""
+"""On pods, the digest of their template."""
 
 API_SERVER_PORT = 6443
 ETCD_CLIENT_PORT = 2379
@@ -48,7 +48,7 @@ class Names:
 
     @property
     def base(self) -> str:
-        """What all names begin with: the control plane's own, where it can be a Service's."""
+        """The prefix of all names: the control plane's own name if a Service can have it."""
         name = self.control_plane
         if len(name) <= _LONGEST and _DNS_LABEL.fullmatch(name):
             return name
@@ -77,7 +77,7 @@ class Names:
 
     @property
     def etcd_state(self) -> str:
-        """The ConfigMap that says whether etcd's cluster has formed."""
+        """The ConfigMap that stores whether etcd's cluster has formed."""
         return f"{self.base}-etcd-state"
 
     @property
@@ -99,7 +99,7 @@ class Names:
         return f"{self.member(index)}.{self.etcd_members}.{self.namespace}.svc"
 
     def labels(self, component: Component | None = None) -> dict[str, str]:
-        """What selects the objects of a control plane, or the pods of a component."""
+        """Labels that select the objects of a control plane, or the pods of a component."""
         labels = {MANAGED_BY_LABEL: MANAGED_BY, INSTANCE_LABEL: self.base}
         return labels | ({COMPONENT_LABEL: component} if component else {})
 

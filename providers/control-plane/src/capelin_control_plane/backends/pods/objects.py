@@ -33,7 +33,7 @@ from capelin_control_plane.etcd import ClusterState
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What runs a component, and the digest of the template of its pods."""
+    """The object that runs a component, and the digest of its pod template."""
 
     component: Component
     manifest: Unstructured
@@ -42,7 +42,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredObjects:
-    """The objects of a control plane, but for the Secret with its certificates."""
+    """The objects of a control plane, except the Secret with its certificates."""
 
     supporting: tuple[Unstructured, ...]
     """Services, PodDisruptionBudgets, NetworkPolicies."""
@@ -69,13 +69,13 @@ def desired_objects(
         konnectivity_pem: The certificate of its servers of konnectivity, if it is on.
 
     Raises:
-        InvalidSpecError: a patch cannot be applied or leads to what is not allowed, or probes
-            could not work.
+        InvalidSpecError: a patch cannot be applied or makes a forbidden change, or probes could
+        not work.
     """
     if desired.settings["kube-apiserver"].arguments.get("anonymous-auth") == "false":
         raise InvalidSpecError(
             "spec.apiServer.extraArgs[anonymous-auth]: kubelets show no certificate when they probe"
-            " the pods of API servers, and none would become ready; leave it out, or write backend:"
+            " the pods of API servers, and none would become ready. Leave it out, or write backend:"
             " Processes"
         )
     supporting = [
@@ -158,7 +158,7 @@ def without_data(secret: Unstructured) -> Unstructured:
 
 
 def etcd_state(desired: ControlPlane, names: Names, state: ClusterState) -> Unstructured:
-    """The ConfigMap that says whether etcd's cluster has formed.
+    """The ConfigMap that stores whether etcd's cluster has formed.
 
     A member that starts without data would begin an empty cluster before that, and never after.
     Containers read it whenever they start, so nothing is restarted when it changes.
@@ -185,10 +185,10 @@ def labelled(
 
 
 def finished(manifest: Unstructured, desired: ControlPlane, names: Names) -> Unstructured:
-    """An object as it is applied: labelled, and with the patches that are for it.
+    """An object with the labels and patches that apply to it.
 
     Raises:
-        InvalidSpecError: a patch cannot be applied, or leads to what is not allowed.
+        InvalidSpecError: a patch cannot be applied, or makes a forbidden change.
     """
     return _finished(manifest, desired, names, _component_of(manifest, names))
 

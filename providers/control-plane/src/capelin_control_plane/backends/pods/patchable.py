@@ -1,4 +1,4 @@
-"""The fields of generated objects that patches may change. All others are refused. Pure."""
+"""The fields of generated objects that patches may change. It rejects all others. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
@@ -110,7 +110,7 @@ _PATTERNS: Final = {
 
 
 def patch_problem(before: Unstructured, after: Unstructured) -> str:
-    """The reason why a patch is refused; empty if it is not.
+    """The reason why a patch is rejected. Empty if it is allowed.
 
     Args:
         before: The generated object.

@@ -24,7 +24,7 @@ _MERGE_KEYS: Mapping[str, str] = {
     "topologySpreadConstraints": "topologyKey",
     "ports": "port",
 }
-"""By list, what its items are merged by. Other lists are replaced, as the API server does."""
+"""By list, the key that merges its items. Other lists are replaced, like in the API server."""
 
 
 def patched(

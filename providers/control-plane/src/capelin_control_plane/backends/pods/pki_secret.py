@@ -38,7 +38,7 @@ _FILES_OF: Mapping[Component, tuple[str, ...]] = {
 
 
 def files_of(component: Component, desired: ControlPlane) -> tuple[str, ...]:
-    """The files of the Secret that a component needs. It is given no others."""
+    """The files of the Secret that a component needs. Its pods mount no others."""
     files = _FILES_OF[component]
     if component == "kube-apiserver":
         if desired.audit_policy is not None:
@@ -55,7 +55,7 @@ def pki_data(
     endpoint: Endpoint,
     present: Mapping[str, bytes],
 ) -> tuple[dict[str, bytes], datetime | None]:
-    """The data of the Secret, with what is missing or due renewed; and when the next is due."""
+    """The Secret's data with missing and due files renewed, and the time of the next renewal."""
     agents = endpoint.agents
     members = [names.member_host(index) for index in range(desired.etcd_replicas)]
     data, renew_at = pki_files(
@@ -71,7 +71,7 @@ def pki_data(
     servers: dict[str, str] = dict.fromkeys(("controller-manager", "scheduler"), server)
     if agents is not None:
         data[EGRESS_SELECTOR_FILE] = egress_selector()
-        # The API server that it runs beside.
+        # The API server in the same pod.
         servers[SERVER_CERTIFICATE] = f"https://127.0.0.1:{API_SERVER_PORT}"
     for client, url in servers.items():
         data[f"{client}.kubeconfig"] = FILES.component_kubeconfig(client, url)

@@ -86,7 +86,7 @@ def _annotation_problems(annotations: Mapping[str, Any]) -> Iterator[str]:
         ):
             yield f"the annotation {name} must be runtime/default or localhost/..."
         if name.startswith(_SECCOMP_ANNOTATIONS):
-            yield f"the annotation {name} is not allowed; write securityContext.seccompProfile"
+            yield f"the annotation {name} is not allowed: write securityContext.seccompProfile"
 
 
 def _volume_problems(pod: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What the pods of a control plane do, as the status of its instances. Pure."""
+"""The status of a control plane's instances, from its pods. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -16,12 +16,12 @@ from capelin_control_plane.desired import FIELDS, PROGRAMS, Component
 from capelin_control_plane.instances import InstanceStatus
 
 _HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})
-# They take turns, and their messages change. The events of the pod say more.
+# They alternate, and their messages change. The pod's events contain details.
 _CANNOT_PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull"})
 
 
 def instance_status(pod: Pod, digests: Mapping[Component, str]) -> InstanceStatus | None:
-    """The status of a pod. None for one that is going, or is no component of a control plane.
+    """The status of a pod. None if it is being deleted, or is not part of a control plane.
 
     Args:
         pod: The pod.
@@ -45,7 +45,7 @@ def instance_status(pod: Pod, digests: Mapping[Component, str]) -> InstanceStatu
 def instance_statuses(
     pods: Iterable[Pod], digests: Mapping[Component, str]
 ) -> tuple[InstanceStatus, ...]:
-    """The status of each pod that is a component and is not going, by name."""
+    """By name, the status of each component's pod that is not being deleted."""
     statuses = (instance_status(pod, digests) for pod in pods)
     return tuple(sorted(filter(None, statuses), key=lambda status: status.name))
 
@@ -95,7 +95,7 @@ def _exit(container: ContainerStatus, component: Component) -> str:
     if reason:
         return f"ended: {reason}"
     if terminated.get("reason") == "OOMKilled":
-        return f"ran out of memory; raise spec.{FIELDS[component]}.resources.memory"
+        return f"ran out of memory: raise spec.{FIELDS[component]}.resources.memory"
     return f"ended with exit code {terminated.get('exitCode')}"
 
 

@@ -26,12 +26,12 @@ def workloads_to_apply(
     *,
     started_members: int,
 ) -> tuple[Workload, ...]:
-    """The workloads that may be made as desired now.
+    """The workloads that may be applied now.
 
     Args:
         desired: The control plane.
         objects: Its desired objects.
-        live: The workloads that are there.
+        live: The existing workloads.
         statuses: Its pods.
         started_members: How many members of etcd run, ready or not.
     """
@@ -39,7 +39,7 @@ def workloads_to_apply(
     is_etcd_settled = _is_settled(statuses, "etcd", desired.etcd_replicas)
     servers = objects.api_server
     # The first API server starts as soon as etcd may answer, and waits for it: it is ready sooner.
-    # Earlier, while volumes are still made, it would give up and be started later each time.
+    # Started while volumes are still created, it would give up, and back off longer each time.
     may_begin = servers.component not in live and started_members >= quorum(desired.etcd_replicas)
     if _is_same(servers, live) or may_begin or is_etcd_settled:
         allowed.append(servers)
@@ -56,9 +56,9 @@ def workloads_to_apply(
 def etcd_members(
     objects: DesiredObjects, live: Mapping[Component, Unstructured], pods: Iterable[Pod]
 ) -> list[Member]:
-    """The members of etcd, but for those that are going."""
+    """The members of etcd, without pods that are being deleted."""
     stateful_set = live.get("etcd")
-    # Until its controller has observed the template, a new pod would be made from the last one.
+    # Until its controller has observed the template, it would create a pod from the last one.
     is_applied = _is_same(objects.etcd, live) and value_at(
         stateful_set, "status", "observedGeneration"
     ) == value_at(stateful_set, "metadata", "generation")
@@ -79,7 +79,7 @@ def etcd_members(
 def is_complete(
     desired: ControlPlane, objects: DesiredObjects, statuses: Sequence[InstanceStatus]
 ) -> bool:
-    """Whether exactly the desired pods are there, ready or not."""
+    """Whether exactly the desired pods exist, ready or not."""
     counts = {
         "etcd": desired.etcd_replicas,
         "kube-apiserver": desired.replicas,

@@ -1,4 +1,4 @@
-"""What runs the components of a control plane: a StatefulSet and Deployments. Pure."""
+"""The workloads of a control plane's components: a StatefulSet and Deployments. Pure."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
@@ -34,15 +34,15 @@ from capelin_control_plane.desired import Component, ControlPlane
 
 ETCD_STATE_KEY = "initial-cluster-state"
 ETCD_TAG = "3.6.5-0"
-"""The etcd of all Kubernetes versions: an upgrade of a control plane leaves etcd alone."""
+"""The etcd of all Kubernetes versions: an upgrade of a control plane never changes etcd."""
 
-# A non-root user of no image in particular, as distroless images have it.
+# The non-root user of distroless images.
 _USER = 65532
 _DATA = PurePosixPath("/var/lib/etcd")
 
-# A server that is asked to stop serves until it has left the endpoints of its Service on every
-# node. Then it answers 429 with Retry-After instead of breaking connections, and ends watches
-# evenly. Clients spread over servers that are new.
+# After SIGTERM, a server serves until every node has removed it from the endpoints of its Service.
+# Then it answers 429 with Retry-After instead of breaking connections, and ends watches evenly.
+# GOAWAY spreads clients over new servers.
 _SHUTDOWN = {
     SHUTDOWN_DELAY: "15s",
     "shutdown-send-retry-after": "true",
@@ -60,7 +60,7 @@ _ENVIRONMENT: Mapping[Component, Mapping[str, str]] = {
     "kube-scheduler": {},
 }
 
-# What each used in a control plane with nodes and little to do; limits are the user's.
+# The measured use of each in a control plane with nodes and little load. Users set limits.
 _REQUESTS: Mapping[Component, Mapping[str, str]] = {
     "etcd": {"cpu": "30m", "memory": "64Mi"},
     "kube-apiserver": {"cpu": "50m", "memory": "256Mi"},
@@ -70,7 +70,7 @@ _REQUESTS: Mapping[Component, Mapping[str, str]] = {
 
 
 def termination_seconds(arguments: Sequence[str]) -> int:
-    """How long an API server may take to end: its delay, the longest request, and a margin."""
+    """Grace period of an API server: its delay, the longest request, and a margin."""
     return int(shutdown_delay(arguments)) + _LONGEST_REQUEST_SECONDS + _MARGIN_SECONDS
 
 
@@ -78,7 +78,7 @@ def etcd_stateful_set(desired: ControlPlane, names: Names) -> Unstructured:
     member = EtcdMember(
         name="$(POD_NAME)",
         data=_DATA / "data",
-        listen_address="0.0.0.0",  # noqa: S104 - of the pod; a policy says who reaches it
+        listen_address="0.0.0.0",  # noqa: S104 - of the pod, behind a policy
         advertise_host=f"$(POD_NAME).{names.etcd_members}.{names.namespace}.svc",
         client_port=ETCD_CLIENT_PORT,
         peer_port=ETCD_PEER_PORT,
@@ -155,7 +155,7 @@ def etcd_stateful_set(desired: ControlPlane, names: Names) -> Unstructured:
 def api_server_deployment(
     desired: ControlPlane, names: Names, konnectivity_pem: bytes = b""
 ) -> Unstructured:
-    """The Deployment of the API servers, with a server of konnectivity beside each if it is on."""
+    """The Deployment of the API servers, each with a konnectivity server if that is on."""
     has_konnectivity = desired.pods.konnectivity.enabled
     egress = {"egress-selector-config-file": str(FILES.pki / EGRESS_SELECTOR_FILE)}
     arguments = api_server_arguments(
@@ -194,10 +194,10 @@ def api_server_deployment(
 
 
 def _etcd_hosts(desired: ControlPlane, names: Names) -> list[str]:
-    """Where an API server finds etcd: the Service, which is there first, and the members.
+    """The hosts of etcd for an API server: the Service, which exists first, and the members.
 
-    Behind the Service alone, who loses its connection to a member that ends may get that member
-    again, and fails writes until it has left the endpoints.
+    With only the Service, a client whose member ends may reconnect to that member. Its writes then
+    fail until the member has left the endpoints.
     """
     members = range(desired.etcd_replicas) if desired.etcd_replicas > 1 else ()
     return [names.etcd_host, *map(names.member_host, members)]
@@ -226,7 +226,7 @@ def controller_deployment(
             "readinessProbe": _probe("HTTPS", port, "/healthz", period=5, failures=3),
         },
     )
-    # A second one takes over at once if the first one's node is lost; there are no more to lead.
+    # A second one takes over at once if the node of the first is lost. More would never lead.
     replicas = min(desired.replicas, 2)
     return _deployment(desired, names, component, replicas, template)
 

@@ -93,7 +93,7 @@ class _Supervised:
     watching: asyncio.Task[None]
     plan: Plan
     declared: bool = False
-    """Whether the supervisor knows the plan."""
+    """Whether the supervisor has the plan."""
     renew_at: datetime | None = None
 
     @property
@@ -247,7 +247,7 @@ class ProcessesBackend:
         for path in owners.keys() - self._unreadable:
             if owners[path] is None:
                 self._unreadable.add(path)
-                _log.error("%s has no readable owner.json; restore it from a backup", path)
+                _log.error("%s has no readable owner.json: restore it from a backup", path)
         return {owner.key for owner in owners.values() if owner is not None}
 
     async def delete(self, key: ObjectKey) -> None:
@@ -260,7 +260,7 @@ class ProcessesBackend:
                 await kill_all(state_dir.run)
                 await supervised.supervisor.stop()
                 await self.release(key)
-                # Renamed in one step, so that half a control plane is never found.
+                # Renamed in one step, so that no provider finds half a control plane.
                 deleted = self._state / f".{state_dir.address}{_DELETED}"
                 deleted = deleted / state_dir.address if deleted.exists() else deleted
                 state_dir.path.rename(deleted)
@@ -328,8 +328,8 @@ class ProcessesBackend:
         except AlreadySupervisedError as error:
             raise Blocked(
                 Reason.MANAGED_BY_ANOTHER_PROVIDER,
-                f"another provider on this machine manages the control plane at"
-                f" {state_dir.address}; it releases it when its object is paused or deleted",
+                "another provider on this machine manages the control plane at"
+                f" {state_dir.address} until its object is paused or deleted",
             ) from error
         watching = asyncio.create_task(self._watch(key, supervisor))
         supervised = _Supervised(state_dir, supervisor, watching, plan)
@@ -341,7 +341,7 @@ class ProcessesBackend:
             return
         if supervised.plan.instances:
             _declare(supervised)
-            # An API server that serves and was not probed yet would be taken for down.
+            # Before its first probe, a serving API server would count as down.
             await supervised.supervisor.probed(_SECONDS_TO_ANSWER)
         supervised.declared = True
 
@@ -420,7 +420,7 @@ def _losses(supervised: _Supervised, size: int) -> dict[int, Loss]:
 
 
 def _set_plan(supervised: _Supervised, plan: Plan) -> None:
-    # Written first: what does not fit on a full disk is planned again in the next reconcile.
+    # Write first: if the disk is full, the next reconcile plans the change again.
     supervised.state_dir.write_plan(plan)
     supervised.plan = plan
     _declare(supervised)
@@ -434,7 +434,7 @@ async def _replace_member(supervised: _Supervised, replacement: MemberReplacemen
     plan = supervised.plan.including(member)
     state_dir.write_plan(plan)
     supervised.plan = plan
-    # Only now: a member that was lost and is not marked would begin an empty cluster.
+    # Only now: without the mark, a lost member would begin an empty cluster.
     member_data.unmark_joined(state_dir, member.index)
     _declare(supervised)
 

@@ -44,9 +44,9 @@ _ROLLED_OUT: frozenset[Component] = frozenset(
     {"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
 )
 
-# The relay sends no new connections to an API server that is told to stop. Clients that have just
-# connected are served for this long. Those that keep their connections are then asked to connect
-# again, for as long as requests and watches of others take to end.
+# After SIGTERM, an API server gets no new connections from the relay. It serves clients that have
+# just connected for this long. Then it asks those with open connections to reconnect, for as long
+# as requests and watches of others take to end.
 _SHUTDOWN = {
     SHUTDOWN_DELAY: "2s",
     "shutdown-send-retry-after": "true",
@@ -68,7 +68,7 @@ class Program:
 
 
 def programs_of(plan: Plan) -> dict[Component, Program] | None:
-    """The newest programs that a plan runs; None if a component is missing."""
+    """The newest programs that a plan runs. None if a component is missing."""
     newest: dict[Component, Program] = {}
     for instance in sorted(plan.instances, key=lambda planned: Version.parse(planned.version)):
         newest[instance.component] = Program(instance.version, Path(instance.arguments[0]))
@@ -134,7 +134,7 @@ def command_of(instance: Instance) -> Command:
     environment = dict(instance.environment)
     if instance.planned_at is not None:
         environment[PLANNED_AT] = instance.planned_at.isoformat()
-    # The relay wakes up only for connections; etcd members depend on each other's heartbeats.
+    # The relay wakes up only for connections, and etcd members depend on each other's heartbeats.
     has_slack = instance.component not in {"etcd", "relay"}
     return Command(
         instance.arguments,
@@ -158,7 +158,7 @@ def api_server_port(index: int) -> int:
 
 
 def etcd_port(index: int) -> int:
-    """The client port of an etcd member; its peer and metrics ports follow it."""
+    """The client port of an etcd member. Its peer and metrics ports follow it."""
     return ETCD_PORT + _PORTS_OF_A_MEMBER * index
 
 
@@ -187,7 +187,7 @@ def listen_host(state_dir: StateDir, host: str, policy: Policy) -> str:
             " this control plane's own",
             "leave the host out, or write that address",
         )
-    # An address of another machine leads here through a load balancer, which we do not see.
+    # An address of another machine leads here through a load balancer that we cannot check.
     if not is_free(str(address), 0):
         return state_dir.address
     if policy.may_listen_at(address):

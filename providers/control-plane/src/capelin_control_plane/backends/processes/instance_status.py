@@ -1,4 +1,4 @@
-"""What the instances of a control plane do, and hints on how to repair what failed."""
+"""The status of a control plane's instances, and hints on how to repair failures."""
 
 import errno
 from collections.abc import Generator, Mapping
@@ -33,7 +33,7 @@ def instance_statuses(
 ) -> tuple[InstanceStatus, ...]:
     """The status of each planned instance, and of etcd members that are being replaced.
 
-    Only components of the desired version are `comparable` with what runs.
+    Only components of the desired version are `comparable` with running ones.
     """
     names = {instance.name for instance in plan.instances}
     return (
@@ -69,7 +69,7 @@ def instance_statuses(
 
 
 def hint_on(component: Component, failure: str, flags: Mapping[str, str]) -> str:
-    """What to do about a failure; empty if that is unknown. `flags` are those of the user."""
+    """A hint on a failure, if one is known. `flags` are those of the user."""
     words = failure.replace("=", " ").replace('"', " ").replace(",", " ").split()
     for flag in sorted(flags):
         if {f"--{flag}", f"-{flag}"} & {word.rstrip(":") for word in words}:
@@ -90,10 +90,11 @@ def disk_errors_block() -> Generator[None]:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             hint = (
-                "free space on the disk of the provider's --state-folder. What runs keeps running"
+                "free space on the disk of the provider's --state-folder. Control planes keep"
+                " running"
             )
             raise Blocked(Reason.DISK_FULL, what, hint) from error
-        hint = "let the provider write to its --state-folder. What runs keeps running"
+        hint = "let the provider write to its --state-folder. Control planes keep running"
         raise Blocked(Reason.STATE_FOLDER_NOT_USABLE, what, hint) from error
 
 

@@ -19,7 +19,7 @@ from capelin_control_plane.reasons import Reason
 
 
 def mark_joined(state_dir: StateDir, index: int) -> None:
-    """Note that a member has joined its cluster: from now on, no data means that it was lost."""
+    """Mark a member as joined: from now on, missing data means that it lost its data."""
     if has_data(state_dir, index) and not has_joined(state_dir, index):
         write_private(_mark(state_dir, index), b"")
 
@@ -58,7 +58,7 @@ def start_refusal(state_dir: StateDir, index: int) -> str:
         return ""
     return (
         f"lost its data: {state_dir.etcd_data(index)} is gone. It is replaced from the others as"
-        " soon as more than half of all members are ready; if they are lost too, run capelin"
+        " soon as more than half of all members are ready. If they are lost too, run capelin"
         " recover cluster, or restore the folder from a backup"
     )
 
@@ -67,7 +67,7 @@ async def make_room(state_dir: StateDir, index: int, *, through: int) -> None:
     """Have the cluster expect a new member with the index of a lost one.
 
     Raises:
-        Blocked: the member `through` which we ask does not do it.
+        Blocked: the member `through` does not answer or refuses the change.
     """
     url, trust = _url_and_trust(state_dir, through)
     try:

@@ -15,7 +15,7 @@ from capelin_control_plane.desired import ControlPlane
 def renew_certificates(
     state_dir: StateDir, desired: ControlPlane, authorities: Authorities, host: str
 ) -> datetime | None:
-    """Issue every certificate that is missing or due; when the next one is due."""
+    """Issue every certificate that is missing or due. Returns when the next one is due."""
     own, read = [state_dir.address], partial(_read, private_folder(state_dir.pki))
     files, renew_at = pki_files(desired, authorities, read, host=host, internal=own, etcd=own)
     for name, content in files.items():

@@ -33,7 +33,7 @@ class Step:
 
 
 def next_step(desired: DesiredComponents, observed: Observed) -> Step:
-    """What to change now so that the API never stops answering."""
+    """The next change, which never interrupts the API."""
     plan, ready = observed.plan, observed.ready
     lost = next_replacement(_members(plan, desired, observed), len(desired.etcd))
     replacement, set_aside = None, None
@@ -99,7 +99,7 @@ def next_plan(
 ) -> Plan:
     """One change towards the desired instances, in Kubernetes' order.
 
-    First etcd, then API servers, then what talks to them. The same plan means that nothing can be
+    First etcd, then API servers, then their clients. The same plan means that nothing can be
     changed now: everything is as desired, or something has to become ready first.
 
     Args:

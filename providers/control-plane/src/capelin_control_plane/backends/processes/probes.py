@@ -22,14 +22,14 @@ from capelin_control_plane.instances import Instance
 PERIOD_SECONDS = 10.0
 TIMEOUT_SECONDS = 5.0
 
-# Clients wait for these components, so a hang must be found and cut off within 5 seconds.
+# Clients wait for these components: stop one within 5 seconds after it hangs.
 _SERVING = {"etcd", "kube-apiserver", "relay"}
 READINESS_PERIOD_SECONDS = 3.0
-"""An API server may live and serve no requests: without etcd, or if a clock was wrong."""
+"""An API server can be alive without serving: without etcd, or after the clock was wrong."""
 SERVING_PERIOD_SECONDS = 2.0
 SERVING_TIMEOUT_SECONDS = 1.0
 _SERVING_RETRY_SECONDS = 0.25
-# A stopped process is found after two checks. A busy one gets as long as before, half a minute.
+# Two checks detect a stopped process. A busy one has half a minute.
 _SERVING_FAILURES = 20
 
 
@@ -46,8 +46,8 @@ def reachability(state_dir: StateDir, instance: Instance) -> Probe | None:
 def readiness(state_dir: StateDir, instance: Instance) -> Probe:
     match instance.component:
         case "etcd":
-            # A member is healthy if it knows the leader of a quorum. One that reached its space
-            # quota counts as healthy: it can be read, and a flag solves it.
+            # A member is healthy if it has the leader of a quorum. One that reached its space
+            # quota counts as healthy: clients can read it, and a flag solves it.
             port = etcd_metrics_port(instance.index)
             url = f"http://{state_dir.address}:{port}/health?exclude=NOSPACE"
             return partial(liveness_probe, url, within=TIMEOUT_SECONDS)
@@ -73,7 +73,7 @@ def liveness(state_dir: StateDir, instance: Instance) -> Liveness:
 
 
 async def notify_relay(control: Path) -> bytes:
-    """Have a relay read its targets; its answer confirms that it did."""
+    """Have a relay read its targets. Its answer confirms that it did."""
     with reachable(control) as address:
         reader, writer = await asyncio.open_unix_connection(address)
     try:
@@ -103,7 +103,7 @@ def _alive(state_dir: StateDir, instance: Instance, within: float) -> Probe:
 
 
 async def _api_server_ready(state_dir: StateDir, url: str) -> AsyncGenerator[str, None]:
-    """Asks with the certificate that is there now: an expired one is renewed meanwhile."""
+    """Uses the certificate on disk, and loads it again after each renewal."""
     ca, certificate = state_dir.ca("ca"), state_dir.certificate("admin")
     while True:
         try:

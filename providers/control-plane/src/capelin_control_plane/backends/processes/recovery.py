@@ -1,8 +1,8 @@
-"""Brings a control plane's etcd back from one member, when the others are lost for good.
+"""Recovers a control plane's etcd from one member after the permanent loss of the others.
 
 The member's data becomes a cluster of one, which the others join without data of their own. Writes
-that only the others knew are lost, so it refuses wherever more could be saved. Whatever data it
-replaces is moved or copied aside; it deletes none.
+that reached only the others are lost, so recovery refuses if it could save more. It moves or copies
+replaced data aside, and deletes none.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """What is left of a member, after a start of all of them was tried."""
+    """A member after an attempt to start all members."""
 
     index: int
     has_data: bool
@@ -66,7 +66,7 @@ def survivors(members: Sequence[MemberState]) -> list[int]:
     """The members from one of which the cluster can continue. None: no data can be read.
 
     Raises:
-        UserError: more can be saved than by giving up all members but one.
+        UserError: to give up all members but one would lose data needlessly.
     """
     for member in members:
         if member.has_data and not member.runs and not is_corruption(member.failure):
@@ -79,8 +79,8 @@ def survivors(members: Sequence[MemberState]) -> list[int]:
     if len(running) >= quorum(len(members)):
         names = " and ".join(member.name for member in running)
         raise UserError(
-            f"{names} run with their data, which is a quorum: nothing needs to be given up.",
-            reason="They find no leader, so what is between them is broken.",
+            f"{names} run with their data, which is a quorum: a recovery would only lose data.",
+            reason="They find no leader, so the connections between them are broken.",
             hint="Look at their logs for certificates, addresses and election timeouts.",
         )
     return [member.index for member in running]
@@ -115,8 +115,8 @@ async def recover(
         The name of the member from whose data the cluster continues.
 
     Raises:
-        UserError: nothing was changed, as more can be saved, or nothing can.
-        capelin.embedded.processes.NotReadyError: what was recovered does not become ready.
+        UserError: it changed nothing, because it could save more data, or none.
+        capelin.embedded.processes.NotReadyError: a recovered member does not become ready.
     """
     state_dirs = state_dirs_of(state, key)
     if len(state_dirs) != 1:
@@ -132,7 +132,7 @@ async def recover(
     except AlreadySupervisedError as error:
         raise BusyError(
             f"A provider manages the control plane {key}.",
-            reason="It must not start what is being replaced.",
+            reason="It must not start members that are being replaced.",
             hint="Pause the control plane, and try again.",
         ) from error
 
@@ -153,7 +153,7 @@ class _Recovery:
         # Before anything is stopped: the API servers may serve.
         survivor = await self._ready_member(planned)
         if survivor is None:
-            self.report("starting what is left of etcd")
+            self.report("starting the etcd members that have data")
             members = await self._try_all(supervisor, planned)
             survivor = await self._ready_member(planned)
             survivor = survivor or await self._go_on(supervisor, planned, members, data)
@@ -164,10 +164,10 @@ class _Recovery:
         return survivor.name
 
     async def _ready_member(self, planned: Sequence[Instance]) -> Instance | None:
-        """The member with a quorum that an earlier recovery, which ended half way, left alone.
+        """A ready member of the incomplete cluster that an interrupted recovery left, if any.
 
         Raises:
-            InvalidInputError: there is a quorum of a complete cluster.
+            InvalidInputError: the cluster is complete and has a quorum.
         """
         for member in planned:
             try:
@@ -181,15 +181,15 @@ class _Recovery:
                 return member
             raise InvalidInputError(
                 f"etcd has a quorum: {member.name} is ready.",
-                reason="The provider replaces members that are lost by itself, without any loss.",
-                hint="Look at the control plane's conditions for what is missing.",
+                reason="The provider itself replaces lost members, without any loss of data.",
+                hint="Look at the control plane's conditions for the problem.",
             )
         return None
 
     async def _try_all(
         self, supervisor: Supervisor, planned: Sequence[Instance]
     ) -> list[MemberState]:
-        """Start all members that have data, and see what becomes of them."""
+        """Start all members that have data, and observe the result."""
         present = [each for each in planned if member_data.has_data(self.state_dir, each.index)]
         supervisor.declare(*map(self._spec, present))
         may_find_quorum = len(present) >= quorum(len(planned))
@@ -245,7 +245,7 @@ class _Recovery:
             )
         await supervisor.stop()
         survivor = await self._longest_history(supervisor, candidates or planned[:1])
-        self.report(f"setting all other data aside; going on from {data or survivor.name}")
+        self.report(f"setting all other data aside, and continuing from {data or survivor.name}")
         await asyncio.to_thread(self._set_aside, planned, survivor, data)
         self.report(f"starting {survivor.name} as the only member")
         supervisor.declare(self._spec(_alone(survivor)))
@@ -258,7 +258,7 @@ class _Recovery:
     async def _longest_history(
         self, supervisor: Supervisor, candidates: Sequence[Instance]
     ) -> Instance:
-        """Of several survivors, the one whose log goes furthest: each is tried alone, on a copy."""
+        """The survivor with the longest log. Each one runs as the only member, on a copy."""
         if len(candidates) == 1:
             return candidates[0]
         histories: dict[str, int] = {}
@@ -279,8 +279,8 @@ class _Recovery:
     def _set_aside(
         self, planned: Sequence[Instance], survivor: Instance, data: Path | None
     ) -> None:
-        # The marks that the members have joined stay: wherever this ends, a provider starts none of
-        # them empty. Copied first: it is the last data, and a disk may be full.
+        # The members stay marked as joined: after an interruption, no provider starts them empty.
+        # Copy first: this is the last data, and the disk may be full.
         now = datetime.now(UTC)
         kept = self.state_dir.etcd_data(survivor.index)
         source = data or kept
@@ -294,7 +294,7 @@ class _Recovery:
             copy.rename(kept)
 
     async def _correct_address(self, survivor: Instance) -> None:
-        """Data of another member, or of another address, has that one's address in it."""
+        """Data of another member, or of another address, contains that member's peer URL."""
         peer_url = etcd_peer_url(self.state_dir, survivor.index)
         async with member_data.connect(self.state_dir, survivor.index) as api:
             (member,) = await api.members()
@@ -316,7 +316,7 @@ class _Recovery:
             present.append(joins)
 
     async def _expect(self, member: Instance, *, through: Instance) -> None:
-        """Have the cluster expect a member. It refuses until all others were well for a while."""
+        """Add a member to the cluster. etcd refuses until all others were healthy for a while."""
         peer_url = etcd_peer_url(self.state_dir, member.index)
         deadline = time.monotonic() + _READY_SECONDS
         while True:
@@ -362,6 +362,6 @@ def _no_data(state_dir: StateDir) -> UserError:
 def _own_data(index: int) -> UserError:
     return InvalidInputError(
         f"etcd-{index} of the control plane can still be read.",
-        reason="What it has is newer than any copy.",
+        reason="Its data is newer than any copy.",
         hint="Leave out --data.",
     )

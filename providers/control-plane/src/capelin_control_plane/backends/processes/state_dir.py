@@ -41,7 +41,7 @@ class Owner:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What makes it the same control plane, whatever its object is called."""
+        """Identifies the control plane, whatever the name of its object is."""
         return self.namespace, self.cluster, self.authority
 
     @property
@@ -101,7 +101,7 @@ class StateDir:
         return Path(self.files.ca(name))
 
     def read_plan(self) -> Plan:
-        """The plan; an empty one if there is none, or if it is damaged."""
+        """The plan. Empty if none is stored, or if it is damaged."""
         try:
             return Plan(_INSTANCES.validate_json(self.plan.read_bytes()))
         except (FileNotFoundError, ValueError):
@@ -117,7 +117,7 @@ class StateDir:
         return self.targets.read_text().split() if self.targets.exists() else []
 
     def write_targets(self, targets: Iterable[str]) -> bool:
-        """Store the API servers that the relay hands connections to; whether they changed."""
+        """Store the API servers for the relay's connections. Returns whether they changed."""
         return write_if_changed(self.targets, "".join(f"{line}\n" for line in targets).encode())
 
 
@@ -147,7 +147,7 @@ def state_dirs_of(state: Path, key: ObjectKey) -> list[StateDir]:
 
 
 def all_owners(state: Path) -> dict[Path, Owner | None]:
-    """The owner of each state directory; None where it cannot be read."""
+    """The owner of each state directory. None if it cannot be read."""
     paths = sorted(state.glob("[0-9]*")) if state.exists() else []
     return {path: read_owner(path) for path in paths if is_address(path.name)}
 
@@ -161,18 +161,18 @@ def is_address(text: str) -> bool:
 
 
 def read_owner(path: Path) -> Owner | None:
-    """The owner of a state directory; None if there is none, or if it cannot be read."""
+    """The owner of a state directory. None if it is missing or cannot be read."""
     try:
         return Owner(**json.loads((path / _OWNER).read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError):
-        # It concerns no other control plane; its own one is blocked with DataMissing.
+        # It affects no other control plane. Its own is blocked with DataMissing.
         return None
 
 
 def write_if_changed(path: Path, content: bytes) -> bool:
-    """Write a private file unless it has this content; whether it was written."""
+    """Write a private file unless it has this content. Returns whether it wrote the file."""
     try:
         if path.read_bytes() == content:
             return False
