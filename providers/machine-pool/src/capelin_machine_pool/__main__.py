@@ -24,12 +24,12 @@ from capelin_machine_pool.reconcilers import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachinePoolOptions(Options):
-    """What the manager of the infrastructure provider can be told."""
+    """Options of the infrastructure provider's manager."""
 
     state_folder: Path = flag(
         provider_folder("machines"),
         Path,
-        "Where what keeps simulated machines alive is remembered.",
+        "Directory for the processes that keep simulated machines alive.",
         shown="~/.local/state/capelin/.machines",
     )
 

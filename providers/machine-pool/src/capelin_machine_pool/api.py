@@ -113,7 +113,7 @@ class MachineTemplateSpec(Model):
     """Settings shared by CapelinMachine, CapelinMachinePool and their templates."""
 
     backend: Annotated[Literal["Simulated"], immutable("backend is immutable")] = "Simulated"
-    """What provides the machines."""
+    """The backend that provides the machines."""
     simulated: Simulated = Simulated()
     """Settings of the backend `Simulated`."""
 
@@ -166,7 +166,7 @@ class PoolInstance(Model):
     instance_name: DNSSubdomain
     """Name of its CapelinMachine."""
     provider_id: ProviderID | None = None
-    """What its Node is known by."""
+    """The provider ID of its Node."""
     version: Annotated[str, MaxLen(256)] | None = None
     """Kubernetes version of its Node."""
     addresses: Annotated[list[MachineAddress], MaxLen(32), atomic()] = []
@@ -193,7 +193,7 @@ class MachineSpec(MachineTemplateSpec, InfraMachineSpec):
     """Desired state of a machine."""
 
     version: Annotated[str, MaxLen(256)] | None = None
-    """Kubernetes version of the Node. Set by the pool; otherwise the Machine's version is used."""
+    """Kubernetes version of the Node. A pool sets it. Otherwise the Machine's version applies."""
 
 
 class MachineTemplateStatus(Model):
@@ -202,7 +202,7 @@ class MachineTemplateStatus(Model):
     capacity: Capacity = {}
     """Resources of one machine made from this template, such as `16Gi` of `memory`."""
     node_info: NodeInfo | None = None
-    """Platform of a Node that is made from this template."""
+    """Platform of a Node created from this template."""
 
 
 @kind(group=GROUP, version=VERSION, definition=replace(INFRA_CLUSTER, short_names=("capelincl",)))

@@ -50,7 +50,7 @@ _MAX_NAME_LENGTH = 63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """Desired state of what a backend runs for a machine."""
+    """Desired state of a machine in its backend."""
 
     key: ObjectKey
     cluster: str
@@ -113,7 +113,7 @@ class DesiredPool:
     machine_pool: MachinePool
     limits: RolloutLimits
     revision: str | None
-    """None if the bootstrap config cannot be read: it is unknown then what is outdated."""
+    """None if the bootstrap config cannot be read: outdated machines are then unknown."""
     unreadable: Blocked | None = None
     """Why the bootstrap config cannot be read."""
     failure_domains: Sequence[str] = ()
@@ -130,7 +130,7 @@ def desired_pool(
     cluster: Cluster,
     bootstrap_spec: Mapping[str, Any] | Blocked,
 ) -> DesiredPool:
-    """Desired state of a pool's machines, from what its bootstrap config says."""
+    """Desired state of a pool's machines, with its bootstrap config or the reason for its absence."""
     unreadable = bootstrap_spec if isinstance(bootstrap_spec, Blocked) else None
     replicas = 1 if machine_pool.spec.replicas is None else machine_pool.spec.replicas
     rolling = pool.spec.rolling_update
@@ -205,7 +205,7 @@ def revision_of(
 ) -> str:
     """Hash of everything that makes a machine outdated when it changes.
 
-    Defaults are left out, so that a new field of a later release replaces no machine.
+    It leaves out defaults, so that a new field of a later release replaces no machine.
     """
     spec = machine_pool.spec.template.spec
     template = {

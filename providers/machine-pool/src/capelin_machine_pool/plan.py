@@ -44,8 +44,8 @@ LATER = 15.0
 _SETTLED = 60.0
 """Seconds after which to look again at a settled pool: its bootstrap config is not watched."""
 _MAX_DELETIONS = 50
-"""Machines of a pool that begin to go within a minute. With hundreds at a time, the controllers of
-core get in each other's way."""
+"""Machines of a pool whose deletion begins within a minute. With hundreds at a time, the
+controllers of core get in each other's way."""
 _DELETION_COUNTS_FOR = timedelta(minutes=1)
 """A Machine that takes longer waits for its pods and does not hold up the others."""
 _NAMED = 3
@@ -232,7 +232,7 @@ def pool_member(
 
 
 def is_settled(desired: DesiredPool, machines: Sequence[CapelinMachine]) -> bool:
-    """Whether nothing is to be done, so that the Machines need not be read."""
+    """Whether the pool needs no change, so that its Machines need not be read."""
     return desired.revision is None or (
         len(machines) == desired.limits.replicas
         and all(has_revision(machine, desired.revision) for machine in machines)
@@ -321,7 +321,7 @@ def deletions_under_way(infos: Iterable[MachineInfo], now: datetime) -> int:
 
 
 def node_was_deleted(machine: Machine) -> bool:
-    """Whether core has seen that a Machine's Node was deleted."""
+    """Whether core has observed the deletion of a Machine's Node."""
     node_ready = find_condition(machine.status.conditions, "NodeReady")
     return node_ready is not None and node_ready.reason == "NodeDeleted"
 

@@ -1,4 +1,4 @@
-"""The protocol between the reconcilers and what provides the machines: one module per backend."""
+"""The protocol between the reconcilers and the backends. Each backend is one module."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Workload:
 
     client: Client
     kubeconfig: bytes
-    """As the Secret has it: not trusted, so never handed on before it was parsed and rewritten."""
+    """From the Secret, and not trusted: parse and rewrite it before handing it on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +30,16 @@ class InstanceStatus:
     lost: bool = False
     """Whether it had a Node and the Node was deleted."""
     heartbeats: bool = True
-    """Whether its Node is being kept ready."""
+    """Whether the backend keeps its Node ready."""
     message: str = ""
-    """What it waits for, or what is wrong."""
+    """The reason why it waits, or its problem."""
     addresses: tuple[MachineAddress, ...] = ()
     changes_at: datetime | None = None
     """When something about it is due without an event."""
 
 
 class Backend(Protocol):
-    """Provides machines. Each method may be called again after it has failed or was interrupted."""
+    """Provides machines. Each method can run again after a failure or an interruption."""
 
     async def allocate(self, instance: Instance) -> str:
         """Reserve what an instance needs and return its provider ID, the same one every time."""
@@ -58,7 +58,7 @@ class Backend(Protocol):
         ...
 
     def health(self) -> str | None:
-        """What is wrong with what the backend runs on this machine."""
+        """The problem of the backend's processes on this machine, if any."""
         ...
 
     def clusters(self, namespace: str) -> Sequence[ObjectKey]:

@@ -1,4 +1,4 @@
-"""Answers for the kubelets that simulated Nodes do not have: nothing runs there."""
+"""Answers in place of kubelets, which simulated Nodes do not have."""
 
 import ssl
 from collections.abc import AsyncGenerator
@@ -63,7 +63,7 @@ async def _logs(request: web.Request) -> web.Response:
 
 
 async def _refusal(request: web.Request) -> web.Response:
-    # Of an answer that upgrades no connection, API servers hand on a Status and nothing else.
+    # From a response without an upgrade of the connection, API servers hand on only a Status.
     del request
     return web.json_response(
         {
@@ -83,7 +83,7 @@ def _server_context(folder: Path, address: str) -> ssl.SSLContext:
     ca = new_ca(_NAME, now=now)
     pair = Leaf(common_name=_NAME, usages=("server",), addresses=(address,)).issue(ca, now=now)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # The standard library reads certificates from files alone.
+    # The standard library reads certificates from files only.
     with TemporaryDirectory(dir=private_folder(folder)) as temporary:
         file = Path(temporary) / "server.pem"
         write_private(file, pair.certificate_pem + pair.private_key_pem)

@@ -79,10 +79,10 @@ a thousand Nodes, this would be most of the API server's work.
 
 @dataclass(slots=True, eq=False)
 class _Supervised:
-    """The process of a workload cluster, and what it was started with."""
+    """The process of a workload cluster, and the digests of its inputs."""
 
     source: str
-    """Digest of the kubeconfig as the Secret has it."""
+    """Digest of the kubeconfig in the Secret."""
     digest: str
     """Digest of the files that the process has read."""
     supervisor: Supervisor
@@ -183,7 +183,7 @@ class KwokProcesses:
             async for _ in supervisor.changes():
                 pass
         while True:
-            # What has ended the supervisor may last for a while.
+            # The cause of the failure may last for a while.
             await asyncio.sleep(_RETRY_SECONDS)
             async with self._lock:
                 try:

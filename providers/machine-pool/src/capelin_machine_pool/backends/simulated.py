@@ -29,12 +29,12 @@ from capelin_machine_pool.desired import (
 from capelin_machine_pool.reasons import Reason
 
 SIMULATED_ANNOTATION = "capelin.cluster.x-k8s.io/simulated"
-"""Says in `kubectl describe node` what a simulated Node is."""
+"""Explains a simulated Node in `kubectl describe node`."""
 
 _FLAP = timedelta(seconds=90)
-"""How long a flapping Node has no heartbeats, and then has them: longer than Kubernetes waits."""
+"""Seconds without heartbeats, and then with them: longer than Kubernetes waits."""
 _HELD_AFTER = timedelta(seconds=2)
-"""How old a lease is when KWOK surely has noted that it holds it. Its age is in whole seconds."""
+"""Age of a lease at which KWOK surely holds it in its records. Ages are in whole seconds."""
 _CONDITIONS = (
     ("Ready", "True", "KubeletReady", MESSAGE),
     ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has enough memory"),
@@ -101,7 +101,7 @@ class SimulatedBackend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStep:
-    """What to do about a machine's Node, and the machine's status afterwards."""
+    """The next change of a machine's Node, and the machine's status afterwards."""
 
     status: InstanceStatus
     create_node: bool = False
@@ -112,7 +112,7 @@ def observed_status(instance: Instance, node: Node | None) -> InstanceStatus:
     """The state of a machine by its Node.
 
     `clusterctl move` loses the machine's status but not its Node: a machine that has a Node runs,
-    whatever its status says.
+    whatever its status shows.
 
     Raises:
         Blocked: a Node of that name is not this machine's.
@@ -132,14 +132,14 @@ def observed_status(instance: Instance, node: Node | None) -> InstanceStatus:
 
 
 def next_step(instance: Instance, observed: InstanceStatus, now: datetime) -> NodeStep:
-    """What to do about a machine's Node now."""
+    """The next change of a machine's Node."""
     if observed.lost:
         return NodeStep(status=observed)
     if not observed.running:
         if now < instance.boots_at:
             return NodeStep(status=replace(observed, changes_at=instance.boots_at))
         if instance.fault == "never boots":
-            message = "it never boots, as spec.simulated.faults says"
+            message = "it never boots because of spec.simulated.faults"
             return NodeStep(status=replace(observed, message=message))
     heartbeats, changes_at = has_heartbeats(instance, now)
     create = not observed.running
@@ -183,8 +183,8 @@ def has_heartbeats(instance: Instance, now: datetime) -> tuple[bool, datetime | 
 def is_held(lease: Lease | None, now: datetime) -> bool:
     """Whether KWOK has noted that it holds a Node's lease.
 
-    A Node that it is told to leave alone before that is one whose lease it renews for ever: it
-    notes that it holds a lease after it has created it, whatever it was told meanwhile.
+    KWOK notes this after it has created the lease, even if it should release the Node by then.
+    So if the label goes earlier, KWOK renews the lease for ever.
     """
     created = None if lease is None else lease.metadata.creation_timestamp
     return created is not None and now - created >= _HELD_AFTER
@@ -271,7 +271,7 @@ async def _create_node(workload: Client, manifest: Unstructured) -> None:
 
 async def _set_heartbeats(workload: Client, name: str, *, on: bool) -> None:
     labels = {MANAGED_LABEL: "fake" if on else None}
-    # A Node that was deleted meanwhile is found lost by the next reconcile.
+    # If the Node was deleted meanwhile, the next reconcile reports it as lost.
     with suppress(NotFound):
         if on:
             # KWOK may leave a Node unready if it has itself let the lease expire.

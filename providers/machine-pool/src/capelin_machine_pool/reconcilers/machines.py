@@ -62,7 +62,7 @@ changes the Machine, which is watched."""
 def machine_of(machine: Machine) -> Iterable[ObjectKey]:
     """The CapelinMachine of a Machine. In a pool, only if the Machine is unhealthy.
 
-    The pool says all that its machines need, and each Machine changes ten times until it is ready.
+    The pool has all settings of its machines, and each Machine changes ten times until it is ready.
     """
     name = named_by(machine.spec.infrastructure_ref, CapelinMachine)
     unhealthy = node_was_deleted(machine) or needs_remediation(machine)
@@ -74,7 +74,7 @@ def machine_of(machine: Machine) -> Iterable[ObjectKey]:
 async def machines_of_cluster(ctx: Context, cluster: Cluster) -> list[ObjectKey]:
     """The machines that do not report their Cluster's pause yet, or its end."""
     if cluster.metadata.generation == cluster.status.observed_generation:
-        # Core has seen the present spec: only the status has changed, and it often does.
+        # Core has observed the present spec: only the status has changed, and it often does.
         return []
     labels = {CLUSTER_NAME_LABEL: cluster.name}
     keys = [
@@ -106,7 +106,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[object]:
-        """Serve what the machines are asked while the manager works."""
+        """Serve the simulated kubelets while the manager runs."""
         async with super().lifespan(ctx), self._serving():
             yield
 
@@ -132,7 +132,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         return machine_waits_for(obj, cluster, owner)
 
     def is_reported(self, obj: CapelinMachine, change: Change) -> bool:
-        """What goes well in a pool is reported by the pool."""
+        """The pool reports the success of its machines."""
         return change.type == "Warning" or not is_in_pool(obj)
 
     async def reconcile_normal(self, ctx: InfraMachineContext, obj: CapelinMachine) -> Result:
@@ -175,11 +175,11 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         return Done()
 
     def health(self) -> str | None:
-        """What is wrong with the backend; /healthz reports it."""
+        """The problem of the backend, if any. /healthz reports it."""
         return self._backend.health()
 
     async def on_missing(self, ctx: Context, key: ObjectKey) -> None:
-        """Release what machines shared if the last one went without us, as in a move."""
+        """Release shared resources if the last machine went without a reconcile, such as in a move."""
         if key in self._deleted:
             self._deleted.remove(key)
             return
@@ -230,7 +230,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
 
 
 class MachineTemplateReconciler(Reconciler[CapelinMachineTemplate]):
-    """Writes what machines that do not exist yet will be like, for the cluster autoscaler."""
+    """Reports the properties of future machines, for the cluster autoscaler."""
 
     watches = (For(CapelinMachineTemplate, status_only=True),)
 
@@ -280,5 +280,5 @@ async def _first_uids(client: Client, cluster: ObjectKey) -> list[str]:
 
 
 def seconds_until(moment: datetime, now: datetime) -> float:
-    """How long to wait for a moment: not for long, as a wrong clock may be set right meanwhile."""
+    """How long to wait for a moment. Limited, because a wrong clock may be corrected meanwhile."""
     return min(max(0.01, (moment - now).total_seconds()), _LONGEST_WAIT)

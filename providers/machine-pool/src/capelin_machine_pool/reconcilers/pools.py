@@ -116,17 +116,17 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
         self._rate_limit = RateLimit()
 
     def base_status(self, obj: CapelinMachinePool) -> MachinePoolStatus:
-        """Names the kind before there are machines, or core would treat the pool as without."""
+        """Names the kind before machines exist, or core would treat the pool as without machines."""
         kind = CapelinMachine.resource.kind
         status = obj.status or MachinePoolStatus()
         return status.model_copy(update={"infrastructure_machine_kind": kind})
 
     def is_reported(self, obj: CapelinMachinePool, change: Change) -> bool:  # noqa: ARG002
-        """A pool that is not ready has new machines, or machines that report what ails them."""
+        """A pool that is not ready has new machines, or machines that report their problems."""
         return change.type == "Normal"
 
     async def reconcile(self, ctx: Context, obj: CapelinMachinePool) -> Result:
-        """Reconcile a pool, or wait: every change of each of its machines asks for it."""
+        """Reconcile a pool, or wait: every change of each of its machines triggers this."""
         key = ObjectKey(obj.namespace or "", obj.name)
         generation = obj.metadata.generation or 0
         if delay := self._rate_limit.delay(key, generation):
@@ -186,12 +186,12 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
 class RateLimit:
     """Reconciles a large pool less often: each reconcile is followed by a pause.
 
-    Every change of each of its machines asks for a reconcile, and each reconcile reads all of them.
+    Every change of each of its machines triggers a reconcile, and each reconcile reads all of them.
     A change of the pool itself does not wait: a busy API server makes reconciles, and pauses, long.
     """
 
     _FACTOR = 4.0
-    """The pause, as a multiple of the reconcile's duration."""
+    """Length of the pause, in multiples of the reconcile's duration."""
     _MAX_DELAY = 10.0
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -200,7 +200,7 @@ class RateLimit:
         """The generation that was reconciled, and the end of the pause."""
 
     def delay(self, key: ObjectKey, generation: int) -> float:
-        """The remaining seconds of an object's pause; none for another generation."""
+        """The remaining seconds of an object's pause. Zero for another generation."""
         reconciled, end = self._pauses.get(key, (generation, 0.0))
         return max(0.0, end - self._clock()) if reconciled == generation else 0.0
 
@@ -215,7 +215,7 @@ class RateLimit:
 
 
 async def _observe(client: Client, pool: CapelinMachinePool, desired: DesiredPool) -> ObservedPool:
-    """Read the machines of a pool, and their Machines if something is to be done."""
+    """Read the machines of a pool, and their Machines if something has to change."""
     labels = desired.machine_labels
     machines = [
         _without_managed_fields(machine)
@@ -255,7 +255,7 @@ async def _apply(
 
 
 async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[str, Any] | Blocked:
-    """The spec of the pool's bootstrap config, empty if none is named; or why it is unknown."""
+    """The spec of the pool's bootstrap config, empty if none is named, or why it is unknown."""
     reference = machine_pool.spec.template.spec.bootstrap.config_ref
     if reference is None or not (reference.kind and reference.name and reference.api_group):
         return {}
