@@ -111,7 +111,7 @@ async def survivor(stories: Stories) -> str:
     await asyncio.gather(stories.create("left"), stories.create("right"))
     (first,) = await until(stories.admitted, within=PATIENCE)
     second = "right" if first == "left" else "left"
-    refused = f"the quota of namespace {NAME} is exhausted: 1 clusters wanted, 1 of 1 in use"
+    refused = f"the quota of namespace {NAME} is exhausted: 1 clusters requested, 1 of 1 in use"
     await stories.says(second, refused)
     assert await stories.admitted() == [first]
     await stories.delete(first)

@@ -37,7 +37,7 @@ def test_an_approver_approves_by_code_and_name() -> None:
     waiting = outcome(approval, SATURDAY)
     assert waiting.phase == "Waiting"
     assert waiting.message == (
-        "waits for approval by alice or bob; to approve: kubectl annotate cluster demo -n team"
+        "waits for approval by alice or bob. To approve: kubectl annotate cluster demo -n team"
         f" --overwrite {KEY}=0123abcd:USER"
     )
     assert waiting.retry_seconds == 5
@@ -115,7 +115,7 @@ def test_a_window_that_is_missed_is_a_failure() -> None:
     [
         ({"schedule": "0 25 * * *"}, "not a cron expression"),
         ({"schedule": "0 0 31 2 *"}, "not a cron expression"),
-        ({"timeZone": "Europe/Atlantis"}, "no time zone is called 'Europe/Atlantis'"),
+        ({"timeZone": "Europe/Atlantis"}, "'Europe/Atlantis' is not a time zone"),
         ({"duration": "0s"}, "must be at most 7 days"),
         ({"duration": "169h"}, "must be at most 7 days"),
     ],

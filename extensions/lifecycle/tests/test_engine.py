@@ -142,7 +142,7 @@ async def test_an_upgrade_waits_for_its_approval_and_tells_so(life: Life) -> Non
     await life.policy("freeze")
     assert discovered(life) == {"before-cluster-upgrade-gate"}
 
-    blocked = await life.settled(cluster, "waits for approval by alice; to approve: kubectl")
+    blocked = await life.settled(cluster, "waits for approval by alice. To approve: kubectl")
     assert blocked.retry_after_seconds == 5
     # Asked a thousand times, done once, and always the same.
     for _ in range(20):
@@ -336,7 +336,7 @@ async def test_the_hooks_that_classes_name_find_their_policies(life: Life) -> No
     assert (patched.status, len(patched.items)) == ("Success", 2)
     assert (await asked("discover-variables-v1", "patch")).status == "Success"
     missing = await asked("generate-patches-v1", "patch", "v2")
-    assert "has no version 'v2' of patches; known: v1" in missing.message
+    assert "has no version 'v2' of patches (known: v1)" in missing.message
     wrong = await asked("generate-patches-v1", "sizes")
     assert "there is no LifecyclePolicy" in wrong.message
     refused = await asked("validate-topology-v1", "sizes")

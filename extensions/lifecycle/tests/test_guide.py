@@ -330,8 +330,8 @@ async def quotas(guide: Guide) -> None:
     ]
     refused = refusal(quota, candidate, [candidate, *others], set())
     assert refused == (
-        "the quota of team=a is exhausted: 1 clusters wanted, 5 of 5 in use,"
-        f" {24 * gib} memory wanted, {320 * gib} of 256Gi in use"
+        "the quota of team=a is exhausted: 1 clusters requested, 5 of 5 in use,"
+        f" {24 * gib} memory requested, {320 * gib} of 256Gi in use"
     )
 
 

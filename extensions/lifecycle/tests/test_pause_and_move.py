@@ -468,7 +468,7 @@ async def test_a_job_that_ran_when_its_policy_was_deleted_has_failed(here: Manag
         status = (await here.result()).status
         assert status is not None
         assert status.message == (
-            "policy p was deleted while its Job ran; delete this result to run it again"
+            "policy p was deleted while its Job ran. Delete this result to run it again"
         )
     await here.call(here.add_policy("second"))
     await here.reconcile()

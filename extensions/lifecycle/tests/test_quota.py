@@ -125,7 +125,7 @@ async def test_a_cluster_that_does_not_fit_is_refused_until_another_goes() -> No
     world.add_cluster("b")
     assert await world.phase_of("a") == ("Done", "within the quota")
     assert await world.reserved() == ["uid-a"]
-    refused = "the quota of namespace team is exhausted: 1 clusters wanted, 1 of 1 in use"
+    refused = "the quota of namespace team is exhausted: 1 clusters requested, 1 of 1 in use"
     assert await world.phase_of("b") == ("Waiting", refused)
     await world.create_topology("a")
     assert await world.phase_of("b") == ("Waiting", refused)
@@ -329,8 +329,8 @@ async def test_every_exceeded_limit_is_in_the_message() -> None:
     assert await world.phase_of("a") == (
         "Waiting",
         (
-            "the quota of namespace team is exhausted: 1 clusters wanted, 0 of 0 in use,"
-            " 3 nodes wanted, 0 of 2 in use; the expression of memory has no value for team/a:"
+            "the quota of namespace team is exhausted: 1 clusters requested, 0 of 0 in use,"
+            " 3 nodes requested, 0 of 2 in use; the expression of memory has no value for team/a:"
             ' Key not found in map : "absent"'
         ),
     )

@@ -123,11 +123,11 @@ def test_resources_are_read_as_kubernetes_writes_them() -> None:
         ),
         (
             {"etcd": {"resources": {"memory": "0"}}},
-            r"spec\.etcd\.resources\.memory: nothing runs with 0; write",
+            r"spec\.etcd\.resources\.memory: no component runs with 0: write",
         ),
         (
             {"etcd": {"resources": {"cpu": 0}}},
-            r"spec\.etcd\.resources\.cpu: nothing runs with 0; write",
+            r"spec\.etcd\.resources\.cpu: no component runs with 0: write",
         ),
         (
             {"apiServer": {"certSANs": ["bücher.example"]}},

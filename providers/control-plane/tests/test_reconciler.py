@@ -617,7 +617,7 @@ async def test_a_control_plane_that_was_moved_is_never_deleted(
         await until(lambda: scene.says("Paused", "True", "Paused"))
         await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
         await remove_finalizer(scene)
-        await until(lambda: "has no object any more; it keeps running" in caplog.text)
+        await until(lambda: "has no object any more: it keeps running" in caplog.text)
     assert "delete one" not in scene.backend.calls
 
 

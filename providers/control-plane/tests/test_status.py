@@ -229,7 +229,7 @@ def test_a_lost_etcd_member_is_told_of_while_it_is_replaced() -> None:
     assert condition(current, "EtcdClusterAvailable") == (
         "True",
         "EtcdClusterDegraded",
-        "a quorum is up; etcd-1 lost its data, and is being replaced",
+        "a quorum is up: etcd-1 lost its data, and is being replaced",
     )
     assert condition(current, "Remediating")[:2] == ("True", "Remediating")
     assert condition(current, "Available")[0] == "True"
@@ -241,7 +241,7 @@ def test_an_etcd_member_that_is_not_there_is_told_of() -> None:
     assert condition(current, "EtcdClusterAvailable") == (
         "True",
         "EtcdClusterDegraded",
-        "a quorum is up; members to be started: 1",
+        "a quorum is up: members to be started: 1",
     )
 
 

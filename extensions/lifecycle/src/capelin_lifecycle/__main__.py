@@ -27,7 +27,7 @@ class Settings:
     expressions: Budget
 
     def apply(self) -> None:
-        """Set what the actions of the process share."""
+        """Configure the sandbox that all actions of the process share."""
         SANDBOX.configure(self.expressions)
         SANDBOX.start()
 
@@ -36,7 +36,7 @@ _EPILOG = "`admission-policy FILE` prints admission policies. The flags of every
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
-    """The extension's own settings, and the flags that are left for the server."""
+    """The extension's own settings, and the remaining flags for the server."""
     parser = argparse.ArgumentParser(NAME, add_help=False, allow_abbrev=False, epilog=_EPILOG)
     parser.add_argument(
         "--leader-elect",
@@ -44,7 +44,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Set
         const="true",
         choices=("true", "false"),
         default=environment.get("CAPELIN_LEADER_ELECT", "false"),
-        help="run the reconcilers only on the replica that holds a lease; for several replicas",
+        help="with several replicas, run the reconcilers only on the one that holds a lease",
     )
     parser.add_argument(
         "--extension-config",
@@ -88,7 +88,7 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
 
 def print_admission_policies(file: Path) -> int:
-    """Print the admission policies of the policies in a file; return the exit code."""
+    """Print the admission policies of the policies in a file. Returns the exit code."""
     try:
         policies = [
             POLICY_TYPES[manifest["kind"]].read(manifest)

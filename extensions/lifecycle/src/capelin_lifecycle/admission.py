@@ -40,7 +40,7 @@ _FINALIZER: Final = "cluster.cluster.x-k8s.io"
 
 
 def approvals_policy(name: str) -> list[Unstructured]:
-    """Nobody approves in the name of another user.
+    """Users can approve only in their own name.
 
     `clusterctl move` and a restore create Clusters with the approvals of others. Their users may
     create results too, and could forge approvals anyway.
@@ -70,7 +70,7 @@ def approvals_policy(name: str) -> list[Unstructured]:
 def patches_policy(name: str) -> list[Unstructured]:
     """Keeps versions of patches as they are: another patch would roll out machines.
 
-    A rule of the CRD would be refused, since versions can be large.
+    The API server would reject such a rule in the CRD, since versions can be large.
     """
     versions = "spec.action.patches.versions"
     expression = (
@@ -78,7 +78,7 @@ def patches_policy(name: str) -> list[Unstructured]:
         f" || object.{versions}.all(v, oldObject.{versions}.all(old,"
         " old.name != v.name || old == v))"
     )
-    message = "a version of patches cannot be changed: it would roll out machines; add another one"
+    message = "versions of patches are immutable, since changes roll out machines: add another one"
     policies = {
         "apiGroups": [GROUP],
         "apiVersions": ["*"],
@@ -89,7 +89,7 @@ def patches_policy(name: str) -> list[Unstructured]:
 
 
 def references_policy(name: str) -> list[Unstructured]:
-    """Only controllers and administrators write what Cluster API decides its hook calls by.
+    """Only controllers and administrators write the fields by which Cluster API decides on hooks.
 
     Cluster API does not call BeforeClusterCreate for a Cluster that has references already.
     `clusterctl move` creates such Clusters, as an administrator. It does not call
@@ -105,8 +105,8 @@ def references_policy(name: str) -> list[Unstructured]:
     references = {
         "expression": f"{unchanged} || {controls}",
         "message": "Cluster API sets infrastructureRef and controlPlaneRef of a Cluster with a"
-        " topology: remove them. Only users who may patch the status of Clusters can set them, as"
-        " for `clusterctl move`",
+        " topology: remove them. Only users who may patch the status of Clusters can set them,"
+        " for example with `clusterctl move`",
         "reason": "Forbidden",
     }
     kept = [
@@ -142,8 +142,8 @@ def quota_labels_policy(name: str) -> list[Unstructured]:
     """Only administrators choose the group of a Cluster in a quota of the whole cluster.
 
     Every ClusterLifecyclePolicy is a parameter. Its quota may group Clusters by a label. A user
-    may give a Cluster the label that its namespace has; for another value, the user has to be one
-    who may change ClusterLifecyclePolicies.
+    may give a Cluster the label that its namespace has. For another value, the user needs the
+    permission to change ClusterLifecyclePolicies.
     """
 
     def label(of: str) -> str:
@@ -177,7 +177,7 @@ def quota_labels_policy(name: str) -> list[Unstructured]:
 def _message(namespace_label: str, plural: str) -> str:
     parts = (
         "'the label ' + variables.key + ' decides about a quota: it must be that of the namespace'",
-        f"', \"' + {namespace_label} + '\"; another value needs the right to change {plural}'",
+        f"', \"' + {namespace_label} + '\". Another value needs the right to change {plural}'",
     )
     return " + ".join(parts)
 
@@ -193,7 +193,7 @@ def admission_policies(policy: Policy) -> list[Unstructured]:
     """The admission policy and its binding.
 
     Raises:
-        NotAdmissibleError: the policy has no rules about the Cluster alone.
+        NotAdmissibleError: no rule of the policy depends on the Cluster only.
     """
     validate = policy.spec.action.validate_
     if validate is None or policy.spec.hook == "ValidateTopology":
@@ -208,7 +208,7 @@ def admission_policies(policy: Policy) -> list[Unstructured]:
     ]
     if not rules:
         raise NotAdmissibleError(
-            f"all rules of policy {policy.name} depend on a version or on the time; keep them"
+            f"all rules of policy {policy.name} depend on a version or on the time: keep them"
             " in the policy"
         )
     prefix = f"{policy.namespace}-" if policy.namespace else ""
@@ -222,7 +222,7 @@ def admission_policies(policy: Policy) -> list[Unstructured]:
 
 
 def _conditions(classes: Sequence[str]) -> list[Unstructured]:
-    """Clusters that are being removed, and those of other classes, are let through."""
+    """Exempts Clusters that are being removed, and those of other classes."""
     conditions = [
         {"name": "not-deleted", "expression": "!has(object.metadata.deletionTimestamp)"},
     ]

@@ -1,4 +1,4 @@
-"""Decides how far a policy is, and what a hook answers from its policies. Pure.
+"""Decides the progress of a policy, and the answer of a hook from its policies. Pure.
 
 Hooks and reconcilers decide by the same function. It needs more facts for some actions: `Judge`
 collects them, and calls it again.
@@ -29,23 +29,23 @@ class Facts:
     """Everything that a decision depends on besides the policy, the Cluster and the hook."""
 
     called: datetime
-    """When the hook was called first."""
+    """Time of the hook's first call."""
     result_id: str = ""
-    """Id of the result, which approvals name; empty if no result exists yet."""
+    """Id of the result, which approvals name. Empty if no result exists yet."""
     earlier: str | None = None
     """A policy of a smaller order that is not done."""
     started: datetime | None = None
     """When the action started to run, if it has."""
     values: Sequence[Any] | None = None
-    """What the rules of the policy give; nothing if they were not evaluated."""
+    """The values of the policy's rules, once they are evaluated."""
     census: Census | None = None
-    """The Clusters that the quota of the policy counts; nothing if they were not counted."""
+    """The Clusters that the quota of the policy counts, once they are counted."""
 
 
 def decide(
     policy: KnownPolicy, cluster: KnownCluster, hook: Occurrence, facts: Facts, now: datetime
 ) -> Verdict | None:
-    """How far a policy is for a Cluster; `None` if these facts do not decide it.
+    """The progress of a policy for a Cluster. `None` if these facts are not enough.
 
     Then the values of rules or the census of a quota are missing, or the action has to run.
     """
@@ -92,16 +92,16 @@ def lets_pass(policy: KnownPolicy, verdict: Verdict | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What to answer Cluster API: proceed, or call again after some seconds."""
+    """The answer to Cluster API: proceed, or call again after some seconds."""
 
     retry_seconds: int = 0
     message: str = ""
     is_known: bool = True
-    """Whether it follows from the policies; else the hook has to be called again."""
+    """Whether it follows from the policies. Otherwise Cluster API has to call again."""
 
 
 def answer(policies: Sequence[KnownPolicy], verdicts: Sequence[Verdict | None]) -> Answer:
-    """Proceed when every policy is done; else wait for the shortest time that a policy names.
+    """Proceed when every policy is done. Otherwise wait for the shortest time of any policy.
 
     The message names every policy that blocks, in their order. It changes only when the message of
     a policy does.

@@ -43,7 +43,7 @@ _RESTART_SECONDS: Final = 5.0
 _LAST_SECONDS: Final = 2.0
 """For the results of the last answers, when the extension ends."""
 _LOOKUPS: Final = 10
-"""How many Clusters that requests name are looked up at once: anybody can make up a request."""
+"""Limit of concurrent lookups of Clusters in requests: any client can invent a request."""
 _CONCURRENCY: Final = 30
 """Several policies whose steps take long leave turns to the others."""
 _OPTIONS: Final = ClientOptions(qps=200, burst=400, timeout=5.0)
@@ -82,16 +82,16 @@ class Engine:
 
     @property
     def policies(self) -> Sequence[KnownPolicy]:
-        """All policies; those that were known last, if they cannot be read."""
+        """All policies, or the last known ones if they cannot be read."""
         if self.store.knows_policies:
             return self.store.policies()
         return self._remembered or ()
 
     @property
     def is_blind(self) -> bool:
-        """Whether it knows neither the policies nor earlier versions of them.
+        """Whether neither the policies nor earlier versions of them are known.
 
-        Then it is unknown which Clusters they are for, and every gate holds its Clusters up.
+        Then any policy may be for any Cluster, and every gate holds its Clusters up.
         """
         return not self.store.knows_policies and self._remembered is None
 
@@ -99,27 +99,27 @@ class Engine:
         return self._clock()
 
     def recall(self, text: str) -> None:
-        """Remember policies from what was stored of them, for as long as they are not known."""
+        """Use the stored policies until the policies themselves are known."""
         self._remembered = from_text(text)
 
     def connect(self, client: Client, namespace: str) -> None:
-        """Use this client for the hooks; reservations of all namespaces are in the given one."""
+        """Use this client for the hooks. Cluster-wide reservations are in the namespace."""
         self._client = client
         self.judge.reservations = Reservations(client, namespace)
 
     async def live_cluster(self, requested: Occurrence, version: str) -> KnownCluster | None:
         """The Cluster that a request names, if that very Cluster exists.
 
-        The replica's copy is enough unless it is older than the request: then the API server is
-        asked once.
+        The replica's copy is enough unless it is older than the request. Then the API server gets
+        one request.
 
         Raises:
-            ClientError: the API server cannot be asked.
+            ClientError: the API server does not answer.
         """
         if (known := self.store.cluster_as_of(requested, version)) is not None:
             return known
         if self._client is None:
-            raise ClientError("there is no connection to the API server yet")
+            raise ClientError("not connected to the API server yet")
         try:
             async with self._lookups:
                 found = await self._client.find(
@@ -143,7 +143,7 @@ class Engine:
             ClientError: it cannot be created.
         """
         if self._client is None:
-            raise ClientError("there is no connection to the API server yet")
+            raise ClientError("not connected to the API server yet")
         try:
             await self._client.create(result)
         except AlreadyExists:
@@ -151,7 +151,7 @@ class Engine:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Run for as long as the block lasts; it begins when the policies are known, or soon."""
+        """Run for as long as the block lasts. It begins when the policies are known, or soon."""
         work = asyncio.create_task(self._run())
         try:
             await self._until_known()
@@ -210,7 +210,7 @@ class Engine:
         ]
 
     async def _read_stored(self, client: Client, namespace: str) -> None:
-        """Read what was stored of the policies, until they are known themselves."""
+        """Read the stored policies until the policies themselves are known."""
         while not self.store.knows_policies:
             # The policies themselves usually come first.
             await asyncio.sleep(1.0)
@@ -218,7 +218,7 @@ class Engine:
                 try:
                     found = await client.find(ConfigMap, CONFIG_MAP, namespace)
                 except ClientError as error:
-                    log.warning("What was stored of the policies cannot be read: %s", error)
+                    log.warning("Cannot read the stored policies: %s", error)
                 else:
                     self.recall(stored_text(found))
 

@@ -1,6 +1,6 @@
 """The extension: a gate and a notice for each hook of a Cluster's life.
 
-A gate has the failure policy `Fail` and answers for policies that block; a notice has `Ignore` and
+A gate has the failure policy `Fail` and answers for policies that block. A notice has `Ignore` and
 answers for the others. Discovery reports those that policies need.
 """
 
@@ -61,7 +61,7 @@ NAME: Final = "lifecycle"
 _TIMEOUT_SECONDS: Final = 10
 _UNKNOWN_SECONDS: Final = 10
 _SECONDS_AT_ONCE: Final = 0.08
-"""How long a first call may take for what is a matter of a moment: less than 200 ms in all."""
+"""Limit of immediate decisions in a first call, which takes less than 200 ms in all."""
 
 
 def build(engine: Engine) -> Extension:
@@ -91,7 +91,7 @@ class Settings(Model):
     """Settings of an external patch in a ClusterClass."""
 
     policy: str = ""
-    """Name of the policy, as `NAMESPACE/NAME`; of a ClusterLifecyclePolicy without namespace."""
+    """Name of the policy: `NAMESPACE/NAME`, or `NAME` of a ClusterLifecyclePolicy."""
     version: str = ""
     """Version of its patches."""
 
@@ -108,7 +108,7 @@ class TopologyHandlers:
         return await generated_patches(policy, self._version(call.settings), call.request)
 
     def variables(self, call: Call[hooks.DiscoverVariables, Settings]) -> DiscoverVariablesResponse:
-        """Describe the variables of patches; checks of topologies have none."""
+        """Describe the variables of patches. Checks of topologies have none."""
         settings = call.settings
         self._check_known()
         try:
@@ -118,8 +118,8 @@ class TopologyHandlers:
                 raise
             # The request does not name its ClusterClass: do not reveal what the namespace has.
             raise Failure(
-                f"policy {settings.policy!r} has no version {settings.version!r} of patches that"
-                " can be used, or it does not exist; its condition Valid shows problems"
+                f"policy {settings.policy!r} has no usable version {settings.version!r} of patches,"
+                " or does not exist. Its condition Valid shows problems"
             ) from None
 
     async def validation(self, call: Call[hooks.ValidateTopology, Settings]) -> Response:
@@ -144,15 +144,15 @@ class TopologyHandlers:
             if plan is not None:
                 return upgrade_plan(plan, request, self._engine.now())
         raise Failure(
-            "no policy with an upgradePlan is for this Cluster; create one, or remove"
+            "no policy with an upgradePlan is for this Cluster: create one, or remove"
             " spec.upgrade.external from its ClusterClass"
         )
 
     async def _check_namespace(self, reference: str, request: TopologyRequest) -> None:
-        """Check that the policy of a namespace is used there only: by Cluster and ClusterClass.
+        """Check that Cluster and ClusterClass use the policy of a namespace only within it.
 
         Raises:
-            Failure: it is used elsewhere, or the Cluster does not exist.
+            Failure: they use it elsewhere, or the Cluster does not exist.
         """
         namespace = reference.rpartition("/")[0]
         if not namespace:
@@ -163,7 +163,7 @@ class TopologyHandlers:
         if {requested.namespace, cluster.facts.class_namespace} != {namespace}:
             raise Failure(
                 f"{_name_of(requested)} cannot use policy {reference}: a LifecyclePolicy is for"
-                " Clusters and ClusterClasses of its own namespace; share patches and rules by a"
+                " Clusters and ClusterClasses of its own namespace. Share patches and rules by a"
                 " ClusterLifecyclePolicy"
             )
 
@@ -181,8 +181,8 @@ class TopologyHandlers:
                 return version
         known = ", ".join(version.name for version in versions)
         raise Failure(
-            f"policy {settings.policy} has no version {settings.version!r} of patches; known:"
-            f" {known}. Set it in the settings of the ClusterClass's patch"
+            f"policy {settings.policy} has no version {settings.version!r} of patches (known:"
+            f" {known}). Set it in the settings of the ClusterClass's patch"
         )
 
     def _policy(self, hook: HookName, reference: str) -> KnownPolicy:
@@ -192,8 +192,8 @@ class TopologyHandlers:
         policy = self._engine.store.policy(kind, namespace or None, name)
         if policy is None or policy.spec.hook != hook:
             raise Failure(
-                f"there is no {kind} {reference!r} for {hook}; the setting policy of the"
-                " ClusterClass's patch names it, as NAMESPACE/NAME"
+                f"there is no {kind} {reference!r} for {hook}. The setting policy of the"
+                " ClusterClass's patch names it: NAMESPACE/NAME"
             )
         if policy.problem is not None:
             raise Failure(f"policy {reference} cannot be used: {policy.problem}")
@@ -212,7 +212,7 @@ def _handler(engine: Engine, name: HookName, *, blocks: bool) -> Callable[[Call[
             return proceed()
         if not LIFECYCLE_HOOKS[name].blocks():
             if not answered.is_known:
-                # It is called until it succeeds, and only so are its policies carried out later.
+                # Cluster API calls until the hook succeeds. Only then do its policies run later.
                 raise Failure(answered.message)
             return proceed()
         return retry_after(answered.retry_seconds, answered.message)
@@ -241,7 +241,7 @@ async def answer_for(engine: Engine, name: HookName, request: Any, *, blocks: bo
     if cluster.facts.is_paused:
         return Answer(_UNKNOWN_SECONDS, f"{_name_of(requested)} is paused", is_known=False)
     if name == "BeforeClusterCreate" and cluster.facts.is_created:
-        # The caller is late: there is nothing left to decide.
+        # The caller is late: the decision no longer matters.
         return Answer()
     return await _answer(engine, live_occurrence(requested, cluster), cluster, blocks=blocks)
 
@@ -262,7 +262,7 @@ async def _answer(
     if undecided:
         await _create_results(engine, hook, undecided)
         with suppress(TimeoutError):
-            # What takes longer is left to the reconciler.
+            # The reconciler decides everything that takes longer.
             async with asyncio.timeout(_SECONDS_AT_ONCE):
                 await _decide(engine, hook, named, verdicts, cluster)
         _create_results_soon(engine, hook, undecided, verdicts)
@@ -279,7 +279,7 @@ def _verdict_of_result(engine: Engine, key: ObjectKey, hook: Occurrence) -> Verd
     result = engine.store.result(key)
     if result is None or result.is_about(hook.uid):
         return None if result is None else result.view
-    # Its name is taken until it is gone.
+    # Its name is in use until it is deleted.
     return Verdict("Waiting", "the result of an earlier Cluster is being deleted", QUICK_SECONDS)
 
 
@@ -306,7 +306,7 @@ async def _decide(
         try:
             verdicts[key] = await engine.judge.verdict(policy, cluster, hook, facts=facts, now=now)
         except (ClientError, ExpressionError) as error:
-            log.info("Policy %s is left to its reconciler: %s", policy.name, error)
+            log.info("The reconciler decides on policy %s: %s", policy.name, error)
 
     for _, group in groupby(named, key=lambda entry: entry[0].spec.order):
         usable = [entry for entry in group if entry[0].problem is None]
@@ -332,7 +332,7 @@ async def _live_cluster(engine: Engine, requested: Occurrence, version: str) -> 
     """The Cluster that a request names, as it is.
 
     Raises:
-        Failure: there is none.
+        Failure: it does not exist.
         ClientError: it cannot be read.
     """
     cluster = await engine.live_cluster(requested, version)

@@ -30,7 +30,7 @@ class Judge:
     def __init__(self, store: Store, reservations: Reservations | None = None) -> None:
         self._store = store
         self.reservations = reservations
-        """Of the quotas of all policies; nothing without a connection to the API server."""
+        """For the quotas of all policies. None without a connection to the API server."""
         self._running: set[asyncio.Task[Verdict | None]] = set()
 
     async def verdict(
@@ -43,7 +43,7 @@ class Judge:
         now: datetime,
         client: Client | None = None,
     ) -> Verdict | None:
-        """How far a policy is; `None` if its action has to run, or if more has to be read.
+        """The progress of a policy. `None` if its action has to run, or if facts are missing.
 
         With a client, a quota lists all Clusters if the copies of the replica are not enough.
 
@@ -98,7 +98,7 @@ class Judge:
             sources.append((copies, store.is_gone))
         if client is not None:
             listing = partial(all_clusters, client, policy, quota, store.namespaces)
-            # A Cluster that is not among all Clusters is gone.
+            # A Cluster that this list lacks no longer exists.
             sources.append((listing, lambda _: True))
         # Without turns, most decisions of a replica would conflict, and count again.
         async with reservations.turn(policy):

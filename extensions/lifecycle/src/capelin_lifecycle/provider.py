@@ -80,7 +80,7 @@ def extension_config() -> Unstructured:
 
 
 def memory() -> Unstructured:
-    """The ConfigMap in which the extension stores what it knows of its policies."""
+    """The ConfigMap in which the extension stores the selectors of its policies."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -79,7 +79,7 @@ ENDED = {"exitCode": 1, "message": 'E1122 08:00:01.123456       1 run.go:72] "ba
         ),
         (
             {"lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}},
-            "ran out of memory; raise spec.apiServer.resources.memory",
+            "ran out of memory: raise spec.apiServer.resources.memory",
         ),
     ],
 )

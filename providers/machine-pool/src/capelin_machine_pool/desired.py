@@ -130,7 +130,7 @@ def desired_pool(
     cluster: Cluster,
     bootstrap_spec: Mapping[str, Any] | Blocked,
 ) -> DesiredPool:
-    """Desired state of a pool's machines, with its bootstrap config or the reason for its absence."""
+    """Desired state of a pool's machines. `bootstrap_spec` may be the reason for its absence."""
     unreadable = bootstrap_spec if isinstance(bootstrap_spec, Blocked) else None
     replicas = 1 if machine_pool.spec.replicas is None else machine_pool.spec.replicas
     rolling = pool.spec.rolling_update

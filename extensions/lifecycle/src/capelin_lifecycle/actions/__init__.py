@@ -30,4 +30,4 @@ CHECKS: Final[Mapping[str, Callable[[KnownPolicy], list[str]]]] = {
     "quota": quota_problems,
     "validate": validate_problems,
 }
-"""What is wrong with a policy's action that its CRD cannot express."""
+"""Find problems of a policy's action that its CRD cannot express."""

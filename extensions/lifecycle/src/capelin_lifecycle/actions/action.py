@@ -1,4 +1,4 @@
-"""The protocol of actions that work: all they know is in objects, and nothing is in memory."""
+"""The protocol of actions that work. They keep all state in objects, and none in memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class Cleanup:
 
 
 class ActionRunner(Protocol):
-    """An action; the same calls come again after a restart, and from another replica."""
+    """An action. The same calls come again after a restart, and from another replica."""
 
     keeps_up: bool
     """Whether it runs again when a policy whose result is done changes. The objects that it
@@ -74,7 +74,7 @@ class ActionRunner(Protocol):
         ...
 
     async def cleanup(self, run: Cleanup) -> None:
-        """Delete what must not stay."""
+        """Delete the objects that must not stay."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Applies manifests to a workload cluster, waits until they are ready, and prunes what goes."""
+"""Applies manifests to a workload cluster, waits until they are ready, and prunes old ones."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
@@ -25,7 +25,7 @@ class ApplyRunner:
     cleans_up = True
 
     async def reconcile(self, run: Run) -> Verdict:
-        """Apply everything, prune what is gone, and see whether it is ready."""
+        """Apply all objects, prune old ones, and check whether they are ready."""
         apply = run.policy.spec.action.apply
         try:
             manifests = await _read(run, apply.sources if apply else [])
@@ -43,7 +43,7 @@ class ApplyRunner:
 async def _apply(run: Run, client: Client, manifests: Sequence[Unstructured]) -> Verdict:
     before = await _created_before(run)
     wanted = [created_object(manifest) for manifest in manifests]
-    # What is applied from now on has to be known before it is: a replica may die in between.
+    # Record objects before applying them: a replica may die in between.
     everything = [*wanted, *(entry for entry in before if entry not in wanted)]
     if any(entry not in run.created for entry in everything):
         return Verdict("Running", "manifests are being applied", _POLL_SECONDS, everything)
@@ -67,7 +67,7 @@ async def _apply(run: Run, client: Client, manifests: Sequence[Unstructured]) ->
 
 
 async def _created_before(run: Run) -> list[CreatedObject]:
-    """What this and earlier results of the policy have created in the cluster."""
+    """The objects that this and earlier results of the policy have created in the cluster."""
     labels = {POLICY_LABEL: run.policy.key.label, CLUSTER_NAME_LABEL: label_value(run.cluster.name)}
     results = await run.client.list(LifecycleResult, run.cluster.namespace, labels=labels)
     found: list[CreatedObject] = []
@@ -108,7 +108,7 @@ _CONDITIONS: Final = {
 
 
 def unreadiness(obj: Unstructured) -> str | None:
-    """Why an object is not ready; `None` if it is, or if its kind has no such state."""
+    """Why an object is not ready. `None` if it is ready, or if its kind has no such state."""
     status = cast("dict[str, Any]", obj.get("status") or {})
     spec = cast("dict[str, Any]", obj.get("spec") or {})
     kind = str(obj["kind"])

@@ -61,7 +61,7 @@ def approval_verdict(
         if problem is not None:
             missing.append(problem)
             if code:
-                hint = f"; to approve: {approval_command(policy, hook, code, approval.approvers)}"
+                hint = f". To approve: {approval_command(policy, hook, code, approval.approvers)}"
     if (window := approval.window) is not None:
         opening = next_opening(window, now)
         if opening is None or not opening.is_open(now):
@@ -76,7 +76,7 @@ def approval_verdict(
 
 
 def _approval_problem(approval: Approval, expected: str, value: str | None) -> str | None:
-    """What an approval lacks; `None` if the annotation's value is one."""
+    """Why the annotation's value is not an approval. `None` if it is one."""
     wanted = f"approval by {' or '.join(approval.approvers)}"
     if value is None:
         return wanted
@@ -119,7 +119,7 @@ def window_problems(window: Window) -> list[str]:
     try:
         zone = ZoneInfo(window.time_zone)
     except (ZoneInfoNotFoundError, ValueError):
-        return [f"timeZone: no time zone is called {window.time_zone!r}; write Europe/Berlin"]
+        return [f"timeZone: {window.time_zone!r} is not a time zone: write Europe/Berlin"]
     try:
         next(CronSim(window.schedule, datetime(2026, 1, 1, tzinfo=zone)))
     except CronSimError as error:

@@ -28,7 +28,7 @@ _NAMED: Final = 3
 
 
 class BackupRunner(Lasting):
-    """The action `backup`. What it created is what it is for, and stays."""
+    """The action `backup`. Its objects stay."""
 
     async def reconcile(self, run: Run) -> Verdict:
         backup = run.policy.spec.action.backup

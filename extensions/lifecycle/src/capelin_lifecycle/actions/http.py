@@ -32,7 +32,7 @@ _MAX_BYTES: Final = 65_536
 
 
 class Answer(Model):
-    """What a service answers."""
+    """The response of a service."""
 
     phase: Phase
     message: Annotated[str, MaxLen(1024)] = ""
@@ -113,7 +113,7 @@ async def _headers(run: Run, http: Http) -> dict[str, str]:
 async def _post(
     http: Http, context: ssl.SSLContext, headers: dict[str, str], body: dict[str, Any]
 ) -> bytes | str:
-    """The body of the response, or what is wrong with it."""
+    """The body of the response, or its problem."""
     timeout = aiohttp.ClientTimeout(total=http.timeout_seconds)
     connector = guarded_connector(Destinations.from_environ(), tls=context)
     async with (

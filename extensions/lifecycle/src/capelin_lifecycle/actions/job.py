@@ -82,7 +82,7 @@ class JobRunner:
 
 
 def job_manifest(run: Run, job: Job) -> Unstructured:
-    """The Job of a result; it ends when the policy's time is over, if not earlier."""
+    """The Job of a result. It ends when the policy's time is over, if not earlier."""
     spec = dict(job.template)
     spec.setdefault("activeDeadlineSeconds", max(1, int(run.policy.spec.timeout.total_seconds())))
     spec.setdefault("backoffLimit", 0)
@@ -91,7 +91,7 @@ def job_manifest(run: Run, job: Job) -> Unstructured:
 
 
 def finished(job: Unstructured) -> str | None:
-    """Why the Job failed; empty when it is complete, `None` while it runs."""
+    """Why the Job failed. Empty when it is complete, `None` while it runs."""
     status = cast("dict[str, Any]", job.get("status") or {})
     for condition in cast("list[dict[str, str]]", status.get("conditions") or []):
         if condition.get("status") == "True":
@@ -129,7 +129,7 @@ async def _progress(client: Client, job: Unstructured) -> str:
 
 
 def _time_of(event: Unstructured) -> str:
-    """When an event was last seen, by the API that reported it."""
+    """Time of an event's last occurrence, by the API that reported it."""
     series = cast("dict[str, Any]", event.get("series") or {})
     return str(
         series.get("lastObservedTime")
@@ -140,7 +140,7 @@ def _time_of(event: Unstructured) -> str:
 
 
 async def _log_tail(client: Client, metadata: Unstructured, lines: int) -> str:
-    """The last lines of the log of the newest pod; empty if they cannot be read."""
+    """The last lines of the log of the newest pod. Empty if they cannot be read."""
     if not lines:
         return ""
     labels = {"batch.kubernetes.io/job-name": metadata["name"]}
@@ -161,4 +161,4 @@ async def _log_tail(client: Client, metadata: Unstructured, lines: int) -> str:
     except ClientError:
         return ""
     tail = redact(str(text)).strip()[-_LOG_BYTES:]
-    return f"; its log ends with:\n{tail}" if tail else ""
+    return f". Its log ends with:\n{tail}" if tail else ""

@@ -1,4 +1,4 @@
-"""Limits what the Clusters of a group have together: counts them, and decides which fit.
+"""Limits the resources that Clusters of a group have together: counts and admits Clusters.
 
 A Cluster counts from its admission on. Its reservation stays for as long as the Cluster exists.
 """
@@ -47,7 +47,7 @@ class CountedCluster:
     uid: str
     name: str
     group: str | None
-    """Nothing if the Cluster lacks the label that makes groups."""
+    """None if the Cluster lacks the label that makes groups."""
     is_created: bool
     """Whether its topology exists."""
     amounts: Mapping[str, Decimal | ExpressionError]
@@ -66,7 +66,7 @@ class Census:
 
 
 def quota_verdict(quota: Quota, uid: str, census: Census) -> Verdict | None:
-    """Whether a Cluster fits; `None` if another replica has admitted one that is unknown here."""
+    """Whether a Cluster fits. `None` if another replica has admitted one that is unknown here."""
     listed = {cluster.uid: cluster for cluster in census.clusters}
     reserved = census.reserved & listed.keys()
     if not all(map(census.is_gone, census.reserved - reserved)):
@@ -77,8 +77,8 @@ def quota_verdict(quota: Quota, uid: str, census: Census) -> Verdict | None:
     if (problem := refusal(quota, candidate, census.clusters, reserved)) is not None:
         return waiting(problem)
     if len(reserved) >= MOST_RESERVATIONS:
-        # A topology that exists is counted anyway. It is kept as long as there is room, for
-        # replicas that do not know yet that it exists.
+        # Existing topologies count anyway. Their reservations stay while there is room, for
+        # replicas that have not observed the topologies yet.
         reserved = {entry for entry in reserved if not listed[entry].is_created}
     return Verdict("Done", ADMITTED, reserve=sorted([*reserved, uid]))
 
@@ -89,7 +89,7 @@ def refusal(
     others: Sequence[CountedCluster],
     reserved: AbstractSet[str],
 ) -> str | None:
-    """Why a Cluster does not fit in with the admitted ones; `None` if it does."""
+    """Why a Cluster does not fit in with the admitted ones. `None` if it does."""
     if candidate.group is None:
         return (
             f"the quota counts by the label {quota.label}, which the Cluster lacks: set the label,"
@@ -124,7 +124,7 @@ def _exceeded(
         wanted, most = candidate.amounts[limit.resource], amount(limit.limit)
         if isinstance(wanted, Decimal) and used[limit.resource] + wanted > most:
             exceeded.append(
-                f"{_shown(wanted)} {limit.resource} wanted,"
+                f"{_shown(wanted)} {limit.resource} requested,"
                 f" {_shown(used[limit.resource])} of {limit.limit} in use"
             )
     return exceeded
@@ -142,7 +142,7 @@ def _uncounted(clusters: Sequence[CountedCluster]) -> list[str]:
 
 
 async def counted(policy: KnownPolicy, quota: Quota, cluster_json: Unstructured) -> CountedCluster:
-    """A Cluster with its group and what it has of everything that is limited."""
+    """A Cluster with its group and its amounts of the limited resources."""
     cluster = Cluster.read(cluster_json)
     texts = {limit.resource: limit.expression for limit in quota.limits}
     questions = {
@@ -188,7 +188,7 @@ def _amount(value: Any) -> Decimal | ExpressionError:
 
 
 def node_count(cluster: Cluster) -> int:
-    """How many nodes a Cluster's topology asks for; a part without replicas counts as one."""
+    """The number of nodes in a Cluster's topology. A part without replicas counts as one."""
     topology = cluster.spec.topology
     if topology is None:
         return 0

@@ -1,7 +1,7 @@
-"""What a replica knows of the Clusters that quotas have admitted.
+"""A replica's copies of the lists of Clusters that quotas have admitted.
 
-Each policy has an object with them. It is written only if it is as this replica read it last. The
-replica's copy may be old, and is read again only when a write shows that.
+Each policy has an object with them. A replica writes it only if its copy is current, and reads it
+again only when a write shows that the copy is old.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class Reserved:
 
     clusters: frozenset[str]
     version: str | None
-    """Nothing, if there is no object yet."""
+    """None if no object exists yet."""
 
 
 class Reservations:
@@ -44,7 +44,7 @@ class Reservations:
         return self._turns.setdefault(policy.uid, asyncio.Lock())
 
     async def read(self, policy: KnownPolicy) -> Reserved:
-        """What is remembered, or else what there is."""
+        """The copy, or the stored object if no copy exists."""
         known = self._known.get(policy.uid)
         if known is None:
             found = await self._client.find(_RESOURCE, _name(policy), self._namespace_of(policy))
@@ -52,8 +52,8 @@ class Reservations:
         return known
 
     async def write(self, policy: KnownPolicy, before: Reserved, clusters: Sequence[str]) -> bool:
-        """Replace what was read; `False` if another replica has written meanwhile."""
-        # Also if this is given up on: it may have been written then.
+        """Replace the object. Returns `False` if another replica has written meanwhile."""
+        # Also after a cancellation: the write may have succeeded.
         self._known.pop(policy.uid, None)
         manifest = self._manifest(policy, before, clusters)
         try:

@@ -13,11 +13,11 @@ from capelin_lifecycle.sandbox.pool import SANDBOX, ManifestError, Owner
 
 
 class SourceError(Exception):
-    """A source is missing, or contains no valid manifests; says which."""
+    """A source is missing, or contains no valid manifests. The message names the source."""
 
 
 async def source_problems(client: Client, policy: KnownPolicy, namespace: str) -> list[str]:
-    """What is wrong with what a policy names; the namespace is the extension's own."""
+    """Problems of the sources that a policy names. The namespace is the extension's own."""
     namespace = policy.namespace or namespace
     action, owner = policy.spec.action, policy.owner(namespace)
     credentials = (action.http.token, action.http.client_certificate) if action.http else ()

@@ -1,7 +1,7 @@
 """The hooks that compute: patches, checks of topologies, and upgrade plans.
 
 All are pure: the same request and policies give the same answer. Another patch would roll out
-machines, so that what a version of patches means stays as it is (`generate-patches-v1`).
+machines, so the meaning of a version of patches never changes (`generate-patches-v1`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +74,7 @@ def patches_problems(policy: KnownPolicy) -> list[str]:
 
 
 def discovered_variables(version: PatchVersion) -> DiscoverVariablesResponse:
-    """The variables of a version of patches, as a ClusterClass takes them."""
+    """The variables of a version of patches, in the form that a ClusterClass uses."""
     return DiscoverVariablesResponse(
         status="Success",
         variables=[
@@ -216,7 +216,7 @@ def _operate(operation: PatchOperation, template: Unstructured, value: Any) -> N
             case "Remove":
                 del container[_key(container, last)]
     except LookupError as error:
-        # What is to be removed may be missing.
+        # The value to remove may be missing.
         if not is_removal:
             text = f"{operation.path} leads to {error.args[0]!r}, which does not exist"
             raise PathError(text) from None
@@ -310,7 +310,7 @@ def upgrade_steps(allowed: Sequence[str], current: str, target: str) -> list[str
     versions = sorted(Version.parse(text) for text in allowed)
     start, end = Version.parse(current), Version.parse(target)
     if end not in versions:
-        raise Failure(f"{target} is not allowed; allowed: {', '.join(map(str, versions))}")
+        raise Failure(f"{target} is not allowed (allowed: {', '.join(map(str, versions))})")
     steps: list[str] = []
     for minor in range(start.minor + 1, end.minor):
         candidates = [version for version in versions if version.release == (end.major, minor)]

@@ -1,4 +1,4 @@
-"""What actions that create objects share: names, targets, and removal."""
+"""Helpers of actions that create objects: names, targets, and removal."""
 
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
@@ -63,7 +63,7 @@ def created_object(manifest: Unstructured, target: str = "Workload") -> CreatedO
 
 
 async def delete_all(client: Client, objects: Sequence[CreatedObject]) -> None:
-    """Delete objects, the last created first; those that are gone, or whose kind is, are passed."""
+    """Delete objects in reverse order of creation. Skips missing objects and missing kinds."""
     for entry in reversed(objects):
         try:
             resource = await client.resource_of(

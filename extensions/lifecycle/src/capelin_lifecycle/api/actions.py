@@ -58,7 +58,7 @@ class Http(Model):
         MaxLen(1024),
         Field(pattern=r"^https://[!-\"$-.0->A-~]+(/[!-\"$->@-~]*)?$"),
     ]
-    """URL to which the request is posted. HTTPS only; redirects are not followed."""
+    """URL for the POST request. HTTPS only, without redirects."""
     ca_bundle: Annotated[str, MaxLen(32768)] | None = None
     """Certificates of the CAs to trust, in PEM. The CAs of the system, if unset."""
     token: SecretKey | None = None
@@ -289,7 +289,7 @@ class PatchOperation(Model):
     path: Annotated[
         str, MinLen(2), MaxLen(1024), Field(pattern=r"^/(spec|metadata/(labels|annotations))(/|$)")
     ]
-    """Path in the template, as a JSON pointer: `/spec/template/spec/replicas`."""
+    """Path in the template. It is a JSON pointer: `/spec/template/spec/replicas`."""
     value: AnyValue = None
     """Value to set or append."""
     value_from: Expression | None = None
@@ -358,7 +358,7 @@ class Patches(Model):
 ACTIONS = (
     *("quota", "apply", "job", "backup", "patches", "approval", "http", "upgradePlan", "validate"),
 )
-"""The names of actions, as in YAML."""
+"""The names of actions in YAML."""
 
 
 class Action(Model):
@@ -394,5 +394,5 @@ class Action(Model):
 
     @property
     def name(self) -> str:
-        """Which action it is, as in YAML."""
+        """The action's name in YAML."""
         return next(iter(self.dump()), "")

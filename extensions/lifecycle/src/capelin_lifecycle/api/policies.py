@@ -52,7 +52,7 @@ class Requirement(Model):
     rules = (
         rule(
             "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
-            "In and NotIn need values; Exists and DoesNotExist have none",
+            "In and NotIn need values, Exists and DoesNotExist have none",
         ),
     )
 
@@ -143,8 +143,8 @@ class PolicySpec(Model):
             _only("job", *LIFECYCLE_HOOKS)
             + " && !(has(self.action.job) && self.hook == 'BeforeClusterCreate'"
             " && self.action.job.target == 'Workload')",
-            "a job is for the hooks of a Cluster's life; before its creation there is no workload"
-            " cluster to run it in",
+            "a job is for the hooks of a Cluster's life. Before its creation, no workload cluster"
+            " exists to run it",
         ),
     )
 
@@ -165,7 +165,7 @@ class ResultSummary(Model):
     cluster: Annotated[str, MaxLen(512)]
     """Namespace and name of the Cluster."""
     hook: Annotated[str, MaxLen(64)]
-    """The hook that was called."""
+    """The hook that Cluster API called."""
     phase: Phase
     """Phase of the result."""
     since: Time | None = None

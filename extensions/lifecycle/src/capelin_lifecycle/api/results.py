@@ -35,7 +35,7 @@ class PolicyReference(Model):
     kind: PolicyKind
     """Kind of the policy."""
     namespace: DNSLabel | None = None
-    """Namespace of the policy; unset for a cluster-wide policy."""
+    """Namespace of the policy. Unset for a cluster-wide policy."""
     name: DNSSubdomain
     """Name of the policy."""
 
@@ -64,19 +64,19 @@ class ResultSpec(Model):
     policy: PolicyReference
     """The policy of the result."""
     cluster: ClusterReference
-    """The Cluster that the hook was called for."""
+    """The Cluster that the hook call was about."""
     hook: HookName
-    """The hook that was called."""
+    """The hook that Cluster API called."""
     from_version: KubernetesVersion | None = None
     """Version before this step of the upgrade."""
     to_version: KubernetesVersion | None = None
     """Version after this step of the upgrade."""
     target_version: KubernetesVersion | None = None
-    """Version of the Cluster's topology when the hook was called."""
+    """Version of the Cluster's topology at the time of the call."""
     action: Annotated[str, MinLen(1), MaxLen(63)]
-    """Name of the policy's action when the hook was called."""
+    """Name of the policy's action at the time of the call."""
     order: Annotated[int, Ge(-1000), Le(1000)] = 0
-    """Order of the policy when the hook was called."""
+    """Order of the policy at the time of the call."""
 
     rules = (immutable("the spec of a result cannot be changed"),)
 
@@ -91,7 +91,7 @@ class CreatedObject(Model):
     kind: Annotated[str, MaxLen(63)]
     """Kind of the object."""
     namespace: Annotated[str, MaxLen(63)] | None = None
-    """Namespace of the object; unset if it has none."""
+    """Namespace of the object. Unset if it has none."""
     name: Annotated[str, MaxLen(253)]
     """Name of the object."""
 
@@ -106,7 +106,7 @@ class ResultRecord(Model):
     started: Time | None = None
     """When the action started."""
     phase: Literal["Done", "Failed"] | None = None
-    """Final phase of the action; unset while it is not over."""
+    """Final phase of the action. Unset until it is over."""
     finished: Time | None = None
     """When the action ended."""
     message: Text = ""
@@ -169,7 +169,7 @@ class LifecycleResult(Object[ResultSpec, ResultStatus]):
 
     @property
     def cluster_uid(self) -> str | None:
-        """Uid of the Cluster that owns the result; nothing after a restore, which drops owners."""
+        """Uid of the Cluster that owns the result. None after a restore, which drops owners."""
         for owner in self.metadata.owner_references:
             if owner.kind == Cluster.resource.kind:
                 return owner.uid

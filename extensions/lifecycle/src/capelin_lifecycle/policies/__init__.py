@@ -1,1 +1,1 @@
-"""Which policies are for which Clusters, and what a replica knows of both."""
+"""Matches policies with Clusters, and keeps a replica's copies of both."""

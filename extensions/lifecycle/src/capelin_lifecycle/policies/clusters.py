@@ -1,11 +1,11 @@
-"""What a call of a hook is about: its occurrence, and the live Cluster. Pure.
+"""The subject of a hook call: its occurrence, and the live Cluster. Pure.
 
 A caller may send anything, so hooks decide from the live Cluster. Of the request they take the name
 of the hook, the Cluster's identity, and the versions of an upgrade, as far as they fit the
 Cluster's topology.
 
-The name of a result is made of names, so that it stays the same when its Cluster or its policy is
-moved, restored or created again. Its owner reference tells the Clusters of one name apart.
+The name of a result consists of names, so it stays the same when its Cluster or its policy is
+moved, restored or created again. Its owner reference distinguishes Clusters of one name.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _CHANGING: Final = frozenset({"managedFields", "resourceVersion"})
 
 @dataclass(frozen=True, slots=True)
 class PolicyKey:
-    """Kind, namespace and name of a policy: what is the same in every management cluster."""
+    """Kind, namespace and name of a policy, which are the same in every management cluster."""
 
     kind: PolicyKind
     namespace: str | None
@@ -43,7 +43,7 @@ class PolicyKey:
 
     @property
     def label(self) -> str:
-        """The value of a label that selects what belongs to the policy."""
+        """The value of a label that selects the objects of the policy."""
         identity = (self.kind, self.namespace or "", self.name)
         return hashlib.sha256("\0".join(identity).encode()).hexdigest()[:32]
 
@@ -65,7 +65,7 @@ class Occurrence:
 
 
 def occurrence_of(hook: HookName, request: Any) -> Occurrence:
-    """The occurrence that a request is about; read from its JSON, which costs little."""
+    """The occurrence that a request is about. It reads only JSON, which costs little."""
     reached = getattr(request, "kubernetes_version", None)
     return replace(
         cluster_occurrence(hook, request.cluster_json),
@@ -122,7 +122,7 @@ class WholeCluster(BaseObject):
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What decides whether a hook can be about a Cluster now."""
+    """The facts that decide whether a hook can be about a Cluster now."""
 
     class_namespace: str
     """Namespace of its ClusterClass."""
@@ -148,7 +148,7 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """A Cluster as small as it can be; copies of a replica have no status."""
+    """A Cluster in its smallest form. Copies of a replica have no status."""
 
     occurrence: Occurrence
     document: bytes
@@ -209,7 +209,7 @@ def live_occurrence(requested: Occurrence, live: KnownCluster) -> Occurrence:
 
 
 def contradiction(requested: Occurrence, live: KnownCluster) -> str | None:
-    """Why Cluster API would not call this hook for the live Cluster; `None` if it would."""
+    """Why Cluster API would not call this hook for the live Cluster. `None` if it would."""
     hook: HookName = requested.hook
     facts = live.facts
     if hook == "BeforeClusterDelete":
@@ -224,9 +224,9 @@ def contradiction(requested: Occurrence, live: KnownCluster) -> str | None:
 
 
 def _version_problem(requested: Occurrence, target: str | None) -> str | None:
-    """What is wrong with the versions of an upgrade, by the version of the live topology.
+    """The problem of an upgrade's versions, compared with the version of the live topology.
 
-    A step of an upgrade ends at or before that version; BeforeClusterUpgrade and
+    A step of an upgrade ends at or before that version. BeforeClusterUpgrade and
     AfterClusterUpgrade are about the whole upgrade.
     """
     to = _parsed(requested.to_version)

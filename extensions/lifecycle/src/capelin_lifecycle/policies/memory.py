@@ -1,8 +1,7 @@
-"""Which Clusters policies select, stored for replicas that cannot read the policies.
+"""Stores the selectors of policies for replicas that cannot read the policies.
 
-A replica that starts and cannot read the policies must neither hold up Clusters that no policy is
-for, nor let those pass that one is for. So the leader stores the selectors in a ConfigMap in the
-namespace of the extension.
+A replica that starts and cannot read the policies must hold up exactly the Clusters that a policy
+is for. So the leader stores the selectors in a ConfigMap in the namespace of the extension.
 """
 
 import json
@@ -39,7 +38,7 @@ def to_text(policies: Iterable[KnownPolicy]) -> str:
 
 
 def from_text(text: str) -> list[KnownPolicy] | None:
-    """The policies of a stored text, without those that cannot be read; `None` if it is no such."""
+    """The policies of a stored text, without unreadable ones. `None` if it has another format."""
     try:
         stored = cast("list[dict[str, Any]]", json.loads(text))
     except ValueError:

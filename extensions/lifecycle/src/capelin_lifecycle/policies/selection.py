@@ -1,4 +1,4 @@
-"""Which policies are for a Cluster, a hook and a version."""
+"""Selects the policies for a Cluster, a hook and a version."""
 
 import hashlib
 import json
@@ -60,7 +60,7 @@ class KnownPolicy:
 
     @staticmethod
     def version_of(policy: Policy) -> tuple[str, int, bool]:
-        """What changes when the policy has to be read again."""
+        """Values that change when the policy has to be read again."""
         is_paused = PAUSED_ANNOTATION in policy.metadata.annotations
         return policy.uid, policy.metadata.generation, is_paused
 
@@ -78,7 +78,7 @@ class KnownPolicy:
         return self.spec.on_failure == "Block"
 
     def owner(self, namespace: str) -> Owner:
-        """Who uses the sandbox when the policy evaluates for a Cluster in a namespace."""
+        """The owner of tasks in the sandbox when the policy evaluates for a Cluster."""
         return Owner(self.uid, self.generation, namespace)
 
     @property

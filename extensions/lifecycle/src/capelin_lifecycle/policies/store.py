@@ -35,7 +35,7 @@ ObjectT = TypeVar("ObjectT", bound=BaseObject)
 KeyT = TypeVar("KeyT")
 Subject = Literal["policy", "result", "cluster"]
 Listener = Callable[[Subject, ObjectKey, PolicyKey | None], None]
-"""Called with what changed, its name, and the policy that it is or that it is of."""
+"""Called with the subject of a change, its name, and the policy that it belongs to."""
 
 _POLICIES: Final[Mapping[Resource, PolicyKind]] = {
     policy.resource: kind for kind, policy in POLICY_TYPES.items()
@@ -59,7 +59,7 @@ class KnownResult:
     policy: PolicyKey
     cluster: str
     cluster_uid: str | None
-    """Uid of the Cluster that owns it; nothing after a restore."""
+    """Uid of the Cluster that owns it. None after a restore."""
     hook: HookName
     step: tuple[str, str]
     order: int
@@ -73,7 +73,7 @@ class KnownResult:
 
     @property
     def occurrence(self) -> tuple[ObjectKey, HookName, tuple[str, str]]:
-        """What results of several policies for one occurrence of a hook have in common."""
+        """The same for results of several policies for one occurrence of a hook."""
         return self.cluster_key, self.hook, self.step
 
     def is_about(self, cluster_uid: str) -> bool:
@@ -108,7 +108,7 @@ class Store:
     """Kinds that were read, and are followed."""
     _listeners: list[Listener] = field(default_factory=list[Listener])
     _gone: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
-    """Uids of Clusters that were there, the last ones."""
+    """Uids of the Clusters that were deleted last."""
     unreadable: dict[tuple[Resource, ObjectKey], UnreadableObject] = field(
         default_factory=dict[tuple[Resource, ObjectKey], UnreadableObject]
     )
@@ -123,7 +123,7 @@ class Store:
 
     @property
     def clusters(self) -> Mapping[str, KnownCluster] | None:
-        """All Clusters by their uids; nothing until they were read."""
+        """All Clusters by their uids. None until the replica has read them."""
         return self._clusters if "Cluster" in self.synced else None
 
     def cluster(self, key: ObjectKey) -> KnownCluster | None:
@@ -216,7 +216,7 @@ class Store:
             except Expired:
                 continue
             except ClientError as error:
-                # What was known stays known: it is better than nothing.
+                # Keep the last copies: they are better than nothing.
                 if name not in self.synced and "Policy" in name:
                     self.problem = f"the policies cannot be read: {error}"
                 log.warning("%s cannot be followed: %s", kind.resource.plural, error)
@@ -228,10 +228,10 @@ class Store:
         kind: type[BaseObject],
         known: dict[ObjectKey, str],
     ) -> str:
-        """Read all objects of a kind; return the version to watch from."""
+        """Read all objects of a kind. Returns the version to watch from."""
         listing = await client.list(kind)
         now = {_key(obj): obj.uid for obj in listing.items}
-        # What cannot be read now is not gone.
+        # Unreadable objects still exist.
         now |= {ObjectKey(*entry.key): entry.uid for entry in listing.unreadable}
         for key, uid in known.items():
             if now.get(key) != uid:
@@ -279,7 +279,7 @@ class Store:
             del self.unreadable[entry]
 
     def _note_unreadable(self, entry: UnreadableObject) -> None:
-        """Continue without an object; a policy that was known holds up the Clusters it was for."""
+        """Continue without an object. A policy that was known still holds up its Clusters."""
         key = ObjectKey(*entry.key)
         self.unreadable[(entry.resource, key)] = entry
         if entry.resource not in _POLICIES:

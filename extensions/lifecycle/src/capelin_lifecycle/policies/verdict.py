@@ -8,9 +8,9 @@ from capelin_lifecycle.api.names import Phase
 from capelin_lifecycle.api.results import CreatedObject
 
 QUICK_SECONDS: Final = 5
-"""When to ask again about what a person or another Cluster may change any moment."""
+"""Delay of the next call if a person or another Cluster may change the verdict any moment."""
 SLOW_SECONDS: Final = 15
-"""When to ask again about work that takes minutes."""
+"""Delay of the next call while work takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Verdict:
     message: str = ""
     retry_seconds: int = SLOW_SECONDS
     created: Sequence[CreatedObject] | None = None
-    """All objects that the action has created; the same as before, if unset."""
+    """All objects that the action has created. Unset means unchanged."""
     only_by_cluster: bool = False
     """Whether only a change of the Cluster can change the verdict."""
     reserve: Sequence[str] | None = None

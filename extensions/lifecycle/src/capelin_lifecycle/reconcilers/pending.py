@@ -1,7 +1,7 @@
 """The results that hooks create: at once, or behind their answers.
 
-The answer of an action that is a matter of a moment needs no result: another call, or another
-replica, comes to the same one. So its result does not keep Cluster API waiting.
+An immediate action needs no result for its answer: another call or replica gives the same one. So
+Cluster API does not wait for the result.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _RETRY_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PendingResult:
-    """What a result is made of: thousands may wait."""
+    """The data of a result before its creation, kept small: thousands may wait."""
 
     policy: KnownPolicy
     name: str
@@ -62,7 +62,7 @@ class PendingResults:
         await self._created.wait()
 
     async def create(self, client: Client) -> None:
-        """Create what comes, one after the other, until cancelled."""
+        """Create results one after the other, until cancelled."""
         while True:
             await self._added.wait()
             while self._results:

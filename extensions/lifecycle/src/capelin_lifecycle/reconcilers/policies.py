@@ -1,4 +1,4 @@
-"""Reconciles policies: whether they can be used, what waits for them, and the end of them."""
+"""Reconciles policies: their validity, their results, and their deletion."""
 
 import asyncio
 from collections import Counter
@@ -70,7 +70,7 @@ def status_of(
     results: Sequence[KnownResult],
     missing: Sequence[str] = (),
 ) -> tuple[PolicyStatus, list[ConditionSpec]]:
-    """The status of a policy without its history, from its results, and what it lacks."""
+    """The status of a policy without its history, from its results and its missing sources."""
     phases = Counter(result.view.phase if result.view else "Waiting" for result in results)
     unfinished = sorted(
         (result for result in results if not (result.view and result.view.phase == "Done")),
@@ -160,7 +160,7 @@ async def _patch_conditions(
 
 
 async def _delete(ctx: Context, policy: Policy) -> Result:
-    """Delete its results, which clean up. Records of work stay, without what the work created."""
+    """Delete its results, which clean up. Records of work stay, without the objects of the work."""
     is_waiting = False
     for result in await _results(ctx.client, policy):
         if result.metadata.deletion_timestamp is None and is_record(result):
@@ -185,7 +185,7 @@ class _PolicyReconciler(Reconciler[PolicyT]):
     """Reconciles policies, and looks at them again when their results have changed.
 
     Their status counts results and lists the unfinished ones. Written for each change of hundreds
-    of results, it would cost more than all that the hooks do.
+    of results, it would cost more than all hooks.
     """
 
     permissions = (Permission(GROUP, ("lifecycleresults",), ("get", "list", "watch", "delete")),)

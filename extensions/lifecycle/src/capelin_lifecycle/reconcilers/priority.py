@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 _LONGEST_WAIT: Final = 0.05
-"""So reconcilers start at least 20 steps in a second, even while hooks are called all the time."""
+"""So reconcilers start at least 20 steps in a second, even under constant hook calls."""
 
 
 class HookPriority:

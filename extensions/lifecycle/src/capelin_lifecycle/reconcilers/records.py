@@ -1,4 +1,4 @@
-"""What results record of the work of their actions, so that nothing happens twice. Pure.
+"""The records of actions in results, which prevent that work is done twice. Pure.
 
 A record is not a status: `clusterctl move` and a restore bring it to the other management cluster.
 """
@@ -113,7 +113,7 @@ def next_attempt(record: ResultRecord, policy: KnownPolicy) -> ResultRecord:
 def record_after(
     before: ResultRecord | None, policy: KnownPolicy, outcome: Verdict, now: datetime
 ) -> ResultRecord | None:
-    """The record when an action has come this far; nothing if there is nothing to record."""
+    """The record after this outcome of an action, if there is anything to record."""
     is_waiting = outcome.phase not in ("Running", "Done", "Failed")
     if before is None and is_waiting:
         return None
@@ -134,10 +134,10 @@ def record_after(
 
 
 def abandoned(result: LifecycleResult, now: datetime) -> ResultRecord | None:
-    """The record of a Job that ran when its policy was deleted; nothing if it stays as it is."""
+    """The new record of a Job that ran when its policy was deleted. None for other results."""
     record = result.record
     if record is None or record.phase is not None or result.spec.action != "job":
         return None
     name = result.spec.policy.name
-    message = f"policy {name} was deleted while its Job ran; delete this result to run it again"
+    message = f"policy {name} was deleted while its Job ran. Delete this result to run it again"
     return record.model_copy(update={"phase": "Failed", "finished": now, "message": message})

@@ -33,7 +33,7 @@ TOPOLOGY_HANDLERS: Final = {
     "ValidateTopology": "validate-topology-v1",
     "GenerateUpgradePlan": "generate-upgrade-plan-v1",
 }
-"""Handlers that ClusterClasses name; called for no other Cluster, and so always reported.
+"""Handlers that ClusterClasses name. Other Clusters never use them, so they are always reported.
 
 A handler's name has a version: another way to compute patches gets another handler, since it would
 roll out machines.
@@ -63,7 +63,7 @@ EVERY_GATE: Final = frozenset(
 
 
 class Registration:
-    """Touches the extension's own ExtensionConfig until Cluster API knows the right handlers.
+    """Touches the extension's own ExtensionConfig until Cluster API has the right handlers.
 
     Cluster API discovers when the ExtensionConfig changes. It may ask a replica that does not know
     the newest policy yet, so the result is compared, and the ExtensionConfig touched again.
@@ -88,7 +88,7 @@ class Registration:
         return _SOON
 
     async def _register(self, ctx: Context) -> bool:
-        """Compare what Cluster API knows with what there is; whether to look again soon."""
+        """Compare discovered and needed handlers. Returns whether to check again soon."""
         config = await ctx.client.find(ExtensionConfig, self._name)
         if config is None or config.metadata.deletion_timestamp is not None:
             return True
@@ -106,7 +106,7 @@ class Registration:
         return True
 
     async def _remember(self, ctx: Context) -> None:
-        """Store what is known of the policies, in a ConfigMap that the installation brings."""
+        """Store the selectors of the policies in the ConfigMap that the installation creates."""
         found = await ctx.client.find(ConfigMap, CONFIG_MAP, self._namespace)
         text = to_text(self._store.policies())
         if found is not None and stored_text(found) != text:

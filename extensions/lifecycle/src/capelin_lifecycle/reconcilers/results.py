@@ -55,10 +55,10 @@ from capelin_lifecycle.sandbox.expressions import ExpressionError
 
 Clock = Callable[[], datetime]
 
-_UNDECIDED: Final = waiting("other Clusters are being admitted to the quota; trying again")
+_UNDECIDED: Final = waiting("other Clusters are being admitted to the quota, trying again")
 
 _CLEANUP_LIMIT: Final = timedelta(minutes=10)
-"""After so long, objects in a workload cluster that does not answer are left there."""
+"""Then the cleanup leaves objects in a workload cluster that does not answer."""
 _CLEANUP_RETRY: Final = 10.0
 _STEP_SECONDS: Final = 60
 _MOST_SLOW_STEPS: Final = 3
@@ -168,7 +168,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         spec, policy = result.spec, self._policy(result.spec.policy)
         is_deleted = result.metadata.deletion_timestamp is not None
         if DELETE_FOR_MOVE_ANNOTATION in result.metadata.annotations:
-            # It exists in another management cluster, and so does what its action created.
+            # It exists in another management cluster, and so do the objects of its action.
             if is_deleted:
                 # A finalizer that is added while clusterctl deletes it is not clusterctl's.
                 await ctx.remove_finalizer(result, RESULT_FINALIZER)
@@ -250,7 +250,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         return self._store.policy(reference.kind, reference.namespace, reference.name)
 
     def _copy(self, result: LifecycleResult) -> Unstructured | None:
-        """The copy of its Cluster, if that is all that the action looks at: it has no status."""
+        """The copy of its Cluster if that is enough for the action. It has no status."""
         known = self._known_cluster(result)
         is_enough = result.spec.action in _LOOKS_AT_COPIES or is_over(result)
         return known.manifest if known is not None and is_enough else None
@@ -291,7 +291,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         return self._workloads
 
     async def _verdict(self, run: Run) -> Verdict:
-        """How far the policy is now; what keeps it from continuing is a reason to wait."""
+        """The progress of the policy now. Any obstacle is a reason to wait."""
         policy, result, known = run.policy, run.result, KnownCluster.of(run.cluster_json)
         spec, record = result.spec, result.record
         facts = Facts(
@@ -396,7 +396,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         policy: KnownPolicy | None,
         cluster: Cluster | None,
     ) -> Result:
-        """Clean up if the policy goes; not if only this occurrence is over."""
+        """Clean up if the policy goes. Do not if only this occurrence is over."""
         runner = RUNNERS.get(result.spec.action)
         if (
             runner is not None
@@ -409,7 +409,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         return Done()
 
     async def _clean_up(self, ctx: Context, result: LifecycleResult, cluster: Cluster) -> bool:
-        """Delete what the action created; whether that is over."""
+        """Delete the objects that the action created. Returns whether that is complete."""
         runner = RUNNERS.get(result.spec.action)
         if (
             runner is None
@@ -429,14 +429,14 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             if datetime.now(UTC) - since < _CLEANUP_LIMIT:
                 ctx.log.info("Cleaning up is tried again: %s", redact(str(error)))
                 return False
-            text = f"what policy {result.spec.policy.name} created was left: {error}"
+            text = f"objects that policy {result.spec.policy.name} created remain: {error}"
             ctx.event(cluster, "Warning", "LifecyclePolicyLeftObjects", text)
         return True
 
     def _is_outdated(self, result: LifecycleResult, cluster: Cluster) -> bool:
-        """Whether the upgrade that it is about was taken back, or another one has followed.
+        """Whether the upgrade that it is about was reverted, or another one has followed.
 
-        A result that keeps objects up to date knows them, and stays until a later one does.
+        A result that keeps objects up to date lists them, and stays until a later result does.
         """
         target, topology = result.spec.target_version, cluster.spec.topology
         if target is None or topology is None or topology.version == target:
@@ -490,7 +490,7 @@ async def _write_record(ctx: Context, result: LifecycleResult, record: ResultRec
 
 
 def _pause(result: LifecycleResult, cluster: Cluster, policy: KnownPolicy | None) -> str | None:
-    """Why nothing may happen now; `None` if it may."""
+    """Why the result is paused. `None` if it is not."""
     pauses = [paused(result, cluster), paused(cluster, None)]
     reasons = [pause.message for pause in pauses if pause.status == "True"]
     if policy is not None and policy.is_paused:

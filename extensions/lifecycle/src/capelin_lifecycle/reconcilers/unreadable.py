@@ -1,4 +1,4 @@
-"""Writes into policies that cannot be read why that is: no reconciler is called for them."""
+"""Writes the reason into policies that cannot be read, for which no reconciler runs."""
 
 from functools import partial
 from typing import Final
@@ -27,7 +27,7 @@ class UnreadablePolicies:
         await self._store.repeat(partial(self._write_all, ctx))
 
     async def _write_all(self, ctx: Context) -> float | None:
-        """Write what is new; after how many seconds to try again, if that failed."""
+        """Write new conditions. Returns the seconds until the next attempt, if that failed."""
         found = [
             entry for entry in self._store.unreadable.values() if entry.resource.group == GROUP
         ]
@@ -53,7 +53,7 @@ class UnreadablePolicies:
 
 
 def unreadable_status(entry: UnreadableObject, now: str) -> Unstructured:
-    """The policy's status: it is not valid, and why."""
+    """The status of an invalid policy, with the reason."""
     message = f"the policy cannot be read: {entry.reason}"[:_LONGEST]
     metadata = {"name": entry.name, "uid": entry.uid}
     if entry.namespace:

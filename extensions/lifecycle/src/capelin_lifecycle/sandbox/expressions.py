@@ -1,4 +1,4 @@
-"""CEL as Kubernetes has it: expressions with Kubernetes' functions, compiled once, with bounds.
+"""Kubernetes' CEL: expressions with Kubernetes' functions, compiled once, with bounds.
 
 Google's C++ implementation evaluates them (decision 0120). It ends an expression after 10,000
 steps, but bounds neither the time of a step nor the size of values. So expressions of policies are
@@ -27,7 +27,7 @@ _MAX_ADDITIONS: Final = 32
 _MAX_MAPS: Final = 3
 _MAX_OPTIONAL_MAPS: Final = 4
 _OPTIONAL_MAP: Final = re.compile(r"\b(?:optMap|optFlatMap)\b", re.ASCII)
-"""Each of these macros repeats what it is called on, so the parser doubles a chain at each one.
+"""Each of these macros repeats its receiver, so the parser doubles a chain at each one.
 
 They are counted before the parser expands them: too many in a text that is quoted do no harm.
 """
@@ -57,7 +57,7 @@ class Expression:
         """The value, as JSON has it. Times among the variables may be texts.
 
         Raises:
-            ExpressionError: there is no value for these variables.
+            ExpressionError: the expression has no value for these variables.
         """
         data = dict(variables)
         for name in self._times:
@@ -88,8 +88,8 @@ def compile_expression(text: str, variables: tuple[str, ...], *, boolean: bool) 
     """Compile an expression over some of the known variables.
 
     Raises:
-        ExpressionError: it is not CEL, not a condition if `boolean` says that it has to be one, or
-            could grow without bounds.
+        ExpressionError: it is not CEL, is not a condition although `boolean` is set, or could grow
+        without bounds.
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"an expression may have {MAX_LENGTH} characters")
@@ -114,7 +114,7 @@ def compile_expression(text: str, variables: tuple[str, ...], *, boolean: bool) 
 def expression_problems(
     expressions: Sequence[tuple[str, str, bool]], variables: tuple[str, ...]
 ) -> list[str]:
-    """What is wrong with the expressions of a policy, given with their fields and `boolean`."""
+    """Problems of a policy's expressions. Each comes with its field and `boolean`."""
     if sum(len(text) for _, text, _ in expressions) > MAX_TOGETHER:
         return [f"all expressions together may have {MAX_TOGETHER} characters"]
     problems: list[str] = []
@@ -127,7 +127,7 @@ def expression_problems(
 
 
 def as_amount(value: object) -> Decimal:
-    """What an expression gave as an amount: a number, or a quantity as text or as `quantity()`.
+    """The amount that an expression gave: a number, or a quantity as text or as `quantity()`.
 
     Raises:
         ExpressionError: it is neither.
@@ -143,7 +143,7 @@ def as_amount(value: object) -> Decimal:
 
 
 def _explain(text: str) -> str:
-    """The first line of an error, without what it calls the code and the place in the source."""
+    """The first line of an error, without the position in the source."""
     line = text.split("\n", 1)[0]
     line = re.sub(r"^([A-Z_]+: )+", "", line)
     line = re.sub(r"^(ERROR: )?<input>:(-?\d+):(-?\d+): ", "", line)

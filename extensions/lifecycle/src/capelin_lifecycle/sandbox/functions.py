@@ -1,6 +1,6 @@
 """The functions that Kubernetes adds to CEL: quantities, versions, addresses, texts and lists.
 
-An opaque value, as what `quantity()` gives, is a map with one key.
+An opaque value, such as the result of `quantity()`, is a map with one key.
 """
 
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
@@ -62,11 +62,11 @@ def read_amount(text: str) -> Decimal:
     """The value of a quantity.
 
     Raises:
-        ValueError: it is none, or one whose digits no program should write out.
+        ValueError: it is not a quantity, or has too many digits to write out.
     """
     if not _AMOUNT.fullmatch(text):
         shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
-        raise ValueError(f"{shown!r} is not a quantity; write 500m, 1.5Gi or 4")
+        raise ValueError(f"{shown!r} is not a quantity: write 500m, 1.5Gi or 4")
     return amount(text)
 
 
@@ -80,7 +80,7 @@ def _semver(text: str, normalize: bool = False) -> _Value:  # noqa: FBT001, FBT0
         text = text.removeprefix("v")
         text += ".0" * (2 - text.partition("-")[0].count("."))
     if text.startswith("v"):
-        raise ValueError(f"{text} is not a semantic version; use semver({text!r}, true)")
+        raise ValueError(f"{text} is not a semantic version: use semver({text!r}, true)")
     return {_SEMVER: str(Version.parse(text))}
 
 
@@ -102,7 +102,7 @@ def _parses(parse: Callable[..., object], *arguments: object) -> bool:
 
 
 def _order(value: _Value) -> Any:
-    """What a quantity or version is compared by."""
+    """The sort key of a quantity or version."""
     if QUANTITY in value:
         return _amount(value)
     return Version.parse(value[_SEMVER])

@@ -1,6 +1,6 @@
 """Evaluates expressions and parses manifests of policies in processes with limits of the kernel.
 
-A few worker processes are shared by all policies, so that none can keep them from the others.
+All policies share a few worker processes, and none can keep them from the others.
 The Clusters of a namespace have one worker at a time, and namespaces take turns. A namespace whose
 task ends a worker waits until its replacement has started. A policy that overruns its budget for
 them is not evaluated for them again for a while: the wait doubles each time, and ends when the
@@ -34,7 +34,7 @@ _FIRST_PENALTY: Final = 10.0
 _LAST_PENALTY: Final = 600.0
 _MOST_PENALTIES: Final = 4096
 _KEPT_VARIABLES: Final = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
-"""What the interpreter may need. Nothing else of the environment is a worker's business."""
+"""The variables that the interpreter may need. Workers get no others."""
 
 
 class ManifestError(ValueError):
@@ -95,7 +95,7 @@ class OverloadError(ExpressionError):
     """The machine has ended a worker, or kept it from running: no policy is to blame."""
 
     def __init__(self) -> None:
-        super().__init__("the extension lacks CPU time or memory to evaluate it; trying again")
+        super().__init__("the extension lacks CPU time or memory to evaluate it, trying again")
 
 
 class Sandbox:
@@ -342,7 +342,7 @@ class _Worker:
         if code == -signal.SIGPROF:
             return OverrunError(budget.overrun())
         if not self._is_ready or code == -signal.SIGKILL:
-            # Nothing of a task does this. The kernel does if the machine lacks memory.
+            # No task causes this. The kernel does if the machine lacks memory.
             return OverloadError()
         # Libraries in C++ end the process if they get no memory.
         return OverrunError(budget.overflow())

@@ -25,7 +25,7 @@ _PARTS_OF_COMPREHENSIONS: Final = (2, 4, 5, 6, 7)
 _VARIABLE: Final = 1
 _ADD: Final = b"_+_"
 _ACCUMULATOR: Final = b"@result"
-"""What macros call the value that they build. No expression can name it."""
+"""The name that macros give the value that they build. No expression can use it."""
 
 _Message = dict[int, list[bytes]]
 
@@ -82,7 +82,7 @@ def _count_addition(parts: list[bytes], variables: tuple[bytes, ...], found: Gro
         # `exists_one` counts: it adds a number to a number.
         return
     added = _message(lists[0])[_ELEMENTS][0]
-    # `filter` adds the variable itself, and makes nothing that was not there.
+    # `filter` adds the variable itself, and creates no new value.
     if not variables or _name(added) != variables[-1]:
         found.maps += 1
 

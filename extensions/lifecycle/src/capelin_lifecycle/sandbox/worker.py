@@ -65,7 +65,7 @@ def _limit_memory(size: int) -> None:
 
 
 def _address_space() -> int:
-    """How much of it the process has; nothing where the system does not tell."""
+    """Size of the process's address space. Zero if the system does not report it."""
     statm = Path("/proc/self/statm")
     pages = int(statm.read_text().split()[0]) if statm.exists() else 0
     return pages * resource.getpagesize()
@@ -92,7 +92,7 @@ def _evaluated(question: tuple[str, list[str], bool], variables: dict[str, Any])
     try:
         expression = compile_expression(text, tuple(names), boolean=boolean)
         value = expression.is_true(variables) if boolean else expression.evaluate(variables)
-        # A value that JSON does not have is a problem of this expression alone.
+        # A value that JSON does not have is a problem of this expression only.
         return {"value": orjson.Fragment(orjson.dumps(value))}
     except ExpressionError as error:
         return {"problem": str(error)}
@@ -101,7 +101,7 @@ def _evaluated(question: tuple[str, list[str], bool], variables: dict[str, Any])
 
 
 def _manifests(text: str) -> orjson.Fragment | None:
-    """The documents of a text; nothing if parsers may not agree on it, or JSON lacks a value."""
+    """The documents of a text. None if parsers may not agree on it, or JSON lacks a value."""
     try:
         return orjson.Fragment(orjson.dumps(list(read_all_untrusted_yaml(text))))
     except (yaml.YAMLError, TypeError, ValueError, RecursionError):

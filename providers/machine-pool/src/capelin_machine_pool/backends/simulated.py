@@ -32,7 +32,7 @@ SIMULATED_ANNOTATION = "capelin.cluster.x-k8s.io/simulated"
 """Explains a simulated Node in `kubectl describe node`."""
 
 _FLAP = timedelta(seconds=90)
-"""Seconds without heartbeats, and then with them: longer than Kubernetes waits."""
+"""How long a flapping Node has no heartbeats, and then has them: longer than Kubernetes waits."""
 _HELD_AFTER = timedelta(seconds=2)
 """Age of a lease at which KWOK surely holds it in its records. Ages are in whole seconds."""
 _CONDITIONS = (

@@ -179,7 +179,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         return self._backend.health()
 
     async def on_missing(self, ctx: Context, key: ObjectKey) -> None:
-        """Release shared resources if the last machine went without a reconcile, such as in a move."""
+        """Release shared resources if the last machine went without a reconcile, after a move."""
         if key in self._deleted:
             self._deleted.remove(key)
             return

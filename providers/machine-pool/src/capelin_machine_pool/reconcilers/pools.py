@@ -116,7 +116,7 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
         self._rate_limit = RateLimit()
 
     def base_status(self, obj: CapelinMachinePool) -> MachinePoolStatus:
-        """Names the kind before machines exist, or core would treat the pool as without machines."""
+        """Names the kind before machines exist. Otherwise core expects a pool without Machines."""
         kind = CapelinMachine.resource.kind
         status = obj.status or MachinePoolStatus()
         return status.model_copy(update={"infrastructure_machine_kind": kind})
