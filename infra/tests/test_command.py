@@ -61,13 +61,13 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
         (["up", "--with", "kubeadm,,dev"], 2, "empty name"),
         (["up", "--with", ""], 2, "empty name"),
         (["up", "-f", "/nope"], 2, "does not exist"),
-        (["kubectl", "get", "nodes"], 4, "There is no environment default"),
-        (["stop"], 4, "There is no environment default"),
-        (["restart", "etcd"], 4, "There is no environment default"),
+        (["kubectl", "get", "nodes"], 4, "Environment default does not exist"),
+        (["stop"], 4, "Environment default does not exist"),
+        (["restart", "etcd"], 4, "Environment default does not exist"),
         (["create", "cluster", "a", "--set", "x"], 2, "Write it as NAME=VALUE"),
-        (["delete", "cluster", "demo"], 2, "Say --yes"),
-        (["recover", "cluster", "demo"], 2, "Say --yes"),
-        (["recover", "cluster", "demo", "--yes"], 4, "There is no environment default"),
+        (["delete", "cluster", "demo"], 2, "Add --yes"),
+        (["recover", "cluster", "demo"], 2, "Add --yes"),
+        (["recover", "cluster", "demo", "--yes"], 4, "Environment default does not exist"),
         (["recover", "cluster", "demo", "--data", "/nope"], 2, "does not exist"),
         (["up", "--with", "aws"], 2, "kubeadm-bootstrap, kubeadm, dev"),
         (["up", "--workers", "-1"], 2, "--workers"),
@@ -81,17 +81,17 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
         (["scale", "demo", "up"], 2, "Type capelin scale demo --workers N."),
         (["scale", "cluster", "demo", "--workers", "5"], 2, "capelin scale demo --workers 5."),
         (["wait", "demo"], 2, "Type capelin wait cluster demo."),
-        (["wait", "cluster", "demo"], 4, "There is no environment default"),
+        (["wait", "cluster", "demo"], 4, "Environment default does not exist"),
         (["upgrade", "demo"], 2, "Type capelin upgrade cluster demo."),
         (["upgrade", "demo", "1.34", "-e", "a b"], 2, "upgrade cluster demo 1.34 -e 'a b'."),
         (["delete", "demo", "--yes"], 2, "Type capelin delete cluster demo --yes."),
         (["create", "cluster1"], 2, "Type capelin create cluster cluster1."),
         (["recover", "demo"], 2, "Type capelin recover cluster demo."),
         (["kubeconfig"], 4, "Start it with capelin up -e default"),
-        (["status", "-e", "none"], 4, "There is no environment none.\n  Environments: none."),
-        (["logs", "-e", "none"], 4, "There is no environment none"),
-        (["down", "-e", "none"], 4, "There is no environment none"),
-        (["upgrade", "cluster", "demo", "v1.34.0"], 4, "There is no environment default"),
+        (["status", "-e", "none"], 4, "Environment none does not exist.\n  Environments: none."),
+        (["logs", "-e", "none"], 4, "Environment none does not exist"),
+        (["down", "-e", "none"], 4, "Environment none does not exist"),
+        (["upgrade", "cluster", "demo", "v1.34.0"], 4, "Environment default does not exist"),
         (["cache", "prefetch", "kube-proxyy"], 2, "is not a program"),
     ],
 )
@@ -127,7 +127,7 @@ def test_nobody_loses_sight_of_what_stays_in_an_existing_api_server(tmp_path: Pa
     assert hesitant.returncode == 2
     assert "cannot be used now: API server at https://127.64.0.9:1 does not" in hesitant.stderr
     assert capelin("down", "--yes", home=tmp_path).stdout.splitlines()[-1] == (
-        "Whatever was put into an existing API server stays there, "
+        "Its objects in an existing API server stay there, "
         "labelled capelin.cluster.x-k8s.io/environment=default.1."
     )
     assert not environment.folder.exists()

@@ -150,10 +150,10 @@ async def test_the_credentials_of_docker_login_are_used_and_never_shown(
 async def test_a_file_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bundle.tar"
     file.write_bytes(b"no archive")
-    with pytest.raises(InvalidInputError, match="is no bundle"):
+    with pytest.raises(InvalidInputError, match="is not a bundle"):
         await mirror(file, "localhost:5000", print)
     for place in ("https://example.com/x", "--insecure", "example.com/../x y"):
-        with pytest.raises(InvalidInputError, match="is no place in a registry"):
+        with pytest.raises(InvalidInputError, match="is not a path in a registry"):
             await mirror(file, place, print)
 
 
@@ -161,7 +161,7 @@ async def test_an_entry_cannot_become_another_argument_or_place(tmp_path: Path) 
     store = Store(tmp_path / "store")
     entry = add_components(store, "../x@y", "v1", [], 0)
     store.write_archive(tmp_path / "bundle.tar", [entry], 0)
-    with pytest.raises(InvalidInputError, match="is no bundle"):
+    with pytest.raises(InvalidInputError, match="is not a bundle"):
         await mirror(tmp_path / "bundle.tar", "localhost:5000", print)
 
 

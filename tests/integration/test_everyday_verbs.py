@@ -155,11 +155,11 @@ async def test_create_installs_a_missing_class(home: Home, tmp_path: Path) -> No
 
     # Once more: what somebody has changed stays as it is.
     again = await said(home, "up", "-f", str(tmp_path / "capelin.yaml"))
-    assert "ClusterClass capelin was changed by somebody, and stays as it is." in again
+    assert "ClusterClass capelin was changed by another user, and stays as it is." in again
 
     nowhere = await home.capelin("create", "cluster", "one", "--namespace", "nope")
     assert nowhere.code == 4
-    assert "There is no namespace nope." in nowhere.err
+    assert "Namespace nope does not exist." in nowhere.err
     await said(home, "create", "cluster", "one", "--workers", "1")
     assert await clusters(home) == ["described", "one"]
     await said(home, "status", "--exit-code")

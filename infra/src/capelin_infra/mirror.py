@@ -39,7 +39,8 @@ async def mirror(bundle: Path, registry: str, report: Callable[[str], None]) -> 
     place = registry.removeprefix("oci://").rstrip("/")
     if not _REGISTRY.fullmatch(place):
         raise InvalidInputError(
-            f"{registry} is no place in a registry.", hint="Write it as registry.example.com/path."
+            f"{registry} is not a path in a registry.",
+            hint="Write it as registry.example.com/path.",
         )
     with tempfile.TemporaryDirectory() as folder:
         layout = Path(folder)
@@ -54,7 +55,7 @@ async def mirror(bundle: Path, registry: str, report: Callable[[str], None]) -> 
 
 
 def unpack(bundle: Path, folder: Path) -> dict[str, dict[str, Any]]:
-    """Unpack a bundle and compare each blob with its digest; the entries of its index by name."""
+    """Unpack a bundle and check each blob's digest. Returns the entries of its index by name."""
     try:
         with tarfile.open(bundle) as archive:
             archive.extractall(folder, filter="data")
@@ -62,10 +63,12 @@ def unpack(bundle: Path, folder: Path) -> dict[str, dict[str, Any]]:
         entries = {entry["annotations"][REFERENCE]: entry for entry in index["manifests"]}
         digests = {blob.name: _digest(blob) for blob in (folder / "blobs" / "sha256").iterdir()}
     except (tarfile.TarError, OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInputError(f"{bundle} is no bundle.", reason=str(error)) from error
+        raise InvalidInputError(f"{bundle} is not a bundle.", reason=str(error)) from error
     for name in entries:
         if not _NAME.fullmatch(name):
-            raise InvalidInputError(f"{bundle} is no bundle.", reason=f"It has an entry {name!r}.")
+            raise InvalidInputError(
+                f"{bundle} is not a bundle.", reason=f"It has an entry {name!r}."
+            )
     for name, digest in digests.items():
         if digest != name:
             raise DamagedBundleError(

@@ -252,6 +252,6 @@ async def test_waits_for_a_deletion(lab: Lab, capsys: pytest.CaptureFixture[str]
     await waited
     capsys.readouterr()
     await cluster_verbs.wait_for_cluster(DEMO, RunOptions(within=30), deleted=True)
-    assert capsys.readouterr().out == "There is no cluster demo in namespace default.\n"
+    assert capsys.readouterr().out == "Cluster demo does not exist in namespace default.\n"
     with pytest.raises(MissingError):
         await cluster_verbs.wait_for_cluster(DEMO, RunOptions(within=30), deleted=False)

@@ -96,7 +96,7 @@ def test_scaling_asks_which_pool_when_that_is_not_clear(pool: str | None, what: 
 
 
 def test_a_cluster_without_a_class_is_left_to_kubectl() -> None:
-    with pytest.raises(InvalidInputError, match="is not made from a ClusterClass"):
+    with pytest.raises(InvalidInputError, match="does not use a ClusterClass"):
         scale_patch(cluster(spec={}), ScaleOptions(workers=5, pool=None))
 
 

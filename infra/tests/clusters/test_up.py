@@ -82,9 +82,9 @@ CLUSTER = Cluster.read(
 
 def test_options_that_an_existing_demo_cluster_does_not_have_are_said() -> None:
     assert differences(CLUSTER, ClusterOptions(workers=1, control_plane_replicas=2)) == [
-        "Cluster demo keeps its 4 workers; change them with capelin scale demo --workers 1.",
+        "Cluster demo keeps its 4 workers. Change them with capelin scale demo --workers 1.",
         (
-            "Cluster demo keeps its 1 control plane replicas; change them "
+            "Cluster demo keeps its 1 control plane replicas. Change them "
             "with capelin scale demo --control-plane-replicas 2."
         ),
     ]

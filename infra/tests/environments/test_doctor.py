@@ -64,7 +64,7 @@ def test_missing_programs_and_no_go_to_build_them_are_both_reported() -> None:
 
 def test_go_builds_what_is_missing() -> None:
     findings = judge(replace(FIT, missing_programs=5))
-    assert "5 programs are not in the cache; Go is here to build them" in [
+    assert "5 programs are not in the cache, and Go can build them" in [
         each.what for each in findings
     ]
 

@@ -126,5 +126,5 @@ async def test_removed_cluster_is_reported(
     kind = FakeKind()
     with pytest.raises(MissingError) as refused:
         await enter(environment, kind, KindOptions())
-    assert refused.value.hint == "Remove the rest with capelin down -e lab, then begin anew."
+    assert refused.value.hint == "Remove the rest with capelin down -e lab, then start again."
     assert kind.calls == []

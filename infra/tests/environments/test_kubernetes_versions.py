@@ -68,7 +68,7 @@ def test_the_hint_names_only_versions_that_there_are() -> None:
     assert caught.value.hint == "It can be upgraded to v1.33.13, v1.34.4."
     with pytest.raises(InvalidInputError) as caught:
         check_upgrade("v1.34.4", "v1.33.0", KNOWN)
-    assert caught.value.hint == "Capelin knows no version after v1.34.4."
+    assert caught.value.hint == "Capelin supports no version after v1.34.4."
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_upgrade_prefers_the_next_minor(current: str, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("known", "words"),
-    [(KNOWN, "Capelin knows no version after v1.34.4."), ((), "another provider's")],
+    [(KNOWN, "Capelin supports no version after v1.34.4."), ((), "another provider's")],
 )
 def test_where_no_version_comes_next_none_is_made_up(known: tuple[str, ...], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):

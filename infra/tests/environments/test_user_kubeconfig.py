@@ -94,7 +94,7 @@ def test_other_files_are_kept(environment: Environment, theirs: Path, tmp_path: 
     own.write_text(yaml.safe_dump(kubeconfig("capelin-demo")))
     theirs.parent.mkdir()
     theirs.write_text("- a\n- list\n")
-    with pytest.raises(InvalidInputError, match="is no kubeconfig"):
+    with pytest.raises(InvalidInputError, match="is not a kubeconfig"):
         merge_contexts(environment, [own])
     assert theirs.read_text() == "- a\n- list\n"
 

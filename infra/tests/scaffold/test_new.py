@@ -163,7 +163,7 @@ def test_nothing_is_left_to_fill_in(folder: Path) -> None:
 
 
 def test_nothing_is_written_over_what_exists(folder: Path) -> None:
-    with pytest.raises(InvalidInputError, match="is there already"):
+    with pytest.raises(InvalidInputError, match="exists already"):
         write_project("extension", "storage-guard", folder)
 
 

@@ -26,7 +26,7 @@ async def test_watch_shows_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     console = Console(file=screen, force_terminal=True, color_system=None, width=100)
     watching = asyncio.create_task(show(None, watch=True, console=console))
     try:
-        await until(lambda: "There is no environment." in screen.getvalue())
+        await until(lambda: "No environment exists." in screen.getvalue())
         environment = Environment(tmp_path / "capelin" / "lab")
         environment.make_folders()
         environment.write_settings(Settings(kubernetes_version="v1.34.4"))

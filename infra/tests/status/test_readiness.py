@@ -109,12 +109,12 @@ def test_a_cluster_is_ready_when_nothing_is_missing() -> None:
         (
             observed(*GOOD, workers={"desiredReplicas": 3, "replicas": 2, "upToDateReplicas": 3}),
             [],
-            "workers: 2 of 3 are there",
+            "workers: 2 of 3 exist",
         ),
         (
             observed(*GOOD, workers={"desiredReplicas": 3, "upToDateReplicas": 3}),
             [],
-            "workers: 0 of 3 are there",
+            "workers: 0 of 3 exist",
         ),
     ],
 )

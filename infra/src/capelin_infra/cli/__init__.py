@@ -1,7 +1,7 @@
 """The `capelin` command: its verbs, one module a group of them.
 
-Only what reads the command line is imported here. A verb imports what does its work when it is
-called, so that help and completion come at once.
+This package imports only what it needs to parse the command line. A verb imports the rest when it
+runs, so that help and completion respond at once.
 """
 
 from typing import Annotated
@@ -62,5 +62,5 @@ def options(
 
 
 def main() -> None:
-    """Run what the command line says."""
+    """Parse the command line, and run the verb."""
     runner.guard(app)

@@ -25,10 +25,9 @@ Wait = Annotated[bool, typer.Option(help="Wait until it is done, and show the pr
 
 
 class ClusterVerb(TyperGroup):
-    """A verb that `cluster` follows; it says so where a cluster's name does."""
+    """A verb that `cluster` follows. If the word is missing, the error shows the right command."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is meant."""
         # The shell that completes a line wants no error.
         if args[0] not in self.commands and not ctx.resilient_parsing:
             from capelin.errors import InvalidInputError
@@ -50,7 +49,7 @@ def register(app: typer.Typer) -> None:
         ("wait", "Wait for a workload cluster.", wait_),
     ):
         add_cluster_verb(app, verb, help_text, function)
-    # Words that are too many are answered with the option that was meant.
+    # `scale` accepts too many words, and then names the right option in its error.
     app.command(context_settings={"allow_extra_args": True})(scale)
 
 
@@ -58,7 +57,7 @@ def add_cluster_verb(app: typer.Typer, verb: str, text: str, function: Callable[
     """Add a verb that `cluster` follows."""
     added = group(app, verb, text, cls=ClusterVerb)
     added.command("cluster")(function)
-    # A lone command would otherwise take the group's place.
+    # Typer would otherwise replace the group by its only command.
     added.callback()(lambda: None)
 
 

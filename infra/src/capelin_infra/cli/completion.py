@@ -1,4 +1,4 @@
-"""What the shell completes: environments, clusters, versions, components, as they are now.
+"""Completes environments, clusters, versions and components in the shell.
 
 Nothing here may print or take long: a person has just pressed the tab key.
 """
@@ -19,7 +19,7 @@ def environments() -> list[str]:
 
 
 def chosen_environment(name: str = "") -> str:
-    """The environment that is meant where none may be named: the default one, or the only one."""
+    """The environment of a command that names none: the default one, or the only one."""
     if name:
         return name
     names = environments()
@@ -67,19 +67,19 @@ def components(ctx: typer.Context) -> list[str]:
 
 
 def clusters_and_components(ctx: typer.Context) -> list[str]:
-    """What has logs."""
+    """Everything that has logs."""
     return [*components(ctx), *clusters(ctx)]
 
 
 def providers() -> list[str]:
-    """What `--with` takes by name."""
+    """The values of `--with`."""
     from capelin.embedded.management import optional_providers
 
     return optional_providers()
 
 
 def programs() -> list[str]:
-    """What can be fetched."""
+    """The programs that can be fetched."""
     from capelin_infra.binaries import PROGRAMS
 
     return [*PROGRAMS, *versions()]

@@ -60,8 +60,8 @@ def up(
     kubernetes_version: Annotated[
         str | None,
         typer.Option(
-            help="The Kubernetes version of the clusters, such as v1.34.4, 1.34 or latest; see "
-            "capelin versions. An existing API server keeps its own.",
+            help="The Kubernetes version of the clusters, such as v1.34.4, 1.34 or latest (see "
+            "capelin versions). An existing API server keeps its own.",
             autocompletion=completion.versions,
             show_default=False,
         ),
@@ -95,7 +95,7 @@ def up(
         str | None,
         typer.Option(
             help="The image of kind's nodes. Default: kind's own, which it names by digest. Give a "
-            "digest too, as in NAME:TAG@sha256:..., so that the image cannot change.",
+            "digest too, for example NAME:TAG@sha256:..., so that the image cannot change.",
             show_default=False,
         ),
     ] = None,
@@ -103,7 +103,7 @@ def up(
         Path | None,
         typer.Option(
             help="The kubeconfig of the existing API server. Default: the one that the environment "
-            "has already, or what kubectl would use.",
+            "has already, or kubectl's.",
             show_default=False,
         ),
     ] = None,
@@ -114,7 +114,7 @@ def up(
     within: WithinWithoutBuilds = 900,
     timings: Annotated[
         bool,
-        typer.Option("--timings", help="Print how long each stage took, and what it waited for."),
+        typer.Option("--timings", help="Print how long each stage took, and why it waited."),
     ] = False,
     output: Output = "text",
 ) -> None:
@@ -123,9 +123,9 @@ def up(
     A management cluster and, in it, a workload cluster that is Available with Ready nodes. The
     control plane is real, the nodes are simulated: no container runs.
 
-    Safe to run again: what is there is kept, what is missing or was killed is started. Where the
-    target is kind or existing, no API server is started; all else runs on this machine just the
-    same. The kind cluster goes with capelin down.
+    Safe to run again: it keeps everything that exists, and starts whatever is missing or was
+    killed. With the target kind or existing, it starts no API server. Everything else still runs
+    on this machine. capelin down removes the kind cluster again.
 
     With -o json or yaml, the timings of all stages are printed as data, and the progress goes to
     the standard error.
@@ -145,7 +145,7 @@ def up(
 
         given = (kubernetes_version, workers, control_plane_replicas, with_, target)
         if management_only or any(option is not None for option in given):
-            raise typer.BadParameter("--file says it all: leave the other options out")
+            raise typer.BadParameter("--file replaces the other options: leave them out")
         # By its name: Typer has a copy of Click, and does not export this enum.
         source = ctx.get_parameter_source("environment")
         given_by = "" if source is None else source.name
@@ -156,7 +156,7 @@ def up(
         options = options_from(file, named, within=within)
         if named.variable not in {None, options.name}:
             typer.echo(
-                f"CAPELIN_ENVIRONMENT names {named.variable}; {file} describes environment "
+                f"CAPELIN_ENVIRONMENT names {named.variable}, but {file} describes environment "
                 f"{options.name}, which comes up now.",
                 err=True,
             )
@@ -191,8 +191,8 @@ def dev(
 ) -> None:
     """Bring up everything, and restart providers whenever their code changes.
 
-    For those who write providers and extensions: save a file, and the environment runs it seconds
-    later, with its kinds and permissions. Ctrl-C ends the watching; the environment goes on.
+    For authors of providers and extensions: save a file, and seconds later the environment runs it,
+    with its kinds and permissions. Ctrl-C ends only the watching. The environment keeps running.
     """
     from capelin.embedded.management import UpRequest
 
@@ -204,7 +204,7 @@ def dev(
     options = UpOptions(environment, UpRequest(providers=_names(with_)), demo, within=within)
     run(
         develop(options),
-        interrupted=f"The environment goes on; remove it with capelin down -e {environment}.",
+        interrupted=f"The environment keeps running. Remove it with capelin down -e {environment}.",
     )
 
 
@@ -228,13 +228,13 @@ def status(
 ) -> None:
     """Show environments and their clusters.
 
-    Each process, and each cluster as a tree of objects with what they wait for.
+    It lists each process, and each cluster as a tree of objects with their reasons to wait.
     """
     from capelin_infra.environments.connection import ensure_supervised
     from capelin_infra.status.overview import show
 
     if watch and output in {"json", "yaml"}:
-        raise typer.BadParameter("--watch is for people; programs ask again")
+        raise typer.BadParameter("--watch does not work with -o json or -o yaml")
     ensure_supervised(environment)
     good = run(show(environment, output=output, watch=watch))
     if exit_code and not good:
@@ -260,8 +260,8 @@ def kubeconfig(
         bool,
         typer.Option(
             "--merge",
-            help="Put the context into your own kubeconfig and make it current; capelin down "
-            "removes it. Without a cluster, the contexts of all clusters are added.",
+            help="Put the context into your own kubeconfig and make it current. capelin down "
+            "removes it again. Without a cluster, the contexts of all clusters are added.",
         ),
     ] = False,
 ) -> None:
@@ -382,8 +382,8 @@ def down(
 ) -> None:
     """Stop an environment and remove all of it.
 
-    Its workload clusters and all data are removed with it: where there are clusters, it asks. An
-    API server that was there before stays, without what was put into it.
+    This removes its workload clusters and all data. It asks first if clusters exist. An existing
+    API server stays, without the objects that capelin up created in it.
     """
     from capelin_infra.environments.lifetime import take_down
 

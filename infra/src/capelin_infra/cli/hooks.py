@@ -35,7 +35,7 @@ Through = Annotated[
     typer.Option(
         "--through",
         metavar="HOST:PORT",
-        help="Connect there instead, as to a port that kubectl port-forward opened for a service.",
+        help="Connect to this address instead, such as a port of kubectl port-forward.",
     ),
 ]
 Catalogs = Annotated[
@@ -43,7 +43,7 @@ Catalogs = Annotated[
     typer.Option(
         "--catalog",
         metavar="MODULE:NAME",
-        help="A catalog with hooks that are not Cluster API's own; can be repeated.",
+        help="A catalog with hooks that are not Cluster API's own. Can be repeated.",
         show_default=False,
     ),
 ]
@@ -53,7 +53,7 @@ Handler = Annotated[
 Request = Annotated[
     Path | None,
     typer.Option(
-        "--request", "-f", help="JSON or YAML file with the request; - is standard input."
+        "--request", "-f", help="JSON or YAML file with the request, or - for standard input."
     ),
 ]
 Cluster = Annotated[
@@ -130,8 +130,8 @@ def register_extension(
 ) -> None:
     """Register an extension: Cluster API in the environment calls its hooks.
 
-    The extension must be running: it is discovered at once. Its patches are called for the
-    ClusterClasses that name them.
+    The extension must be running: Cluster API discovers it at once. Cluster API calls its patches
+    for the ClusterClasses that name them.
     """
     from capelin_infra.hooks.registration import Registration, register
 
@@ -146,7 +146,7 @@ def unregister(
     *,
     environment: Environment = "",
 ) -> None:
-    """Unregister an extension: its hooks are not called any more."""
+    """Unregister an extension: Cluster API no longer calls its hooks."""
     from capelin_infra.hooks.registration import unregister as remove
 
     run(remove(name, environment))
@@ -211,17 +211,17 @@ def call(
 ) -> None:
     """Call a handler, and print its response.
 
-    The request comes from a file, or is made from a Cluster of the environment or a made-up one.
+    The request comes from a file, from a Cluster of the environment, or from a sample Cluster.
 
-    The exit code is 0 if the handler lets its caller go on, 7 if it holds it back, and 1 if it
-    fails or does not answer.
+    The exit code is 0 if the handler lets its caller proceed, 7 if it blocks its caller, and 1 if
+    it fails or does not answer.
     """
     from capelin_infra.hooks.requests import RequestOptions
     from capelin_infra.hooks.targets import Target, known_hooks
     from capelin_infra.hooks.verbs import call as run_call
 
     if request is not None and cluster is not None:
-        raise typer.BadParameter("say --request or --cluster, not both")
+        raise typer.BadParameter("use --request or --cluster, not both")
     target = Target(
         extension, environment, ca, client_cert, client_key, through, known_hooks(catalog)
     )
@@ -289,10 +289,10 @@ def conformance(
     catalog: Catalogs = [],  # noqa: B006 - typer makes a new one
     output: Output = "text",
 ) -> None:
-    """Check an extension in any language against what Cluster API needs of it.
+    """Check an extension in any language against Cluster API's requirements.
 
-    Every handler is called several times, for a Cluster conformance/example that does not exist
-    (or the one that --cluster names). The exit code is 1 if a rule does not hold; advice does not
+    It calls every handler several times, for a Cluster conformance/example that does not exist
+    (or the one that --cluster names). The exit code is 1 if a rule does not hold. Advice does not
     count.
     """
     from capelin_infra.hooks.requests import RequestOptions

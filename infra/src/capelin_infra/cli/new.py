@@ -30,7 +30,7 @@ def extension(
 ) -> None:
     """Write a Runtime Extension that works: handlers, tests, an image, manifests."""
     where = _write("extension", name, folder)
-    typer.echo(f"Go on with: cd {where} && uv run --extra test pytest --record")
+    typer.echo(f"Continue with: cd {where} && uv run --extra test pytest --record")
 
 
 def provider(
@@ -40,7 +40,7 @@ def provider(
 ) -> None:
     """Write an infrastructure provider that works: kinds, reconcilers, a package, tests."""
     where = _write("provider", name, folder)
-    typer.echo(f"Go on with: cd {where} && uv run --extra test pytest")
+    typer.echo(f"Continue with: cd {where} && uv run --extra test pytest")
 
 
 def _write(template: Literal["extension", "provider"], name: str, folder: Path | None) -> Path:

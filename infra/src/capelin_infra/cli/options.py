@@ -30,7 +30,7 @@ def _environment(text: str, callback: Callable[..., str] | None = None, **more: 
     )
 
 
-_CHOSEN: Final = "The environment. Without it: default, or the only one there is."
+_CHOSEN: Final = "The environment. Without it: default, or the only one."
 
 Environment = Annotated[str, _environment(_CHOSEN, _supervised_environment, show_default=False)]
 IdleEnvironment = Annotated[

@@ -1,4 +1,4 @@
-"""The verb that brings a cluster back when a majority of its etcd members is lost."""
+"""The verb that recovers a cluster after it has lost a majority of its etcd members."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,12 +9,12 @@ from capelin_infra.cli.clusters import Name, add_cluster_verb
 from capelin_infra.cli.options import Environment, Namespace, Within, Yes
 from capelin_infra.cli.runner import confirm, run
 
-_INTERRUPTED = "Nothing is deleted, and the same command goes on where it ended."
+_INTERRUPTED = "Nothing was deleted. Run the same command again to continue."
 
 
 def register(app: typer.Typer) -> None:
     """Add this verb to the command."""
-    add_cluster_verb(app, "recover", "Bring a cluster back from its only etcd member.", recover)
+    add_cluster_verb(app, "recover", "Recover a cluster from its only etcd member.", recover)
 
 
 def recover(
@@ -28,17 +28,17 @@ def recover(
             exists=True,
             file_okay=False,
             resolve_path=True,
-            help="An etcd member's data to go on from, where no member has any left.",
+            help="Data of an etcd member to continue from, if no member has any left.",
             show_default=False,
         ),
     ] = None,
     yes: Yes = False,
     within: Within = 600,
 ) -> None:
-    """Bring a cluster back when a majority of its etcd members is lost for good.
+    """Recover a cluster that has lost a majority of its etcd members for good.
 
-    Its etcd goes on from the one member that is left. Writes that only the lost members had are
-    gone. It refuses where more can be saved, and sets data aside instead of deleting it.
+    Its etcd continues from the one remaining member. Writes that only the lost members had are
+    lost. It refuses if it could save more, and sets data aside instead of deleting it.
     """
     from capelin_infra.clusters.cluster_verbs import ClusterName
     from capelin_infra.clusters.etcd_recovery import recover_cluster

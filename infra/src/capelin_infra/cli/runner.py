@@ -1,4 +1,4 @@
-"""Running a verb: what people see when it fails, and the exit code that scripts see."""
+"""Runs a verb: errors for people, and exit codes for scripts."""
 
 import asyncio
 import errno
@@ -15,13 +15,13 @@ from capelin_infra.terminal.invocation import as_invoked
 ResultT = TypeVar("ResultT")
 
 EXIT_CODES: Final = (
-    "Exit codes: 0 done; 1 failed; 2 invalid command line; 3 this machine lacks something (see "
-    "capelin doctor); 4 no such environment or cluster; 5 another command is changing it; 6 timed "
-    "out; 7 a hook blocks its caller; 130 interrupted."
+    "Exit codes: 0 done, 1 failed, 2 invalid command line, 3 this machine lacks something (see "
+    "capelin doctor), 4 no such environment or cluster, 5 another command is changing it, 6 timed "
+    "out, 7 a hook blocks its caller, 130 interrupted."
 )
 INTERRUPTED: Final = 130
 
-# A disk or a folder that cannot be written is no defect of Capelin.
+# A disk or a folder that cannot be written is not a defect of Capelin.
 _MACHINE_ERRORS: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
 _state = {"traces": False}
@@ -46,14 +46,14 @@ def run(
 
 
 def confirm(question: str, *, yes: bool) -> bool:
-    """Whether the user agrees. Where nobody can be asked, `--yes` has to say so."""
+    """Whether the user agrees. Without a terminal, only `--yes` confirms."""
     if yes:
         return True
     if not sys.stdin.isatty():
         from capelin.errors import InvalidInputError
 
         raise InvalidInputError(
-            question, reason="Nobody can be asked here.", hint="Say --yes, or use a terminal."
+            question, reason="The input is not a terminal.", hint="Add --yes, or use a terminal."
         )
     return typer.confirm(question)
 

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor() -> None:
-    """Check what this machine lacks, and say how to get it.
+    """Check this machine for everything that environments need.
 
     The exit code is 0 if capelin up can work, and else 3.
     """
@@ -33,7 +33,7 @@ def doctor() -> None:
 def versions(*, output: Output = "text") -> None:
     """List the versions of Kubernetes that clusters can have.
 
-    With those whose programs are in the cache: the others are fetched or built when they are used.
+    It shows which of them are in the cache. Capelin fetches or builds the others on first use.
     """
     from capelin_infra.environments.program_cache import show_versions
 
@@ -58,10 +58,10 @@ def prefetch(
         ),
     ] = None,
 ) -> None:
-    """Fetch or build programs now, so that nothing has to be later."""
+    """Fetch or build programs now, so that later commands need not."""
     from capelin_infra.environments.program_cache import prefetch as fetch
 
-    run(fetch(programs or []), interrupted="What is there is kept; go on with the same command.")
+    run(fetch(programs or []), interrupted="The cache keeps them. Continue with the same command.")
 
 
 def prune(

@@ -47,7 +47,7 @@ BOOTSTRAP_PROVIDER = "kubeadm-bootstrap"
 
 @dataclass(frozen=True, slots=True)
 class ClusterName:
-    """Which cluster is meant."""
+    """The cluster that a verb is for."""
 
     name: str
     namespace: str = "default"
@@ -81,7 +81,7 @@ class RunOptions:
 
     dry_run: bool = False
     within: float | None = None
-    """How many seconds to wait for it; None does not wait."""
+    """Seconds to wait for it. None does not wait."""
     interruption: Interruption = field(default_factory=Interruption)
 
     def interrupted(self) -> str:
@@ -121,7 +121,7 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
         except AlreadyExists:
             raise InvalidInputError(
                 f"There is a cluster {which.name} in namespace {which.namespace} already.",
-                reason="Its name can be had only once.",
+                reason="A name is unique in its namespace.",
                 hint="Choose another name, or change it with capelin scale and capelin upgrade.",
             ) from None
         except ApiError as error:
@@ -198,7 +198,7 @@ async def wait_for_cluster(which: ClusterName, run: RunOptions, *, deleted: bool
             return
         cluster = await client.find(Cluster, which.name, which.namespace)
         if cluster is None:
-            _print(f"There is no cluster {which.name} in namespace {which.namespace}.\n")
+            _print(f"Cluster {which.name} does not exist in namespace {which.namespace}.\n")
             return
         await _follow_deletion(client, which, cluster, run)
 
@@ -272,7 +272,7 @@ async def _patch(
     patch = partial(client.patch, Cluster, cluster.name, cluster.namespace, operations, type="json")
     try:
         if run.dry_run:
-            # The API server says whether it would take the patch.
+            # In a dry run, the API server checks the patch.
             await patch(dry_run=True)
             _print(patch_text(cluster, operations))
         else:

@@ -39,7 +39,7 @@ def demo_manifests() -> list[Unstructured]:
 
 
 def demo_class() -> ClusterClass:
-    """The ClusterClass of our own providers, as it is when it is new."""
+    """The ClusterClass of our own providers in its initial form."""
     manifests = demo_manifests()
     return ClusterClass.read(
         next(manifest for manifest in manifests if manifest["kind"] == "ClusterClass")
@@ -49,7 +49,7 @@ def demo_class() -> ClusterClass:
 async def apply_cluster_class(client: Client, namespace: str = _NAMESPACE) -> list[str]:
     """Create our ClusterClass and its templates, or bring them up to date.
 
-    One that a user changed stays as it is. Returns what was left alone.
+    It changes none that users have changed. Returns their names.
     """
     kept = await asyncio.gather(
         *(_apply_unless_changed(client, manifest, namespace) for manifest in demo_manifests())
@@ -58,7 +58,7 @@ async def apply_cluster_class(client: Client, namespace: str = _NAMESPACE) -> li
 
 
 async def _apply_unless_changed(client: Client, manifest: Unstructured, namespace: str) -> str:
-    """Apply a manifest; returns the object's name where somebody else has changed it."""
+    """Apply a manifest. If another user has changed the object, keep it and return its name."""
     manifest["metadata"].setdefault("namespace", namespace)
     resource = await client.resource_of(manifest)
     live = await client.find(resource, manifest["metadata"]["name"], namespace)
@@ -69,7 +69,7 @@ async def _apply_unless_changed(client: Client, manifest: Unstructured, namespac
 
 
 def changed_by_others(obj: Unstructured) -> bool:
-    """Whether somebody but the command wrote in an object's spec."""
+    """Whether a manager other than the command wrote in an object's spec."""
     entries = cast("list[dict[str, Any]]", obj["metadata"].get("managedFields", []))
     return any(
         "f:spec" in entry.get("fieldsV1", {})
@@ -87,10 +87,10 @@ async def bring_up_cluster(
     *,
     environment: str = "default",
 ) -> None:
-    """Create a cluster, or leave it as it is where there is one; wait until it is ready."""
+    """Create a cluster unless it exists, and wait until it is ready."""
     name, namespace = request.name, request.namespace
     with checklist.step(f"cluster {name}") as line:
-        checklist.update(line, "the API server is sent the Cluster and its class")
+        checklist.update(line, "sending the Cluster and its class to the API server")
         version = await _apply_cluster(checklist, client, environment_version, request, environment)
         await wait_until_ready(client, name, namespace, deadline.left, checklist.showing(line))
         line.detail = f"Kubernetes {version}"
@@ -103,13 +103,13 @@ async def _apply_cluster(
     request: ClusterRequest,
     environment: str,
 ) -> str:
-    """Create a Cluster that does not exist yet; returns its version."""
+    """Create a Cluster unless it exists. Returns its version."""
     name, namespace, options = request.name, request.namespace, request.options
     if await client.find(Namespace, namespace) is None:
         await client.apply(Namespace.of(namespace))
     if options.cluster_class == DEMO_CLASS:
         for kept in await apply_cluster_class(client, namespace):
-            checklist.say(f"{kept} was changed by somebody, and stays as it is.")
+            checklist.say(f"{kept} was changed by another user, and stays as it is.")
     cluster = await client.find(Cluster, name, namespace)
     if cluster is None:
         cluster_class = await find_class(
@@ -137,7 +137,7 @@ async def find_class(
         return found
     if await client.find(Namespace, namespace) is None:
         raise MissingError(
-            f"There is no namespace {namespace}.",
+            f"Namespace {namespace} does not exist.",
             reason="A cluster is created in a namespace that exists.",
             hint=f"Create it first: capelin kubectl create namespace {namespace}.",
         )
@@ -166,18 +166,18 @@ def differences(
     notes: list[str] = []
     if options.workers is not None and options.workers != count:
         notes.append(
-            f"Cluster {name} keeps its {count} workers; "
-            f"change them with capelin scale {name} --workers {options.workers}{where}."
+            f"Cluster {name} keeps its {count} workers. "
+            f"Change them with capelin scale {name} --workers {options.workers}{where}."
         )
     if options.version not in {None, topology.version}:
         notes.append(
-            f"Cluster {name} keeps version {topology.version}; "
-            f"change it with capelin upgrade cluster {name} {options.version}{where}."
+            f"Cluster {name} keeps version {topology.version}. "
+            f"Change it with capelin upgrade cluster {name} {options.version}{where}."
         )
     if options.control_plane_replicas not in {None, replicas}:
         wanted = options.control_plane_replicas
         notes.append(
-            f"Cluster {name} keeps its {replicas} control plane replicas; "
-            f"change them with capelin scale {name} --control-plane-replicas {wanted}{where}."
+            f"Cluster {name} keeps its {replicas} control plane replicas. "
+            f"Change them with capelin scale {name} --control-plane-replicas {wanted}{where}."
         )
     return notes

@@ -47,7 +47,7 @@ async def develop(options: UpOptions) -> None:
                 deadline = Deadline(options.within)
                 await bring_up_environment(environment, UpRequest(), checklist, deadline)
         except UserError as error:
-            # Code that is being written is often broken. What ran before goes on.
+            # Code in development is often broken. The previous processes keep running.
             _print(console, "\n  ".join(filter(None, (error.message, error.reason, error.hint))))
         else:
             _print(console, f"Running the new code after {time.monotonic() - began:.1f} s.")
@@ -63,12 +63,12 @@ async def follow_code(
     *,
     poll: float = _POLL_SECONDS,
 ) -> None:
-    """Restart what has changed, each time; a change in the middle of a restart begins another.
+    """Restart changed providers after each change. A change during a restart starts another one.
 
     Args:
-        current: The digests of what runs.
-        digests: What there is now.
-        restart: Gets the labels of what has changed.
+        current: The digests of the running code.
+        digests: Returns the digests of the code as it is now.
+        restart: Gets the labels of changed providers.
         poll: Seconds between looks.
     """
     while True:

@@ -35,7 +35,7 @@ class ClusterEntry(Model):
 
     @property
     def request(self) -> ClusterRequest:
-        """What to bring up."""
+        """The request for this cluster."""
         check_cluster_name(self.name)
         text = self.kubernetes_version
         version = None if text is None else parse_version(text, KNOWN_KUBERNETES)
@@ -106,8 +106,8 @@ class NamedBy:
 def chosen_name(file: str | None, given: NamedBy, path: Path) -> str:
     """The environment that `capelin up -f` brings up.
 
-    The file's name wins over the variable, which may be meant for other commands. An option that
-    contradicts the file is refused.
+    The file's name wins over the variable, which may be meant for other commands. An option must
+    not contradict the file.
     """
     if file is None:
         return given.option or given.variable or DEFAULT_NAME
@@ -115,13 +115,13 @@ def chosen_name(file: str | None, given: NamedBy, path: Path) -> str:
         return file
     raise InvalidInputError(
         f"{path} describes environment {file}, and -e names {given.option}.",
-        reason="The clusters in the file would come up in another environment than it says.",
+        reason="The clusters in the file would come up in another environment.",
         hint=f"Leave out -e, or change name: {file} in the file.",
     )
 
 
 def options_from(path: Path, given: NamedBy, *, within: float = UP_SECONDS) -> UpOptions:
-    """What `capelin up -f` does."""
+    """The options of `capelin up -f`."""
     file = read_environment_file(path)
     request = UpRequest(kubernetes_version=file.kubernetes_version, providers=(*file.with_,))
     return UpOptions(

@@ -1,4 +1,4 @@
-"""Recovers a cluster from its only etcd member while its provider leaves it alone."""
+"""Recovers a cluster from its only etcd member while its control plane is paused."""
 
 import asyncio
 import time
@@ -42,7 +42,7 @@ async def recover_cluster(which: ClusterName, data: Path | None, within: float) 
             with checklist.step("etcd recovered") as line:
                 async with _paused(client, key):
                     survivor = await _recover(environment, key, data, checklist, line)
-                line.detail = f"from {data or survivor}; data set aside stays beside it"
+                line.detail = f"from {data or survivor}, with the other data set aside"
             await follow_until_ready(
                 checklist,
                 client,
@@ -57,7 +57,7 @@ async def _recover(
     environment: Environment, key: ObjectKey, data: Path | None, checklist: Checklist, line: Line
 ) -> str:
     report = checklist.showing(line)
-    # The provider needs a moment to notice that it is to let go.
+    # The provider needs a moment to release the control plane.
     deadline = time.monotonic() + _SECONDS_TO_PAUSE
     while True:
         try:
@@ -70,7 +70,7 @@ async def _recover(
 
 @asynccontextmanager
 async def _paused(client: Client, key: ObjectKey) -> AsyncGenerator[None]:
-    """Have the provider leave a control plane alone, unless somebody has done so already."""
+    """Pause a control plane, unless it is paused already."""
     control_plane = await client.get(CapelinControlPlane, key.name, key.namespace)
     if PAUSED_ANNOTATION in control_plane.metadata.annotations:
         yield

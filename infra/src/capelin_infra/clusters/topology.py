@@ -43,7 +43,7 @@ class ScaleOptions:
 
 
 def check_cluster_name(name: str) -> None:
-    """Refuse what could not be a cluster's name."""
+    """Reject a name that a cluster cannot have."""
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
             f"{name!r} cannot be the name of a cluster.",
@@ -100,15 +100,15 @@ def parse_variables(texts: Iterable[str]) -> dict[str, Any]:
         if not (separator and all(names) and _set_field(variables, names, value)):
             raise InvalidInputError(
                 f"{text!r} sets no variable.",
-                reason="A variable has a name and a value in YAML; a field of it comes after a "
+                reason="A variable has a name and a value in YAML. A field of it comes after a "
                 "dot.",
-                hint="Write it as NAME=VALUE or NAME.FIELD=VALUE, as machines.dies=20.",
+                hint="Write it as NAME=VALUE or NAME.FIELD=VALUE, such as machines.dies=20.",
             )
     return variables
 
 
 def _set_field(fields: dict[str, Any], names: Sequence[str], value: str) -> bool:
-    """Set a field of nested objects; False if one of them has a value already, or it is no YAML."""
+    """Set a field of nested objects. False if one has a value already, or the YAML is invalid."""
     *parents, last = names
     for parent in parents:
         inner = fields.setdefault(parent, {})
@@ -146,7 +146,7 @@ def scale_patch(cluster: Cluster, options: ScaleOptions) -> list[Operation]:
         operations.append({"op": "add", "path": path, "value": options.control_plane_replicas})
     if options.workers is not None:
         path, name = _worker_group(cluster, options.pool)
-        # The index was looked up: if the list has changed since, nothing must be patched.
+        # The index was looked up: if the list has changed since, the patch must fail.
         operations.append({"op": "test", "path": f"{path}/name", "value": name})
         operations.append({"op": "add", "path": f"{path}/replicas", "value": options.workers})
     return operations
@@ -161,17 +161,17 @@ def patch_text(cluster: Cluster, operations: Sequence[Operation]) -> str:
 
 
 def known_versions(control_plane_kind: str | None) -> Sequence[str]:
-    """The versions that a kind of control plane can have; empty where Capelin cannot know."""
+    """The versions that a kind of control plane can have. Empty if Capelin cannot know them."""
     ours = control_plane_kind in {"CapelinControlPlane", "CapelinControlPlaneTemplate"}
     return KNOWN_KUBERNETES if ours else ()
 
 
 def topology_version(cluster: Cluster) -> str:
-    """The version that a Cluster is to have."""
+    """The desired version of a Cluster."""
     topology = cluster.spec.topology
     if topology is None or topology.version is None:
         raise InvalidInputError(
-            f"Cluster {cluster.name} is not made from a ClusterClass.",
+            f"Cluster {cluster.name} does not use a ClusterClass.",
             reason="Its control plane and its workers have versions and numbers of their own.",
             hint="Change these objects with kubectl.",
         )

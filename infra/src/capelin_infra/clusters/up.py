@@ -42,14 +42,14 @@ class UpOptions:
     name: str
     request: UpRequest = field(default_factory=UpRequest)
     demo: ClusterOptions | None = field(default_factory=ClusterOptions)
-    """The demo cluster; none with `--management-only`."""
+    """The demo cluster. None with `--management-only`."""
     clusters: Sequence[ClusterRequest] = ()
     """Clusters that a file describes."""
     within: float = UP_SECONDS
     kind: KindOptions | None = None
-    """For the target `kind`: how its cluster is made, if it has to be."""
+    """For the target `kind`: the options of a new cluster."""
     timings: bool = False
-    """Whether to print how long each stage took, and what it waited for."""
+    """Whether to print how long each stage took, and why it waited."""
     output: Format = "text"
     """The data formats have the timings, and the progress goes to the standard error."""
 
@@ -100,7 +100,7 @@ async def _bring_up(
         request = replace(request, providers=(*request.providers, "kubeadm-bootstrap"))
     steps: Sequence[Step] = ()
     if options.kind is None and kind_cluster_of(environment) is None:
-        # An impossible request is refused before anything is written.
+        # Reject an impossible request before writing anything.
         steps = plan_up(request, await observe(environment, request))
     with environment.locked("up"), checklist.shown():
         for version in {cluster.options.version or "" for cluster in clusters} - {""}:
@@ -130,7 +130,7 @@ async def start(name: str, *, within: float) -> None:
     environment = find_environment(name)
     if environment.settings() is None:
         raise NotReadyError(
-            f"Environment {name} was never brought up.",
+            f"Environment {name} was never started.",
             reason="There is nothing to start.",
             hint=f"Begin with capelin up -e {name}.",
         )
@@ -167,7 +167,7 @@ async def _print_next_steps(
     console.print(f"Environment [bold]{environment.name}[/] {text}.", highlight=False)
     if clusters:
         console.print(
-            "Control planes are real; machines are simulated: pods are scheduled, and no container "
+            "Control planes are real, machines are simulated: pods are scheduled, and no container "
             "runs.",
             highlight=False,
             soft_wrap=True,
@@ -175,8 +175,8 @@ async def _print_next_steps(
     console.print("Next:")
     for title, line in (
         ("look at it", f"{command} status{option}"),
-        # The file itself: where the command is not found, $(...) would leave KUBECONFIG empty, and
-        # kubectl would talk to whatever cluster it knows otherwise.
+        # The path itself: if the shell does not find the command, $(...) leaves KUBECONFIG empty,
+        # and kubectl uses its default cluster.
         *((title, f"export KUBECONFIG={shlex.quote(str(path))}") for title, path in files),
         ("or for kubectl", f"{command} kubeconfig --merge{option}"),
         *(

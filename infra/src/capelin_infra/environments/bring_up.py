@@ -38,7 +38,7 @@ UP_SECONDS: Final = 900.0
 async def bring_up_environment(
     environment: Environment, request: UpRequest, checklist: Checklist, deadline: Deadline
 ) -> None:
-    """Bring an environment up without a demo cluster; the caller holds its lock."""
+    """Bring an environment up without a demo cluster. The caller holds its lock."""
     steps = plan_up(request, await observe(environment, request))
     await follow_steps(environment, steps, checklist, deadline)
 
@@ -56,8 +56,8 @@ async def follow_steps(
     except TimeoutError:
         raise WaitTimeoutError(
             f"Environment {environment.name} is not up after {deadline.within:.0f} s.",
-            reason=waiting_for(current_status(environment)) or "It does not say why.",
-            hint=f"Its supervisor goes on trying; see capelin logs -e {environment.name}.",
+            reason=waiting_for(current_status(environment)) or "It reports no reason.",
+            hint=f"Its supervisor keeps trying. See capelin logs -e {environment.name}.",
         ) from None
 
 
@@ -90,9 +90,9 @@ class _ChecklistView(UpView):
 
 
 def waiting_for(status: Status | None) -> str:
-    """What the first process that is not ready says, or else what it does."""
+    """The message of the first process that is not ready, or its phase."""
     processes = status.processes if status is not None else []
     unready = [process for process in processes if process.phase != "Running"]
-    # One that says why comes first: the others may only wait for it.
+    # A process with a message comes first: the others may only wait for it.
     unready.sort(key=lambda process: not process.message)
     return f"{unready[0].name}: {unready[0].message or unready[0].phase}" if unready else ""

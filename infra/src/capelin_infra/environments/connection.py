@@ -26,7 +26,7 @@ def find_environment(name: str) -> Environment:
     if not environment.folder.is_dir():
         others = ", ".join(environment.name for environment in all_environments()) or "none"
         raise MissingError(
-            f"There is no environment {name}.",
+            f"Environment {name} does not exist.",
             reason=f"Environments: {others}.",
             hint=f"Start it with capelin up -e {name}.",
         )
@@ -34,18 +34,18 @@ def find_environment(name: str) -> Environment:
 
 
 def client_of(environment: Environment) -> Client:
-    """A client of an environment's API server, as its administrator."""
+    """A client of an environment's API server, with its administrator's credentials."""
     if not environment.kubeconfig.exists():
         raise NotReadyError(
             f"Environment {environment.name} has no API server yet.",
-            reason="It was never brought up as far as that.",
-            hint=f"Go on with capelin up -e {environment.name}.",
+            reason="It was never started completely.",
+            hint=f"Continue with capelin up -e {environment.name}.",
         )
     return Client(Config.from_kubeconfig(environment.kubeconfig), manager="capelin-cli")
 
 
 async def list_clusters(environment: Environment) -> list[Cluster]:
-    """The workload clusters of an environment; none where its API server does not answer."""
+    """The workload clusters of an environment. Empty if its API server does not answer."""
     if not environment.kubeconfig.exists():
         return []
     # Our own API server seldom runs without a supervisor: asking it would take a while.
@@ -59,9 +59,9 @@ async def list_clusters(environment: Environment) -> list[Cluster]:
 
 
 async def unusable_server(environment: Environment) -> str | None:
-    """Why what an environment put into an existing API server stays there; nothing if it need not.
+    """Why an environment's objects stay in an existing API server. None if they need not.
 
-    One with unreadable settings may have an API server of its own: nobody knows.
+    An environment with unreadable settings may have an API server of its own, or not.
     """
     try:
         settings = environment.settings()
@@ -86,7 +86,7 @@ async def unusable_server(environment: Environment) -> str | None:
 
 
 def ensure_supervised(name: str | None) -> None:
-    """Start killed supervisors again: of one environment, or of all; and report each."""
+    """Start killed supervisors again, of one environment or of all, and report each."""
     try:
         environments = all_environments() if name is None else [environment_named(name)]
     except InvalidInputError:

@@ -1,4 +1,4 @@
-"""What this machine lacks for an environment, and how to get it."""
+"""Checks this machine for everything that environments need."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ _MARKS: Final[dict[Verdict, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at; only `bad` keeps `up` from working."""
+    """One finding. Only `bad` keeps `up` from working."""
 
     verdict: Verdict
     what: str
@@ -54,26 +54,26 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What is looked at."""
+    """The facts that findings depend on."""
 
     system: str
     memory_bytes: int
     free_bytes: int
     fullest: Path
-    """The folder, of programs or of environments, on whose file system so much is free."""
+    """The folder of programs or environments whose file system has the least space."""
     writable: bool
     loopback: bool
     open_files: int
     watches: int
     missing_programs: int
     go: str | None
-    """Go's version, as in `1.26.8`; none if it is not on PATH or cannot be run."""
+    """Go's version, such as `1.26.8`. None if it is not on PATH or cannot run."""
     needed_go: str
     """The oldest Go that builds every program without fetching a newer Go first."""
 
 
 async def check_machine(console: Console | None = None) -> bool:
-    """Print what is found; tells whether `capelin up` can work here."""
+    """Print the findings. Returns whether `capelin up` can work here."""
     console = console or Console()
     findings = judge(await asyncio.to_thread(this_machine))
     findings += [
@@ -119,7 +119,7 @@ async def _undiscovered(environment: Environment) -> list[str]:
 
 
 def judge(machine: MachineFacts) -> list[Finding]:
-    """What to think of a machine."""
+    """The findings about a machine."""
     if machine.system != "linux":
         hint = "Use a Linux machine, or Linux in a virtual machine."
         return [Finding("bad", f"Environments run on Linux only, this is {machine.system}.", hint)]
@@ -194,12 +194,12 @@ def _programs(machine: MachineFacts) -> Finding:
         return Finding("good", "all programs are in the cache")
     count = f"{machine.missing_programs} programs are not in the cache"
     if machine.go:
-        return Finding("good", f"{count}; Go is here to build them")
+        return Finding("good", f"{count}, and Go can build them")
     hint = (
-        "They are pulled from their registries where those can be reached; else install Go "
+        "Capelin pulls them from registries that it can reach. Otherwise install Go "
         "(https://go.dev/dl), or name a folder that has them in CAPELIN_BINARIES."
     )
-    return Finding("poor", f"{count}, and there is no Go to build them", hint)
+    return Finding("poor", f"{count}, and Go is not available to build them", hint)
 
 
 def _go(machine: MachineFacts) -> Finding:
@@ -214,7 +214,7 @@ def _go(machine: MachineFacts) -> Finding:
             "Go 1.21 and later fetch it themselves, unless GOTOOLCHAIN=local. Else install it: "
             "https://go.dev/dl."
         )
-        what = f"Go {machine.go}; some programs need Go {machine.needed_go} to be built"
+        what = f"Go {machine.go}, but some programs need Go {machine.needed_go}"
         return Finding("poor", what, hint)
     return Finding("good", f"Go {machine.go}, which builds programs that cannot be pulled")
 

@@ -15,7 +15,7 @@ from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import Deadline
 
 _NOTE: Final = "kind-cluster"
-"""The file in an environment's folder with the name of the kind cluster that was made for it."""
+"""The file in an environment's folder with the name of its kind cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class KindOptions:
 
 
 def kind_cluster_of(environment: Environment) -> str | None:
-    """The name of the kind cluster that was made for an environment, if one was."""
+    """The name of an environment's kind cluster, if it has one."""
     try:
         return (environment.folder / _NOTE).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -44,10 +44,10 @@ async def in_kind_cluster(
     *,
     commands: KindCommands | None = None,
 ) -> AsyncGenerator[UpRequest]:
-    """The request as it is to be carried out, in the environment's kind cluster, which runs.
+    """The request for the environment's kind cluster, which runs.
 
     Without `options`, which are those of a new kind cluster, an environment that has none gets the
-    request as it is. The caller holds the environment's lock.
+    request unchanged. The caller holds the environment's lock.
     """
     if options is None and kind_cluster_of(environment) is None:
         yield request
@@ -75,12 +75,12 @@ async def in_kind_cluster(
 
 
 async def remove_kind_cluster(name: str, commands: KindCommands | None = None) -> None:
-    """Remove a kind cluster with all that is in it; one that is gone is no error."""
+    """Remove a kind cluster with all its contents. It may be gone already."""
     await (commands or KindCommands()).delete(name)
 
 
 def _check(environment: Environment, name: str, nodes: Sequence[NodeContainer]) -> None:
-    """Refuse an environment that is elsewhere, or whose kind cluster was removed."""
+    """Reject an environment with another target, or whose kind cluster is gone."""
     remove = f"capelin down -e {environment.name}"
     settings = environment.settings()
     if kind_cluster_of(environment) is None and settings is not None:
@@ -93,17 +93,17 @@ def _check(environment: Environment, name: str, nodes: Sequence[NodeContainer]) 
     if not nodes:
         raise MissingError(
             f"The kind cluster {name} of environment {environment.name} is gone.",
-            reason="What was in it is lost.",
-            hint=f"Remove the rest with {remove}, then begin anew.",
+            reason="Its contents are gone too.",
+            hint=f"Remove the rest with {remove}, then start again.",
         )
 
 
 async def _remove_unfinished(environment: Environment, name: str, commands: KindCommands) -> None:
-    """Remove what an interrupted run left: kind cannot go on with it."""
+    """Remove the rest of an interrupted run: kind cannot continue it."""
     if kind_cluster_of(environment) is None:
         raise BusyError(
             f"There is a kind cluster {name} already.",
-            reason=f"It was not made for environment {environment.name}.",
+            reason=f"It does not belong to environment {environment.name}.",
             hint=f"Choose another environment with -e, or remove it with kind delete cluster "
             f"--name {name}.",
         )

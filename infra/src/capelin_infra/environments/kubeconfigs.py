@@ -25,16 +25,16 @@ async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
     if not environment.kubeconfig.exists():
         raise MissingError(
             f"Environment {name} has no API server yet.",
-            reason="It was never brought up as far as that.",
-            hint=f"Go on with capelin up -e {name}.",
+            reason="It was never started completely.",
+            hint=f"Continue with capelin up -e {name}.",
         )
     return environment.kubeconfig
 
 
 async def merge_kubeconfigs(name: str, cluster: str | None, namespace: str) -> None:
-    """Put contexts into the user's kubeconfig, and make the one that was asked for current.
+    """Put contexts into the user's kubeconfig, and make the requested one current.
 
-    Without a cluster, it is the environment's, and those of its clusters come along.
+    Without a cluster, that is the environment's. The contexts of its clusters come along.
     """
     environment = find_environment(name)
     files = [await kubeconfig_of(name, cluster, namespace)]
@@ -61,7 +61,7 @@ async def workload_kubeconfig(environment: Environment, cluster: str, namespace:
                 hint="Wait for it: capelin status --watch.",
             )
     path = private_folder(environment.folder / "kubeconfigs") / f"{namespace}.{cluster}"
-    # Whoever may write the Secret must not run commands as whoever reads the file.
+    # A user who may write the Secret must not run commands as the user who reads the file.
     context = f"capelin-{environment.name}-{cluster}"
     write_private(path, safe_kubeconfig(secret.data["value"], name=context))
     return path
@@ -69,7 +69,7 @@ async def workload_kubeconfig(environment: Environment, cluster: str, namespace:
 
 @contextmanager
 def kubeconfig_file(content: str) -> Generator[Path]:
-    """A private file for as long as the block lasts, for what reads kubeconfigs from files."""
+    """A private file for as long as the block lasts, for clients that need kubeconfigs in files."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "kubeconfig"
         write_private(path, content.encode())
@@ -83,7 +83,7 @@ async def find_cluster(client: Client, name: str, namespace: str) -> Cluster:
         return found
     others = ", ".join(cluster.name for cluster in (await client.list(Cluster, namespace)).items)
     raise MissingError(
-        f"There is no cluster {name} in namespace {namespace}.",
+        f"Cluster {name} does not exist in namespace {namespace}.",
         reason=f"Clusters there: {others or 'none'}.",
         hint="Name one of them, or another --namespace or environment.",
     )

@@ -1,4 +1,4 @@
-"""Versions of Kubernetes: what a user writes, and which of them a cluster can have."""
+"""Parses versions of Kubernetes, and decides which of them a cluster can have."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def parse_version(text: str, known: Sequence[str] = ()) -> str:
         raise InvalidInputError(
             f"{text} is not a Kubernetes version that Capelin can get.",
             reason=f"Known: {', '.join(known)}.",
-            hint="Choose one of them; capelin versions lists them.",
+            hint="Choose one of them (see capelin versions).",
         )
     try:
         return str(Version.parse(text))
@@ -32,25 +32,25 @@ def parse_version(text: str, known: Sequence[str] = ()) -> str:
 
 
 def next_version(current: str, known: Sequence[str]) -> str:
-    """The version to go to where none is named: the newest of the next minor, or of the same."""
+    """The default target of an upgrade: the newest of the next minor version, or of the same."""
     if not known:
         raise InvalidInputError(
             "Capelin does not know which version comes next.",
             reason="The cluster's control plane is another provider's.",
-            hint="Name the version, as v1.34.4.",
+            hint="Name the version, such as v1.34.4.",
         )
     possible = _later(current, known)
     if not possible:
         raise InvalidInputError(
             f"The cluster runs {current} already.",
-            reason=f"Capelin knows no version after {current}.",
+            reason=f"Capelin supports no version after {current}.",
             hint="See capelin versions.",
         )
     return possible[-1]
 
 
 def check_upgrade(current: str, desired: str, known: Sequence[str] = ()) -> None:
-    """Refuse an upgrade that Kubernetes does not have."""
+    """Reject an upgrade that Kubernetes does not support."""
     problem = upgrade_problem(current, desired)
     if problem is not None:
         raise InvalidInputError(
@@ -66,7 +66,7 @@ def _possible(current: str, known: Sequence[str]) -> str:
         return "Name a later version."
     possible = _later(current, known)
     if not possible:
-        return f"Capelin knows no version after {current}."
+        return f"Capelin supports no version after {current}."
     return f"It can be upgraded to {', '.join(possible)}."
 
 

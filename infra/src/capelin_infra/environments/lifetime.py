@@ -57,7 +57,7 @@ async def restart(name: str, names: tuple[str, ...], namespace: str, *, within: 
         except TimeoutError:
             raise WaitTimeoutError(
                 f"{component} does not run again after {within:.0f} s.",
-                reason="Its supervisor goes on trying.",
+                reason="Its supervisor keeps trying.",
                 hint=f"See why: capelin logs -e {name} {' '.join(names)}.",
             ) from None
 
@@ -74,15 +74,15 @@ async def _running(environment: Environment, component: str) -> None:
 
 
 async def take_down(name: str | None, agreed: Callable[[str], bool]) -> bool:
-    """Remove one environment, or all of them; returns whether nothing of that stays."""
+    """Remove one environment, or all of them. Returns whether all were removed."""
     console = Console()
     environments = all_environments() if name is None else [find_environment(name)]
     if not environments:
-        console.print("There is no environment.")
+        console.print("No environment exists.")
     removed = True
     for environment in environments:
         kind = kind_cluster_of(environment)
-        # A kind cluster that was made for it goes with all that is in it.
+        # A kind cluster that Capelin created for it goes with all its contents.
         obstacle = None if kind else await unusable_server(environment)
         if (question := await _question(environment, obstacle)) and not agreed(question):
             console.print(f"Environment {environment.name} stays.")
@@ -95,23 +95,23 @@ async def take_down(name: str | None, agreed: Callable[[str], bool]) -> bool:
             checklist.step(f"environment {environment.name} removed"),
         ):
             for file in remove_contexts(environment):
-                checklist.say(f"Its contexts were taken out of {file}.")
+                checklist.say(f"Removed its contexts from {file}.")
             if kind is not None:
                 await remove_kind_cluster(kind)
             await remove_environment(environment, there=obstacle is None and kind is None)
         if obstacle is not None:
             label = ENVIRONMENT_LABEL if found is None else f"{ENVIRONMENT_LABEL}={found.mark}"
-            text = f"Whatever was put into an existing API server stays there, labelled {label}."
+            text = f"Its objects in an existing API server stay there, labelled {label}."
             console.print(text, highlight=False, markup=False, soft_wrap=True)
     return removed
 
 
 async def _question(environment: Environment, obstacle: str | None) -> str | None:
-    """What to ask before an environment is removed, if anything."""
+    """The question before the removal of an environment, if any."""
     if obstacle is not None:
         return (
-            f"{obstacle} Remove the environment here, and leave in an existing API server "
-            "whatever was put into it?"
+            f"{obstacle} Remove the environment here, and leave its objects in an existing API "
+            "server?"
         )
     clusters = await list_clusters(environment)
     names = ", ".join(cluster.name for cluster in clusters)

@@ -34,17 +34,17 @@ class LogQuery:
 
     environment: str
     names: tuple[str, ...] = ()
-    """A component of the environment; a cluster; or a cluster and one of its components."""
+    """A component of the environment, a cluster, or a cluster and one of its components."""
     namespace: str = "default"
     lines: int | None = 20
-    """How many of the last lines of each; None is all of them."""
+    """Number of last lines of each. None prints all."""
     since: datetime | None = None
-    """Leave out what is older."""
+    """Leave out older lines."""
     follow: bool = False
 
 
 def begin_of(since: str) -> datetime:
-    """The moment that is so long ago."""
+    """The moment this long ago."""
     return datetime.now(UTC) - parse_duration(since)
 
 
@@ -71,7 +71,7 @@ async def print_logs(query: LogQuery, out: TextIO | None = None) -> None:
 def by_time(logs: Iterable[Iterable[str]], begin: float = 0.0) -> list[str]:
     """The lines of several logs since a moment, in the order of their times.
 
-    A line without a time, as in a trace, stays behind the one before it.
+    A line without a time, such as in a trace, stays behind the one before it.
     """
     timed: list[tuple[float, str]] = []
     for log in logs:
@@ -95,7 +95,7 @@ def _time_of(line: str) -> float | None:
 
 
 def _timestamp(text: str) -> float | None:
-    """The moment of a time; one without a zone is this machine's."""
+    """The moment of a time. Without a zone, it is in this machine's."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
@@ -138,7 +138,7 @@ class Tail:
 
 
 def without_old(files: Mapping[str, Path], now: float) -> Mapping[str, Path]:
-    """The logs of processes that run, or that wrote lately; all of them if none does.
+    """The logs of processes that run or wrote recently, or else all logs.
 
     A rollout leaves the logs of the processes that it replaced.
     """

@@ -1,4 +1,4 @@
-"""The programs that are kept on this machine: what there is, getting more, removing some."""
+"""The programs in the cache of this machine: lists, fetches and removes them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def show(output: Format) -> None:
 
 
 async def prefetch(names: Sequence[str]) -> None:
-    """Get programs: those named, those of a version, or all in every version that is tested."""
+    """Get programs: those named, those of a version, or all in every tested version."""
     wanted = [program for name in names for program in _programs(name)] or [
         f"{component}@{version}" if component.project.tested else component
         for component in PROGRAMS.values()
@@ -61,13 +61,13 @@ async def prefetch(names: Sequence[str]) -> None:
     ]
     with Checklist(Console()).shown() as checklist, checklist.step("programs") as line:
         found = await Binaries(progress=show_progress_on(checklist, line)).fetch(wanted)
-        line.detail = f"{len(found)} are there"
+        line.detail = f"{len(found)} available"
 
 
 def prune(*, everything: bool, dry_run: bool, agreed: Callable[[str], bool]) -> bool:
-    """Remove programs: all of them, or those that Capelin would not ask for any more.
+    """Remove programs: all of them, or those that Capelin no longer uses.
 
-    Returns whether nothing of that stays.
+    Returns whether all of these were removed.
     """
     cache, console = Binaries().cache, Console(highlight=False)
     entries = cache.entries()
@@ -117,7 +117,7 @@ def _megabytes(size: int) -> str:
 
 
 async def fetch_workload_programs(checklist: Checklist, version: str) -> None:
-    """Get the programs of a version while somebody watches: the provider would do it unseen."""
+    """Get the programs of a version with progress. Otherwise the provider would get them."""
     programs = workload_programs(version)
     if await Binaries().has(programs):
         return

@@ -22,8 +22,8 @@ async def prepare_tool(
     settings = found.settings()
     if settings is None:
         raise NotReadyError(
-            f"Environment {environment} was never brought up.",
-            reason="Nobody knows its version of Kubernetes.",
+            f"Environment {environment} was never started.",
+            reason="Its version of Kubernetes is unknown.",
             hint=f"Start it with capelin up -e {environment}.",
         )
     kubeconfigs = [await kubeconfig_of(environment, None, namespace)]

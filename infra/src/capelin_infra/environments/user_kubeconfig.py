@@ -18,7 +18,7 @@ Kubeconfig = dict[str, Any]
 
 
 class MergedContexts(Model):
-    """What was put where; kept with the environment, so that `down` finds it."""
+    """The contexts that were merged into each file. `down` reads it."""
 
     files: dict[str, list[str]] = {}
     """The names of contexts, by the file that they are in."""
@@ -57,11 +57,11 @@ def without(config: Kubeconfig, names: Sequence[str]) -> Kubeconfig:
 
 
 def merge_contexts(environment: Environment, files: Sequence[Path]) -> tuple[Path, list[str]]:
-    """Put the contexts of kubeconfigs into the user's file; the first one becomes current."""
+    """Put the contexts of kubeconfigs into the user's file. The first one becomes current."""
     target = user_kubeconfig()
     additions = [_read(path) for path in files]
     names = [str(addition["current-context"]) for addition in additions]
-    # Noted first: what was noted and never merged does no harm.
+    # Recorded first: a context that is recorded and never merged does no harm.
     record = read_record(environment)
     known = record.files.get(str(target), [])
     record.files[str(target)] = sorted({*known, *names})
@@ -73,7 +73,7 @@ def merge_contexts(environment: Environment, files: Sequence[Path]) -> tuple[Pat
 
 
 def remove_contexts(environment: Environment) -> list[Path]:
-    """Take the contexts of an environment out of wherever they were put; returns those files."""
+    """Remove the contexts of an environment from all files that have them. Returns these files."""
     changed: list[Path] = []
     for name, contexts in read_record(environment).files.items():
         path = Path(name)
@@ -89,7 +89,7 @@ def remove_contexts(environment: Environment) -> list[Path]:
 
 
 def read_record(environment: Environment) -> MergedContexts:
-    """What was merged for an environment."""
+    """The merged contexts of an environment."""
     try:
         return MergedContexts.read_json(_record(environment).read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -109,7 +109,7 @@ def _read(path: Path) -> Kubeconfig:
         return {}
     if not isinstance(content, dict):
         raise InvalidInputError(
-            f"{path} is no kubeconfig.",
+            f"{path} is not a kubeconfig.",
             reason="It is not YAML with contexts, clusters and users.",
             hint="Repair it, or name another file in KUBECONFIG.",
         )
@@ -129,9 +129,9 @@ def _locked(path: Path) -> Generator[None]:
         os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         raise BusyError(
-            f"{path} is being changed by another program.",
+            f"Another program is changing {path}.",
             reason=f"{lock} exists.",
-            hint="Try again; if no program is at work on it, remove that file.",
+            hint="Try again. If no program uses it, remove that file.",
         ) from None
     try:
         yield

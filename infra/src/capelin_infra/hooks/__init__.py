@@ -1,1 +1,1 @@
-"""What `capelin hooks` does: find an extension, make requests, call it, show what it said."""
+"""`capelin hooks`: finds extensions, makes requests, sends them, and shows the responses."""

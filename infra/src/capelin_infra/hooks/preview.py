@@ -1,4 +1,4 @@
-"""What patches would change in the templates that they are for, as a diff."""
+"""A diff of the changes that patches would make in their templates."""
 
 import base64
 from collections.abc import Iterator

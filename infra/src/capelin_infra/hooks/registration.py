@@ -37,9 +37,9 @@ class Registration:
 
 
 async def register(registration: Registration, *, within: float) -> None:
-    """Create or change an ExtensionConfig, and wait until Cluster API knows its present handlers.
+    """Create or change an ExtensionConfig, and wait until Cluster API has its present handlers.
 
-    Without a CA, the certificate is expected to be the environment's: see `write_certificate`.
+    Without a CA, the certificate must be the environment's: see `write_certificate`.
     """
     environment = find_environment(registration.environment)
     config = extension_config(registration, _ca(registration, environment))
@@ -76,7 +76,9 @@ def extension_config(registration: Registration, ca: bytes) -> ExtensionConfig:
         key, separator, value = text.partition("=")
         if not (key and separator):
             raise InvalidInputError(
-                f"{text!r} is no setting.", reason="It has no name.", hint="Write it as NAME=VALUE."
+                f"{text!r} is not a setting.",
+                reason="It has no name.",
+                hint="Write it as NAME=VALUE.",
             )
         settings[key] = value
     config = ExtensionConfig.of(registration.name)
@@ -86,7 +88,7 @@ def extension_config(registration: Registration, ca: bytes) -> ExtensionConfig:
 
 
 async def _present_handlers(registration: Registration, config: ExtensionConfig) -> set[str] | None:
-    """The handlers that the extension lists now; nothing if this machine cannot call it."""
+    """The handlers that the extension lists now. None if this machine cannot call it."""
     target = Target(registration.name, registration.environment)
     endpoint = target.endpoint(config)
     try:
@@ -101,7 +103,7 @@ async def _present_handlers(registration: Registration, config: ExtensionConfig)
 
 
 def not_discovered(config: ExtensionConfig, present: set[str] | None = None) -> str | None:
-    """Why Cluster API does not know an extension's present handlers yet."""
+    """Why Cluster API does not have an extension's present handlers yet."""
     for condition in config.status.conditions:
         if condition.type == "Discovered":
             is_current = condition.observed_generation in {None, config.metadata.generation}
@@ -120,22 +122,22 @@ async def unregister(name: str, environment: str) -> None:
     async with client_of(find_environment(environment)) as client:
         config = await registered_as(client, name, hint="Name one of them.")
         await client.delete(ExtensionConfig, name, uid=config.uid)
-    Console().print(f"Extension {name} is not called any more.", highlight=False)
+    Console().print(f"Cluster API no longer calls extension {name}.", highlight=False)
 
 
 def write_certificate(environment_name: str, folder: Path) -> list[Path]:
-    """Write a certificate that an extension on this machine can serve with, and whom to trust.
+    """Write a serving certificate for an extension on this machine, and the CA of its clients.
 
-    The environment's authority vouches for it, so `register` needs no CA; with the client CA the
-    extension answers nobody but the environment's Cluster API.
+    The environment's CA signs it, so `register` needs no CA. With the client CA, the extension
+    answers only the environment's Cluster API.
     """
     environment = find_environment(environment_name)
     ca_certificate, ca_key = environment.authority, environment.authority.with_suffix(".key")
     if not (ca_certificate.exists() and ca_key.exists()):
         raise NotReadyError(
             f"Environment {environment_name} has no certificates yet.",
-            reason="It was never brought up as far as that.",
-            hint=f"Go on with capelin up -e {environment_name}.",
+            reason="It was never started completely.",
+            hint=f"Continue with capelin up -e {environment_name}.",
         )
     now = datetime.now(UTC)
     ca = read_ca(ca_certificate.read_bytes(), ca_key.read_bytes(), now)

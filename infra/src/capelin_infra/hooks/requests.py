@@ -33,7 +33,7 @@ _ALL_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """Where the request comes from, as the command line says."""
+    """The source of a request, from the command line."""
 
     file: Path | None = None
     cluster: str | None = None
@@ -54,7 +54,7 @@ class RequestOptions:
                 )
             except NotFound as error:
                 raise MissingError(
-                    f"No request can be made from cluster {self.cluster}.",
+                    f"Capelin cannot make a request from cluster {self.cluster}.",
                     reason=f"{error}.",
                     hint=f"See capelin status -e {environment}.",
                 ) from None
@@ -67,7 +67,7 @@ class RequestOptions:
             raise InvalidInputError(
                 f"Patch {self.patch} is of no ClusterClass.",
                 reason="No Cluster is named.",
-                hint="Say --cluster as well, or leave --patch out.",
+                hint="Add --cluster, or leave --patch out.",
             )
         if self.file is not None:
             return await asyncio.to_thread(_of_file, self.file)
@@ -83,7 +83,7 @@ class RequestOptions:
             return request_for(hook, fixture, settings)
         except CatalogError as error:
             raise InvalidInputError(
-                "No request can be made.", reason=f"{error}.", hint="Say --request FILE."
+                "Capelin cannot make a request.", reason=f"{error}.", hint="Use --request FILE."
             ) from None
 
 
@@ -111,7 +111,7 @@ def patch_of(
         )
     if len(found) > 1:
         raise InvalidInputError(
-            "No request can be made.",
+            "Capelin cannot make a request.",
             reason=f"Several patches of the ClusterClass name {handler}: {names}.",
             hint="Choose one with --patch: each has variables and settings of its own.",
         )
@@ -124,11 +124,11 @@ def _of_file(path: Path) -> Unstructured:
         found: Any = yaml.safe_load(text)
         if isinstance(found, dict):
             return cast("Unstructured", found)
-        why = "It is no object."
+        why = "It is not an object."
     except OSError as error:
         why = f"It cannot be read ({error.strerror})."
     except (yaml.YAMLError, UnicodeDecodeError):
         why = "It is neither JSON nor YAML."
     raise InvalidInputError(
-        f"{path} is no request.", reason=why, hint="See --show-request for how one looks."
+        f"{path} is not a request.", reason=why, hint="See --show-request for how one looks."
     )

@@ -88,7 +88,7 @@ class Target:
             endpoint = endpoint_of(config.spec.client_config)
         except EndpointError as error:
             raise InvalidInputError(
-                f"{self.name} cannot be called.",
+                f"Capelin cannot call {self.name}.",
                 reason=f"{error}.",
                 hint="Name another, or correct it.",
             ) from None
@@ -96,7 +96,7 @@ class Target:
 
 
 async def registered(client: Client) -> list[ExtensionConfig]:
-    """All ExtensionConfigs; none where Cluster API's core is not installed."""
+    """All ExtensionConfigs. Empty if Cluster API's core is not installed."""
     try:
         return (await client.list(ExtensionConfig)).items
     except NotServed:

@@ -63,7 +63,7 @@ class _Handler:
 
     @property
     def full_name(self) -> str:
-        """The name in ClusterClasses; a URL does not tell the extension's."""
+        """The name in ClusterClasses. A URL does not contain the extension's."""
         name = self.discovered.name
         return name if self.target.is_url else f"{name}.{self.config.metadata.name}"
 
@@ -86,7 +86,7 @@ class _Handler:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A handler as a row of a table; or an ExtensionConfig that has none."""
+    """A handler as a row of a table, or an ExtensionConfig that has none."""
 
     config: ExtensionConfig
     name: str = ""
@@ -254,7 +254,7 @@ async def bench(
         return
     Console(highlight=False).print(
         f"{figures['calls']} calls, {figures['perSecond']} a second over {connections} "
-        f"connections; 50 % took at most {figures['p50Milliseconds']} ms, 90 % "
+        f"connections. 50 % took at most {figures['p50Milliseconds']} ms, 90 % "
         f"{figures['p90Milliseconds']} ms, 99 % {figures['p99Milliseconds']} ms.",
         soft_wrap=True,
     )
@@ -276,7 +276,7 @@ async def conformance(
         )
     except EndpointError as error:
         raise InvalidInputError(
-            "The extension cannot be called.", reason=f"{error}.", hint="Name other files."
+            "Capelin cannot call the extension.", reason=f"{error}.", hint="Name other files."
         ) from None
     if output in {"json", "yaml"}:
         print_data(_report_data(report), output)
@@ -308,7 +308,7 @@ async def _find(target: Target, name: str) -> _Handler:
             return _Handler(hook, handler, target.endpoint(config), config, target)
     known = ", ".join(sorted(handler.name for handler in handlers)) or "none"
     raise MissingError(
-        f"There is no handler {name}.",
+        f"Handler {name} does not exist.",
         reason=f"Its handlers: {known}.",
         hint="Name one of them.",
     )
@@ -329,13 +329,13 @@ def _failed(target: Target, error: CallError) -> CallFailedError:
 
 
 def _templates(request: Unstructured) -> Unstructured:
-    """The request with the field names of its type, whoever wrote it."""
+    """The request with the field names of its type, in whatever form it was written."""
     try:
         return read(GeneratePatchesRequest, request).dump()
     except MessageError as error:
         raise InvalidInputError(
-            "There are no templates to compare.",
-            reason=f"The request is none of GeneratePatches ({error}).",
+            "The request has no templates to compare.",
+            reason=f"It is not a request of GeneratePatches ({error}).",
             hint="See --show-request for an example.",
         ) from None
 

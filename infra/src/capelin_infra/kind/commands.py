@@ -1,4 +1,4 @@
-"""What is done to kind clusters, by the commands `kind` and `docker`."""
+"""Manages kind clusters with the commands `kind` and `docker`."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ class KindCommands:
             )
 
     async def delete(self, name: str) -> None:
-        """Delete a cluster, or what is left of one."""
+        """Delete a cluster, or its remains."""
         with TemporaryDirectory() as folder:
             kubeconfig = f"--kubeconfig={Path(folder) / 'kubeconfig'}"
             await self._kind_command("delete", "cluster", f"--name={name}", kubeconfig)
@@ -71,7 +71,7 @@ class KindCommands:
         return await self._kind_command("get", "kubeconfig", f"--name={name}")
 
     async def nodes(self, name: str) -> list[NodeContainer]:
-        """The containers of a cluster, those that stopped included; no load balancer."""
+        """The containers of a cluster, including stopped ones, without a load balancer."""
         names = await self._engine_command(
             "ps", "--all", "--quiet", f"--filter=label={_CLUSTER_LABEL}={name}"
         )
@@ -169,7 +169,7 @@ async def _run(command: Sequence[str], variables: dict[str, str], show: Show | N
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # Ctrl-C is for whoever started us to pass on.
+        # Our caller passes Ctrl-C on.
         process_group=0,
     )
     assert process.stdout is not None and process.stderr is not None  # noqa: PT018, S101

@@ -41,7 +41,7 @@ class KindNode(DescribedModel):
     """A node of a kind cluster."""
 
     role: Literal["control-plane", "worker"] = "control-plane"
-    """What the node does."""
+    """Role of the node."""
     mounts: list[KindMount] = []
     """Folders of this machine in the node."""
     ports: list[KindPort] = []
@@ -54,7 +54,7 @@ class KindConfig(DescribedModel):
     """A Kubernetes cluster in containers of this machine, made by kind."""
 
     name: str
-    """Name of the cluster, as in `kind get clusters`."""
+    """Name of the cluster in `kind get clusters`."""
     image: str | None = None
     """Image of the nodes. Default: kind's own."""
     nodes: list[KindNode] = []
@@ -62,11 +62,11 @@ class KindConfig(DescribedModel):
     feature_gates: dict[str, bool] = {}
     """Feature gates of all of Kubernetes' components."""
     pod_subnet: str | None = None
-    """Addresses of pods, as in `10.244.0.0/16`. Default: kind's own."""
+    """Addresses of pods, such as `10.244.0.0/16`. Default: kind's own."""
 
 
 def cluster_config(inputs: KindConfig) -> dict[str, Any]:
-    """What `kind create cluster --config` takes."""
+    """The configuration for `kind create cluster --config`."""
     config: dict[str, Any] = {
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
@@ -116,12 +116,12 @@ def archive_digest(path: Path) -> str:
         raise InvalidInputError(
             f"{path} cannot be read as an image archive.",
             reason=f"{error}.",
-            hint="Name an OCI archive, or what `docker save` wrote.",
+            hint="Name an OCI archive, or one from `docker save`.",
         ) from error
     raise InvalidInputError(
-        f"{path} is no image archive.",
+        f"{path} is not an image archive.",
         reason="It has neither index.json nor manifest.json.",
-        hint="Name an OCI archive, or what `docker save` wrote.",
+        hint="Name an OCI archive, or one from `docker save`.",
     )
 
 

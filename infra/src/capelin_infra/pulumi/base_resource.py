@@ -20,7 +20,7 @@ class BaseResource(pulumi.CustomResource):
         arguments: Mapping[str, Any],
         opts: pulumi.ResourceOptions | None,
     ) -> None:
-        """`arguments` has the inputs by the names of the attributes; others are left out."""
+        """`arguments` has the inputs by the names of the attributes. Ignores others."""
         values = {
             name: arguments.get(name) if name in self._kind.inputs.model_fields else None
             for name in self._kind.state.model_fields

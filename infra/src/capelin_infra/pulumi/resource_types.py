@@ -19,18 +19,18 @@ class Secret:
 class EnvironmentInputs(DescribedModel):
     """A management cluster of processes on this machine, with Cluster API and Capelin in it.
 
-    What `capelin up --management-only` makes: `capelin status`, `logs` and `down` work on it.
+    Equal to `capelin up --management-only`: `capelin status`, `logs` and `down` work on it.
     """
 
     name: str
-    """Name of the environment, as in `capelin status -e NAME`."""
+    """Name of the environment in `capelin status -e NAME`."""
     kubernetes_version: str | None = None
-    """Kubernetes version of the management cluster, as in `v1.34.4`.
+    """Kubernetes version of the management cluster, such as `v1.34.4`.
 
     Default: the newest known one.
     """
     providers: list[str] = []
-    """More providers, as `capelin up --with` takes them: `kubeadm-bootstrap`, `kubeadm`..."""
+    """More providers of `capelin up --with`: `kubeadm-bootstrap`, `kubeadm`..."""
     existing_kubeconfig: Annotated[str | None, Secret()] = None
     """Content of a kubeconfig of an existing API server, such as kind's.
 
@@ -50,7 +50,7 @@ class EnvironmentState(EnvironmentInputs):
     folder: str
     """Where the environment keeps its data and logs."""
     running: bool
-    """Whether everything ran when it was last looked at."""
+    """Whether everything ran at the last check."""
 
 
 class KindClusterInputs(KindConfig):
@@ -73,7 +73,7 @@ class KindClusterState(KindClusterInputs):
     image_digests: dict[str, str]
     """Digest of each loaded image."""
     running: bool
-    """Whether all nodes ran when they were last looked at."""
+    """Whether all nodes ran at the last check."""
 
 
 class WorkloadClusterInputs(DescribedModel):
@@ -88,26 +88,26 @@ class WorkloadClusterInputs(DescribedModel):
     cluster_class: str = "capelin"
     """Name of the ClusterClass, in the same namespace."""
     kubernetes_version: str
-    """Kubernetes version, as in `v1.34.4`. A later one upgrades the cluster."""
+    """Kubernetes version, such as `v1.34.4`. A later one upgrades the cluster."""
     control_plane_replicas: Annotated[int, Field(ge=1)] = 1
     """Number of control plane replicas."""
     workers: Annotated[int, Field(ge=0)] = 3
     """Number of workers."""
     variables: Annotated[dict[str, str], Secret()] = {}
-    """Variables of the ClusterClass; values are YAML, and `a.b` is a field of an object."""
+    """Variables of the ClusterClass. Values are YAML, and `a.b` is a field of an object."""
 
 
 class WorkloadClusterState(WorkloadClusterInputs):
     """A workload cluster as it is."""
 
     uid: str
-    """Which Cluster it is: another one of that name is none of ours."""
+    """Distinguishes the Cluster from others of the same name."""
     workload_kubeconfig: Annotated[str, Secret()]
     """Content of the workload cluster's kubeconfig."""
     endpoint: str
     """Host and port of the workload cluster's API server."""
     available: bool
-    """Whether all of it was as desired when it was last looked at."""
+    """Whether all of it was as desired at the last check."""
 
 
 class AdmissionCheckInputs(DescribedModel):
@@ -128,22 +128,22 @@ class AdmissionCheckState(AdmissionCheckInputs):
 
 @dataclass(frozen=True, slots=True)
 class ResourceType:
-    """A resource type: what a program gives, and what it gets."""
+    """A resource type: its inputs, and its outputs."""
 
     name: str
     inputs: type[Model]
     state: type[Model]
     fixed: frozenset[str] = frozenset()
-    """Inputs, as the engine names them, whose change makes another resource."""
+    """The inputs, by the engine's names, whose change needs another resource."""
 
     @property
     def token(self) -> str:
-        """As the engine names it."""
+        """The engine's name of the type."""
         return f"{PACKAGE}:index:{self.name}"
 
     @property
     def outputs(self) -> set[str]:
-        """The names, as the engine has them, of what is an output and no input."""
+        """The engine's names of the outputs that are not inputs."""
         return property_names(self.state) - property_names(self.inputs)
 
 
@@ -167,7 +167,7 @@ RESOURCE_TYPES: Final = (KIND_CLUSTER, ENVIRONMENT, WORKLOAD_CLUSTER, ADMISSION_
 
 
 def secrets_of(model: type[Model]) -> set[str]:
-    """The names, as the engine has them, of the properties that are secret."""
+    """The engine's names of the secret properties."""
     return {
         field.alias or name
         for name, field in model.model_fields.items()
@@ -176,5 +176,5 @@ def secrets_of(model: type[Model]) -> set[str]:
 
 
 def property_names(model: type[Model]) -> set[str]:
-    """The names of a type's properties, as the engine has them."""
+    """The engine's names of a type's properties."""
     return {field.alias or name for name, field in model.model_fields.items()}

@@ -1,1 +1,1 @@
-"""What `capelin new` writes: a folder of files beside this one, with names filled in."""
+"""The templates of `capelin new`: files in these folders, with placeholders for names."""

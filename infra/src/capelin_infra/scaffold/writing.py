@@ -25,7 +25,7 @@ _ARTICLES: dict[Template, str] = {"extension": "an extension", "provider": "a pr
 
 
 def write_project(template: Template, name: str, folder: Path) -> list[Path]:
-    """Write an extension or provider of this name into a new folder; the files that are written."""
+    """Write an extension or provider of this name into a new folder. Returns the written files."""
     package = name.replace("-", "_")
     if not _NAME.fullmatch(name) or iskeyword(package):
         raise InvalidInputError(
@@ -37,11 +37,11 @@ def write_project(template: Template, name: str, folder: Path) -> list[Path]:
         raise InvalidInputError(
             f"{name} cannot be the name of {_ARTICLES[template]}.",
             reason="It means something else to Python or in YAML.",
-            hint="Choose another, as my-extension.",
+            hint="Choose another, such as my-extension.",
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidInputError(
-            f"{folder} is there already.",
+            f"{folder} exists already.",
             reason="Nothing is written over what exists.",
             hint="Choose another folder with --folder, or remove it.",
         )
@@ -65,7 +65,7 @@ def write_project(template: Template, name: str, folder: Path) -> list[Path]:
 def checkout_sources() -> str:
     """Folders of Capelin's packages in a checkout, in a form for `pyproject.toml`.
 
-    A release is found by its version, so nothing is written then.
+    A released package needs no folders: its version is enough.
     """
     # uv resolves the dependencies of all extras, and `capelin-release` is one of them.
     text = distribution("capelin").read_text("direct_url.json")
@@ -77,7 +77,7 @@ def checkout_sources() -> str:
     lines = [
         f'{name} = {{ path = "{folder}", editable = true }}\n' for name, folder in folders.items()
     ]
-    comment = "# Capelin was run from a checkout; a release needs no such lines."
+    comment = "# For Capelin from a checkout. A release needs no such lines."
     return f"\n{comment}\n[tool.uv.sources]\n{''.join(lines)}"
 
 

@@ -1,4 +1,4 @@
-"""A workload cluster as a tree of its objects, each with what it says of itself."""
+"""A workload cluster as a tree of its objects, each with its state and message."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ from capelin_infra.status.condition_messages import (
 State = Literal["good", "bad", "waiting", "unknown"]
 
 _WORST_FIRST: Final[tuple[State, ...]] = ("bad", "waiting", "unknown", "good")
-# Conditions that say that something is going on: an upgrade that a hook blocks, a rollout.
+# Conditions of unfinished work, such as a rollout or an upgrade that a hook blocks.
 _UNFINISHED: Final = (
     ("TopologyReconciled", "False"),
     ("RollingOut", "True"),
@@ -128,7 +128,7 @@ class ClusterObjects:
 async def read_referenced(
     client: Client, reference: ContractReference | None, namespace: str | None
 ) -> ClusterObject | None:
-    """The object of any provider that a Cluster refers to; None if it does not exist."""
+    """The object of any provider that a Cluster refers to. None if it does not exist."""
     if reference is None or not (reference.api_group and reference.kind and reference.name):
         return None
     resource = await served_resource(client, reference.api_group, reference.kind)
@@ -141,7 +141,7 @@ async def read_referenced(
 def build_tree(parts: ClusterObjects, *, whole: bool = False) -> Node:
     """The cluster, its infrastructure, its control plane and its workers, each with Machines.
 
-    Unless it is to be `whole`, Machines that are in order are taken together.
+    Unless `whole` is set, one entry stands for all healthy Machines.
     """
     control_plane_machines = [machine for machine in parts.machines if _is_control_plane(machine)]
     worker_nodes = [
@@ -180,7 +180,7 @@ def _node(obj: ClusterObject, children: Iterable[Node] = ()) -> Node:
 
 
 def _machines(machines: Sequence[ClusterObject], *, whole: bool) -> list[Node]:
-    """Machines one by one, those in order taken together where there are several."""
+    """Machines one by one, but one entry for several healthy ones."""
     nodes = [_node(machine) for machine in machines]
     good = [node for node in nodes if node.state == "good"]
     others = [node for node in nodes if node.state != "good"]
@@ -191,9 +191,9 @@ def _machines(machines: Sequence[ClusterObject], *, whole: bool) -> list[Node]:
 
 
 def _state_of(obj: ClusterObject) -> tuple[State, str]:
-    """What an object says of itself in `Available`, or else in `Ready`.
+    """The state and message of an object, from `Available` or else from `Ready`.
 
-    A MachinePool of Cluster API has neither; then its numbers say it.
+    A MachinePool of Cluster API has neither: its numbers decide.
     """
     conditions = {condition.type: condition for condition in obj.status.conditions}
     blocked = _blocked_lifetime(conditions)
@@ -205,7 +205,7 @@ def _state_of(obj: ClusterObject) -> tuple[State, str]:
     if condition is not None and condition.status != "True":
         message = one_line(condition.message) or condition.reason
         return ("bad" if condition.status == "False" else "waiting"), message
-    # What is available may still not be as it was asked to be.
+    # An available object may still not be as desired.
     if (message := _unfinished(obj, conditions)) is not None:
         return "waiting", message
     return ("good" if condition else _counted(obj)), ""

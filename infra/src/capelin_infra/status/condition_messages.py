@@ -7,7 +7,7 @@ from capelin_lifecycle.api import LIFECYCLE_HOOKS
 
 _BLOCKED: Final = re.compile(r"Following hooks are blocking [^:]+: (?P<responses>.+)", re.DOTALL)
 _NEXT_BULLET: Final = re.compile(r"\n\s*\* ")
-# Cluster API joins the responses of hooks with "; ", which may also be in a response.
+# Cluster API joins the responses of hooks with semicolons, which a response may also contain.
 _NEXT_HOOK: Final = re.compile(rf"(?:^|; )({'|'.join(LIFECYCLE_HOOKS)})(?:: |(?=; )|$)")
 _UPGRADE: Final = re.compile(r"Cluster is upgrading to (?P<version>\S+)")
 _LAST_HOOK: Final = "AfterClusterUpgrade"

@@ -37,7 +37,7 @@ class HookReason:
 
 
 def hook_reasons(cluster: Cluster, results: Iterable[LifecycleResult]) -> list[HookReason]:
-    """Why the hooks of a Cluster wait: results that are not done, and what else blocks."""
+    """Why the hooks of a Cluster wait: unfinished results, and responses of other extensions."""
     responses = blocking_responses(cluster)
     reasons = [
         _reason(result.spec, result.status, responses.get(result.spec.hook, ""))

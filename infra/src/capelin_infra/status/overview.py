@@ -104,7 +104,7 @@ class EnvironmentOverview:
 async def show(
     name: str | None, *, output: Format = "text", watch: bool, console: Console | None = None
 ) -> bool:
-    """Print what there is, once or until Ctrl-C; returns whether all of it is as it should be."""
+    """Print environments, once or until Ctrl-C. Returns whether all are as they should be."""
     console = console or Console()
     if not watch:
         overviews = await observe_environments(name, whole=output == "wide")
@@ -123,7 +123,7 @@ async def show(
 async def observe_environments(
     name: str | None, *, whole: bool = False
 ) -> list[EnvironmentOverview]:
-    """One environment, or all of them, as they are now; `whole` shows every Machine."""
+    """One environment, or all of them, as they are now. `whole` shows every Machine."""
     environments = all_environments() if name is None else [find_environment(name)]
     return list(
         await asyncio.gather(*(_observe(environment, whole=whole) for environment in environments))
@@ -131,9 +131,9 @@ async def observe_environments(
 
 
 def rendered(overviews: Sequence[EnvironmentOverview], *, folded: bool = False) -> RenderableType:
-    """What people see; `folded` counts the processes that run instead of listing them."""
+    """The text for people. `folded` counts running processes instead of listing them."""
     if not overviews:
-        return Text(as_invoked("There is no environment. Start one with capelin up."))
+        return Text(as_invoked("No environment exists. Start one with capelin up."))
     parts = (_rendered(overview, folded=folded) for overview in overviews)
     return Group(*(line for part in parts for line in (part, Text(""))))
 

@@ -1,4 +1,4 @@
-"""What the lifecycle extension's policies are, and what Clusters wait for because of them."""
+"""The policies of the lifecycle extension, and the reasons why Clusters wait for them."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -24,13 +24,13 @@ ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
 
 async def read_policies(client: Client) -> list[Policy]:
-    """All policies; none if the extension is not installed."""
+    """All policies. Empty if the extension is not installed."""
     found = [*await _all(client, LifecyclePolicy), *await _all(client, ClusterLifecyclePolicy)]
     return sorted(found, key=lambda policy: (policy.namespace or "", policy.name))
 
 
 async def read_results(client: Client, namespace: str | None = None) -> list[LifecycleResult]:
-    """All results; none if the extension is not installed."""
+    """All results. Empty if the extension is not installed."""
     found = await _all(client, LifecycleResult, namespace)
     return sorted(found, key=lambda result: (result.namespace or "", result.name))
 

@@ -1,4 +1,4 @@
-"""When a Cluster is as it was asked to be: one definition for every command that waits for it."""
+"""Whether a Cluster is as desired: one definition for every command that waits for it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from capelin_infra.status.policies import read_results
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import Show, wait_for
 
-# The conditions that say best why a control plane is not as desired, the best ones first. Those
-# that are true while something is going on come before those that are true when all is well.
+# The conditions that best explain why a control plane is not as desired, the best ones first: those
+# that are true during work, then those that are true when all is well.
 _ACTIVITIES: Final = ("RollingOut", "ScalingUp", "ScalingDown")
 _GOALS: Final = ("EtcdClusterHealthy", "Available")
 
@@ -63,7 +63,7 @@ async def observe_cluster(client: Client, name: str, namespace: str) -> Observed
 
 
 async def deletion_progress(client: Client, deleted: Cluster) -> str | None:
-    """What the deletion of a Cluster waits for; None when it is gone."""
+    """Why the deletion of a Cluster is not complete. None when it is."""
     cluster = await client.find(Cluster, deleted.name, deleted.namespace)
     if cluster is None or cluster.uid != deleted.uid:
         return None
@@ -84,7 +84,7 @@ def deletion_reason(cluster: Cluster, results: Iterable[LifecycleResult]) -> str
 async def wait_until_ready(
     client: Client, name: str, namespace: str, within: float, show: Show
 ) -> None:
-    """Wait until a Cluster is as it was asked to be, its control plane and workers included."""
+    """Wait until a Cluster is as desired, including its control plane and workers."""
 
     async def reason() -> str | None:
         return not_ready_reason(await observe_cluster(client, name, namespace))
@@ -102,20 +102,20 @@ async def follow_until_ready(
     title: str = "",
     done: str = "",
 ) -> None:
-    """Wait until a Cluster is ready, as a step of a checklist."""
+    """Wait until a Cluster is ready, and show the progress in a checklist."""
     with checklist.step(title or f"cluster {name}") as line:
         await wait_until_ready(client, name, namespace, within, checklist.showing(line))
         line.detail = done
 
 
 def not_ready_reason(observed: ObservedCluster) -> str | None:
-    """Why a Cluster is not yet as it was asked to be; None when it is."""
+    """Why a Cluster is not as desired yet. None when it is."""
     cluster = observed.cluster
     if cluster is None:
         return "it does not exist yet"
     reasons = (
         topology_problem(observed),
-        # Before Available: this knows the cause, and Available may not have noticed yet.
+        # Before Available: this has the cause, and Available may be late.
         _control_plane_problem(cluster, observed.control_plane),
         _condition_problem(cluster, "Available"),
         *map(_workers_problem, observed.workers),
@@ -179,7 +179,7 @@ def _control_plane_problem(cluster: Cluster, control_plane: ClusterObject | None
 
 
 def _cause(conditions: Iterable[StatusCondition]) -> str:
-    """The message of the condition that says best why the control plane is not as desired."""
+    """The message of the condition that best explains why the control plane is not as desired."""
     by_type = {condition.type: condition for condition in conditions}
     for names, status in ((_ACTIVITIES, "True"), (_GOALS, "False")):
         for name in names:
@@ -216,5 +216,5 @@ def _outdated_replicas(cluster: Cluster) -> str | None:
         if existing > desired:
             return f"{title}: {existing - desired} of {existing} are still to be removed"
         if existing < desired:
-            return f"{title}: {existing} of {desired} are there"
+            return f"{title}: {existing} of {desired} exist"
     return None

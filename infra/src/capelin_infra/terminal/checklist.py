@@ -30,7 +30,7 @@ class Line:
     detail: str = ""
     began: float = field(default=0.0)
     printed: float = field(default=0.0)
-    """When it last said something where no terminal shows it all the time."""
+    """When it last printed a line, if no terminal shows it all the time."""
     waits: dict[str, float] = field(default_factory=dict[str, float])
     """The reasons why it took time, in their order, each with its seconds."""
     reason: str = ""
@@ -47,7 +47,7 @@ class Checklist:
         self.console = console
         self._clock = clock
         self._every = every
-        """Seconds between lines about a step that takes long, where there is no terminal."""
+        """Seconds between lines about a step that takes long, without a terminal."""
         self.lines: list[Line] = []
         self._live: Live | None = None
         self._spinners: dict[str, Spinner] = {}
@@ -73,7 +73,7 @@ class Checklist:
         return line
 
     def update(self, line: Line, detail: str, *, reason: str | None = None) -> None:
-        """Say what a step is doing: at once on a terminal, else now and then.
+        """Show the progress of a step: at once on a terminal, else now and then.
 
         Timings count it under `reason`, if the detail changes all the time.
         """
@@ -91,7 +91,7 @@ class Checklist:
         return lambda detail: self.update(line, detail)
 
     def note(self, line: Line, detail: str, *, reason: str | None = None) -> None:
-        """Say what a long step has begun or got: worth a line of its own in a log."""
+        """Print an event of a long step that is worth a line of its own in a log."""
         line.detail = detail = printable(detail)
         _wait(line, detail if reason is None else reason, self._clock())
         if self._live is None:

@@ -6,8 +6,8 @@ from rich.text import Text
 def plain(text: str, style: str = "") -> Text:
     """Text without markup, in which control characters and directions of writing are visible.
 
-    Messages of conditions are anybody's: they must neither color the screen, nor move its cursor,
-    nor look like something else.
+    Any user can write messages of conditions: they must neither color the screen, nor move its
+    cursor, nor look like something else.
     """
     return Text(printable(text), style)
 

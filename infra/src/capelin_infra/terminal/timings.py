@@ -12,7 +12,7 @@ _SHORTEST_WAIT = 0.05
 
 
 def timings_table(lines: Sequence[Line]) -> Table:
-    """A row for each step: when it began, how long it took, and what it waited for."""
+    """A row for each step: its start, its duration, and its reasons to wait."""
     first = min((line.began for line in lines), default=0.0)
     columns = (
         Column[Line]("STAGE", lambda line: line.title),

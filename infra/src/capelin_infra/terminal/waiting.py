@@ -11,11 +11,11 @@ from capelin.errors import WaitTimeoutError
 _POLL_SECONDS: Final = 0.25
 
 Show = Callable[[str], None]
-"""Shows what is waited for."""
+"""Shows the reason to wait."""
 
 
 class Deadline:
-    """How long to wait, counted from its making: several waits may share one."""
+    """How long to wait, counted from its creation. Several waits may share one."""
 
     def __init__(self, within: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.within = within
@@ -24,7 +24,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """The seconds that are left; never less than none."""
+        """The remaining seconds, never negative."""
         return max(0.0, self._end - self._clock())
 
     @contextmanager
@@ -44,7 +44,7 @@ async def wait_for(
     show: Show,
     hint: str = "Cluster API continues: see capelin status --watch.",
 ) -> None:
-    """Wait until there is no reason left to wait."""
+    """Wait until no reason to wait remains."""
     last = "nothing is known yet"
     try:
         async with asyncio.timeout(within):

@@ -20,20 +20,20 @@ class CheckedManifestsArgs:
     manifests: Sequence[Unstructured] = ()
     """The objects. None where the cluster has them already."""
     deleted_with: pulumi.Resource | None = None
-    """What takes all of it with it when it is deleted."""
+    """The resource whose deletion removes all of it."""
     after: Sequence[pulumi.Resource] = ()
-    """What has to be there first."""
+    """Resources that must exist first."""
 
 
 class CheckedManifests(pulumi.ComponentResource):
-    """Manifests whose webhooks are there when a sample object would be accepted."""
+    """Manifests whose webhooks answer: the API server would accept a sample object."""
 
     _check: ClassVar[str]
     """Suffix of the name of the check."""
     _sample: ClassVar[Unstructured]
 
     ready: pulumi.Resource
-    """What needs the webhooks depends on it."""
+    """Resources that need the webhooks depend on it."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class CheckedManifests(pulumi.ComponentResource):
 
 
 class CertManager(CheckedManifests):
-    """cert-manager, there when an Issuer would be accepted."""
+    """cert-manager, ready when the API server would accept an Issuer."""
 
     _check = "webhook"
     _sample = {
@@ -71,7 +71,7 @@ class CertManager(CheckedManifests):
 
 
 class ClusterApi(CheckedManifests):
-    """Cluster API's core and bootstrap providers, there when a Cluster would be accepted."""
+    """Cluster API's core and bootstrap providers, ready when they would accept a Cluster."""
 
     _check = "webhooks"
     _sample = {

@@ -17,18 +17,18 @@ class ClusterClassArgs:
     manifests: Sequence[Unstructured] | None = None
     """The ClusterClass and its templates. Default: the one of Capelin's own providers."""
     namespace: str = "default"
-    """Where Clusters of the class are made."""
+    """Namespace of the Clusters of the class."""
     deleted_with: pulumi.Resource | None = None
-    """What takes all of it with it when it is deleted."""
+    """The resource whose deletion removes all of it."""
     after: Sequence[pulumi.Resource] = ()
-    """What has to be there first."""
+    """Resources that must exist first."""
 
 
 class ClusterClass(pulumi.ComponentResource):
-    """A ClusterClass, made after the templates that it refers to."""
+    """A ClusterClass, created after the templates that it refers to."""
 
     name: pulumi.Output[str]
-    """The name that a Cluster refers to; known when the class is there."""
+    """The name that a Cluster refers to, available once the class exists."""
     namespace: str
 
     def __init__(
@@ -42,7 +42,7 @@ class ClusterClass(pulumi.ComponentResource):
         ours = in_namespace(manifests, args.namespace)
         classes = [manifest for manifest in ours if manifest["kind"] == "ClusterClass"]
         if len(classes) != 1:
-            msg = f"the manifests have {len(classes)} ClusterClasses; one is needed"
+            msg = f"the manifests need exactly one ClusterClass, and have {len(classes)}"
             raise ValueError(msg)
         templates = [
             kubernetes_object(

@@ -10,7 +10,7 @@ import pulumi_kubernetes as kubernetes
 from capelin_infra.pulumi.resources import Environment, KindCluster
 
 Target = Literal["kind", "process", "existing"]
-"""Where the API server is: in a kind cluster, a process on this machine, or there already."""
+"""Where the API server runs: in a kind cluster, as a process, or in an existing cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ManagementCluster(pulumi.ComponentResource):
     def _existing(
         resource_name: str, args: ManagementClusterArgs, child: pulumi.ResourceOptions
     ) -> pulumi.Input[str] | None:
-        """What leads to an API server that is no process of ours."""
+        """The kubeconfig of an API server that is not a process of ours."""
         match args.target:
             case "process":
                 return None

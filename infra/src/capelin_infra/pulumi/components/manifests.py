@@ -13,7 +13,7 @@ _STAGES: Final[dict[str, int]] = {
     "CustomResourceDefinition": 0,
     "Namespace": 0,
     "Deployment": 2,
-    # While nobody serves them, they would have every write refused.
+    # While their server does not run, they would make every write fail.
     "MutatingWebhookConfiguration": 3,
     "ValidatingWebhookConfiguration": 3,
     "ExtensionConfig": 3,
@@ -28,16 +28,16 @@ class ManifestsArgs:
     manifests: Sequence[Unstructured]
     """The objects."""
     deleted_with: pulumi.Resource | None = None
-    """What takes all of them with it when it is deleted, such as a kind cluster."""
+    """The resource whose deletion removes all of them, such as a kind cluster."""
     after: Sequence[pulumi.Resource] = ()
-    """What has to be there first. Pulumi's `depends_on` of a component is not for its children."""
+    """Resources that must exist first. Pulumi's `depends_on` does not reach children."""
 
 
 class Manifests(pulumi.ComponentResource):
-    """Objects in stages: kinds, what pods need, pods that are available, what calls the pods."""
+    """Objects in stages: kinds, objects that pods need, available pods, callers of the pods."""
 
     stages: Sequence[Sequence[KubernetesObject]]
-    """What depends on the last one comes after all of them."""
+    """Resources that depend on the last one come after all of them."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Provider(Manifests):
 
 
 class RuntimeExtension(Manifests):
-    """A certificate, a service, available pods; then an ExtensionConfig that is discovered."""
+    """A certificate, a service, available pods, and then an ExtensionConfig that is discovered."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class RuntimeExtension(Manifests):
 
 
 def stage_of(manifest: Unstructured) -> int:
-    """When an object is applied; pure."""
+    """The stage of an object. Pure."""
     return _STAGES.get(manifest["kind"], _ALL_ELSE)
 
 

@@ -28,7 +28,7 @@ class KubernetesObject(pulumi.CustomResource):
     ) -> None:
         api_version: str = manifest["apiVersion"]
         group_version = api_version if "/" in api_version else f"core/{api_version}"
-        # It says which plugin serves the resource, as the package's own classes do.
+        # Like the package's own classes, it selects the plugin that serves the resource.
         plugin = pulumi.ResourceOptions(version=version("pulumi-kubernetes"))
         super().__init__(
             f"kubernetes:{group_version}:{manifest['kind']}",
@@ -67,7 +67,7 @@ def admission_check(
     parent: pulumi.Resource,
     depends_on: Iterable[pulumi.Resource],
 ) -> AdmissionCheck:
-    """What is there when the API server would accept an object."""
+    """Exists when the API server would accept an object."""
     return AdmissionCheck(
         resource_name,
         kubeconfig=kubeconfig,

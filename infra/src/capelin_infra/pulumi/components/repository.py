@@ -26,9 +26,9 @@ class ComponentRepository:
         """The objects of a provider, or of cert-manager.
 
         Args:
-            label: As in `control-plane-capelin`, `cluster-api` or `cert-manager`.
-            variables: What clusterctl takes from the environment.
-            version: As in `v0.1.0`; by default the newest one.
+            label: Such as `control-plane-capelin`, `cluster-api` or `cert-manager`.
+            variables: The variables that clusterctl takes from the environment.
+            version: Such as `v0.1.0`. By default the newest one.
 
         Raises:
             MissingError: The repository does not have it.

@@ -22,18 +22,18 @@ from capelin_infra.terminal.waiting import wait_for
 
 
 class AdmissionCheckHandler(ResourceHandler[AdmissionCheckInputs, AdmissionCheckState]):
-    """Checks by a dry run, so that nothing is left to delete."""
+    """Checks with a dry run, so that nothing remains to be deleted."""
 
     kind = ADMISSION_CHECK
 
     def check(self, inputs: AdmissionCheckInputs) -> dict[str, str]:
         found = failures({"kubeconfig": lambda: read_kubeconfig(inputs.kubeconfig)})
         if not {"apiVersion", "kind", "metadata"} <= _manifest(inputs).keys():
-            found["manifest"] = "it is no Kubernetes object in JSON"
+            found["manifest"] = "it is not a Kubernetes object in JSON"
         return found
 
     def diff(self, old: AdmissionCheckState, new: AdmissionCheckInputs) -> Difference:
-        # Credentials are renewed; the cluster stays the same.
+        # Credentials are renewed, but the cluster stays the same.
         return changed_inputs(self.kind, old, new, passed_over=frozenset({"kubeconfig"}))
 
     async def create(

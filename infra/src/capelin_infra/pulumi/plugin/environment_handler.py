@@ -1,4 +1,4 @@
-"""The resource `Environment`: what `capelin up --management-only` makes."""
+"""The resource `Environment`, equal to `capelin up --management-only`."""
 
 import asyncio
 from collections.abc import Generator
@@ -48,7 +48,7 @@ from capelin_infra.pulumi.resource_types import ENVIRONMENT, EnvironmentInputs, 
 from capelin_infra.terminal.waiting import Show
 
 _OWNER: Final = "pulumi-resource"
-"""The file in an environment's folder that says which Pulumi resource made it."""
+"""The file in an environment's folder that names its Pulumi resource."""
 
 _KUBECONFIG: Final = "existingKubeconfig"
 
@@ -86,7 +86,7 @@ class EnvironmentHandler(ResourceHandler[EnvironmentInputs, EnvironmentState]):
         if environment.exists and text_of(owner) != operation.urn:
             raise BusyError(
                 f"There is an environment {inputs.name} already.",
-                reason="It was not made by this resource.",
+                reason="This resource did not create it.",
                 hint=f"Choose another name, remove it with capelin down -e {inputs.name}, or "
                 f"import it: pulumi import {self.kind.token} NAME {inputs.name}",
             )
@@ -161,7 +161,7 @@ async def _brought_up(
         error = WaitTimeoutError(
             f"Environment {inputs.name} is not up after {operation.seconds:.0f} s.",
             reason=waiting_for(current_status(environment)),
-            hint=f"See capelin logs -e {inputs.name}; pulumi up goes on with it.",
+            hint=f"See capelin logs -e {inputs.name}. pulumi up continues with it.",
         )
         raise _partly(environment, inputs, error) from None
     except (UserError, asyncio.CancelledError) as error:
@@ -205,7 +205,7 @@ class _View(UpView):
 def _partly(
     environment: Environment, inputs: EnvironmentInputs, cause: BaseException
 ) -> BaseException:
-    """The error, and where anything of the environment is there already, its state with it."""
+    """The error, with the environment's state if any part of it exists already."""
     if not environment.exists:
         return cause
     return PartlyCreatedError(inputs.name, _state(environment, inputs, running=False), cause)

@@ -58,14 +58,14 @@ class KindClusterHandler(ResourceHandler[KindClusterInputs, KindClusterState]):
             (port.listen_address, port.host_port) for node in inputs.nodes for port in node.ports
         ]
         if twice := next((port for port in ports if ports.count(port) > 1), None):
-            failures["nodes"] = f"port {twice[1]} of this machine is asked for twice"
+            failures["nodes"] = f"port {twice[1]} of this machine is used twice"
         for image in inputs.images:
             if image.endswith(".tar") and not Path(image).is_file():
-                failures["images"] = f"there is no file {image}"
+                failures["images"] = f"the file {image} does not exist"
         return failures
 
     def diff(self, old: KindClusterState, new: KindClusterInputs) -> Difference:
-        # Without an image, the cluster keeps the one it has; none of its nodes is the default's.
+        # Without an image, the cluster keeps the one it has, whatever the default is.
         unset = frozenset({"image"} if new.image is None else ())
         nodes = frozenset({"nodes"} if same_nodes(old.nodes, new.nodes) else ())
         difference = changed_inputs(self.kind, old, new, passed_over=unset | nodes)
@@ -86,13 +86,13 @@ class KindClusterHandler(ResourceHandler[KindClusterInputs, KindClusterState]):
             if text_of(owner) != operation.urn:
                 raise BusyError(
                     f"There is a kind cluster {inputs.name} already.",
-                    reason="It was not made by this resource.",
+                    reason="This resource did not create it.",
                     hint=f"Choose another name, remove it with kind delete cluster "
                     f"--name {inputs.name}, or import it: "
                     f"pulumi import {self.kind.token} NAME {inputs.name}",
                 )
-            # kind goes on with nothing: what an interrupted run left is made anew.
-            operation.show("removing what an interrupted run left")
+            # kind cannot continue an interrupted run: create the cluster again.
+            operation.show("removing the rest of an interrupted run")
             await self._commands.delete(inputs.name)
         private_folder(owner.parent)
         write_private(owner, operation.urn.encode())
@@ -139,7 +139,7 @@ class KindClusterHandler(ResourceHandler[KindClusterInputs, KindClusterState]):
         mirrors: dict[str, str],
         operation: Operation,
     ) -> KindClusterState:
-        """What kind does not do in one command: mirrors, and images whose digest is another."""
+        """Set mirrors and load images with new digests, which kind does not do in one command."""
         loaded = {image: digests[image] for image in inputs.images if image in digests}
         nodes = await self._commands.nodes(inputs.name)
         kubeconfig = await self._commands.kubeconfig(inputs.name)
@@ -179,7 +179,7 @@ class KindClusterHandler(ResourceHandler[KindClusterInputs, KindClusterState]):
 
 
 def same_nodes(before: list[KindNode], after: list[KindNode]) -> bool:
-    """Whether two lists of nodes make the same cluster; an empty one stands for the default."""
+    """Whether two lists of nodes make the same cluster. An empty one means the default."""
     return _whole(before) == _whole(after)
 
 
@@ -210,5 +210,5 @@ def _kubeconfig(state: KindClusterState | None) -> str:
 
 
 def _owner_file(name: str) -> Path:
-    """The file that says which Pulumi resource made a kind cluster: kind keeps no such note."""
+    """The file that names the Pulumi resource of a kind cluster. kind does not store it."""
     return provider_folder("kind") / name

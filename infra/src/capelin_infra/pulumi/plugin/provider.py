@@ -65,7 +65,7 @@ class CapelinProvider(rpc.Provider):
         return rpc.ConfigureResponse(accept_secrets=True, supports_preview=True)
 
     async def cancel(self) -> None:
-        """End what is going on; what exists by then is reported to the engine."""
+        """End running operations. The engine gets everything that exists by then."""
         for task in self._running:
             task.cancel()
 
@@ -75,7 +75,7 @@ class CapelinProvider(rpc.Provider):
         try:
             inputs = handler.kind.inputs.model_validate(values)
         except ValidationError as error:
-            # What is not known yet is not missing.
+            # Unknown values are not missing.
             failures = [
                 rpc.CheckFailure(_path(details["loc"]), details["msg"])
                 for details in error.errors()
@@ -92,7 +92,7 @@ class CapelinProvider(rpc.Provider):
         handler = self._handler(request.type)
         old = handler.kind.state.read(known_values(request.old_state)[0])
         values, unknown = known_values(request.new_inputs)
-        # What is not known yet may well stay as it is: only the rest can ask for a replacement.
+        # Unknown values may stay the same: only the others can require a replacement.
         kept = {name: value for name, value in all_values(old).items() if name in unknown}
         new = handler.kind.inputs.read({**values, **kept})
         difference = handler.diff(old, new)
@@ -169,7 +169,7 @@ class CapelinProvider(rpc.Provider):
 def _properties(
     handler: Handler, values: Model | Mapping[str, Any], unknown: AbstractSet[str] = frozenset()
 ) -> dict[str, PropertyValue]:
-    """A state, or some of its values, as the engine keeps it."""
+    """A state, or some of its values, in the engine's format."""
     if isinstance(values, Model):
         values = all_values(values)
     return property_values(values, secrets=secrets_of(handler.kind.state), unknown=unknown)

@@ -1,4 +1,4 @@
-"""What a resource of the provider does: read, diff, create, update, delete, on plain models."""
+"""The behaviour of a resource: read, diff, create, update, delete, on plain models."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -20,11 +20,11 @@ StateT = TypeVar("StateT", bound=Model)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What separates a resource from what it should be, by the names of its properties."""
+    """The differences of a resource from its desired state, by the names of its properties."""
 
     changed: frozenset[str] = frozenset()
     replaced: frozenset[str] = frozenset()
-    """Those that only another resource can have."""
+    """Properties that only another resource can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Operation:
 class PartlyCreatedError(Exception):
     """The resource exists and has to be in the state, but is not as desired yet.
 
-    The next `up` goes on with it, and `destroy` removes it.
+    The next `up` continues with it, and `destroy` removes it.
     """
 
     def __init__(self, id_: str, state: Model, cause: BaseException) -> None:
@@ -58,29 +58,29 @@ class ResourceHandler(ABC, Generic[InputsT, StateT]):
     """How long an operation may take where the program sets no `custom_timeouts`."""
 
     def check(self, inputs: InputsT) -> dict[str, str]:
-        """What cannot be, by property. The types have been checked."""
+        """Invalid values, by property. Their types are right."""
         del inputs
         return {}
 
     def diff(self, old: StateT, new: InputsT) -> Difference:
-        """What has to change; pure."""
+        """The properties that have to change. Pure."""
         return changed_inputs(self.kind, old, new)
 
     @abstractmethod
     async def create(self, inputs: InputsT, operation: Operation) -> tuple[str, StateT]:
-        """Make it, or go on where an interrupted run of the same resource stopped."""
+        """Create it, or continue an interrupted run of the same resource."""
 
     @abstractmethod
     async def read(self, id_: str, state: StateT | None) -> StateT | None:
-        """The resource as it is, None if it is gone. Without a state it is to be imported."""
+        """The resource as it is, None if it is gone. Without a state, the engine imports it."""
 
     @abstractmethod
     async def update(self, id_: str, old: StateT, new: InputsT, operation: Operation) -> StateT:
-        """Make it what it should be."""
+        """Change it to its desired state."""
 
     @abstractmethod
     async def delete(self, id_: str, state: StateT, operation: Operation) -> None:
-        """Remove it; what is gone already is no error."""
+        """Remove it. It may be gone already."""
 
 
 def changed_inputs(
@@ -94,12 +94,12 @@ def changed_inputs(
 
 
 def all_values(model: Model) -> dict[str, Any]:
-    """The values of all fields, defaults included, as the engine names them."""
+    """The values of all fields, including defaults, by the engine's names."""
     return model.model_dump(mode="json", exclude_none=True)
 
 
 def failures(checks: Mapping[str, Callable[[], object]]) -> dict[str, str]:
-    """What cannot be, by property, from checks that raise errors."""
+    """Invalid values, by property, from checks that raise errors."""
     found: dict[str, str] = {}
     for name, check in checks.items():
         try:
@@ -117,7 +117,7 @@ def inputs_of(model: type[InputsT], state: Model) -> InputsT:
 
 
 def text_of(path: Path) -> str:
-    """A file's text; empty if there is none."""
+    """A file's text. Empty if it does not exist."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -125,6 +125,6 @@ def text_of(path: Path) -> str:
 
 
 def read_kubeconfig(content: str | None) -> None:
-    """Refuse what is no kubeconfig; none is fine."""
+    """Reject an invalid kubeconfig. None is valid."""
     if content is not None:
         Config.from_kubeconfig(content.encode())

@@ -13,7 +13,7 @@ _REFERENCE = "#/$defs/"
 
 
 def schema_json(version: str, kinds: Sequence[ResourceType]) -> str:
-    """The schema as the engine and `pulumi package get-schema` take it."""
+    """The schema in the format of the engine and of `pulumi package get-schema`."""
     return json.dumps(package_schema(version, kinds), indent=2)
 
 

@@ -48,7 +48,7 @@ class InitFailedError(Exception):
 
 
 class Servicer(ProviderServicer):
-    """Answers the engine; what goes wrong is said without a Python trace where it is no defect."""
+    """Answers the engine. Only defects have a Python trace in their errors."""
 
     async def Create(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         return await _answered(super().Create, request, context)
@@ -109,14 +109,14 @@ def explained(error: BaseException) -> str:
     if isinstance(error, UserError):
         return "\n".join(filter(None, (error.message, error.reason, error.hint)))
     if isinstance(error, asyncio.CancelledError):
-        return "interrupted; pulumi up goes on with it"
+        return "interrupted: pulumi up continues with it"
     if isinstance(error, ClientError):
         return str(error)
     return f"{type(error).__name__}: {error}"
 
 
 class Reports:
-    """Sends messages to the engine, which shows the last one beside the resource."""
+    """Sends messages to the engine, which shows the last one with the resource."""
 
     def __init__(self, engine: grpc.aio.Channel) -> None:
         self._stub: Any = engine_pb2_grpc.EngineStub(engine)
@@ -145,7 +145,7 @@ class Reports:
 
 def serve(arguments: Sequence[str], version: str, provider: Callable[[Report], Provider]) -> None:
     """Serve a provider until the engine ends."""
-    parser = argparse.ArgumentParser(description="Pulumi provider plugin; started by Pulumi.")
+    parser = argparse.ArgumentParser(description="Pulumi provider plugin, started by Pulumi.")
     parser.add_argument("engine", help="address of the engine")
     options, _ = parser.parse_known_args(arguments)
     asyncio.run(_serve(options.engine, version, provider))
@@ -154,7 +154,7 @@ def serve(arguments: Sequence[str], version: str, provider: Callable[[Report], P
 async def _serve(engine: str, version: str, provider: Callable[[Report], Provider]) -> None:
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # The engine ends a plugin with SIGINT. Ctrl-C in a terminal is for the engine alone.
+    # The engine ends a plugin with SIGINT. Ctrl-C in a terminal is for the engine only.
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end.set)
     _watch_parent(end)

@@ -8,7 +8,7 @@ from pulumi.provider.experimental.property_value import PropertyValue, PropertyV
 from pulumi.runtime import rpc
 
 UNKNOWN: Final = rpc.UNKNOWN
-"""What stands for an unknown value between the engine and a plugin.
+"""The placeholder of an unknown value between the engine and a plugin.
 
 The SDK's own type for it, `Computed`, can neither be sent (`marshal` refuses it) nor does it come.
 """
@@ -31,7 +31,7 @@ def known_values(properties: Properties) -> tuple[dict[str, Any], set[str]]:
 def property_values(
     values: Mapping[str, Any], *, secrets: AbstractSet[str], unknown: AbstractSet[str]
 ) -> dict[str, PropertyValue]:
-    """JSON values as the engine takes them; `secrets` are encrypted in the state."""
+    """JSON values in the engine's format. The state encrypts `secrets`."""
     properties = {name: _wrapped(value) for name, value in values.items()}
     properties |= {name: PropertyValue(UNKNOWN) for name in unknown}
     return {

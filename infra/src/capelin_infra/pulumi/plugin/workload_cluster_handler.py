@@ -51,7 +51,7 @@ from capelin_infra.terminal.waiting import wait_for
 
 _MANAGER: Final = "capelin-pulumi"
 _OWNER: Final = "capelin.cluster.x-k8s.io/pulumi-resource"
-"""The annotation that says which Pulumi resource made a Cluster."""
+"""The annotation that names the Pulumi resource of a Cluster."""
 _ANSWER_SECONDS: Final = 10.0
 _KUBECONFIG: Final = frozenset({"kubeconfig"})
 
@@ -71,7 +71,7 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
         )
 
     def diff(self, old: WorkloadClusterState, new: WorkloadClusterInputs) -> Difference:
-        # Credentials are renewed; a cluster stays the same.
+        # Credentials are renewed, but a cluster stays the same.
         difference = changed_inputs(self.kind, old, new, passed_over=_KUBECONFIG)
         changed = difference.changed
         if not old.available:
@@ -87,7 +87,7 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
             if cluster is not None and owner != operation.urn:
                 raise InvalidInputError(
                     f"There is a cluster {inputs.name} in namespace {inputs.namespace} already.",
-                    reason="It was not made by this resource.",
+                    reason="This resource did not create it.",
                     hint="Choose another name, or delete it.",
                 )
             state = await _applied(client, inputs, operation)
@@ -99,7 +99,7 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
         if state is None:
             raise InvalidInputError(
                 f"Cluster {id_} cannot be imported.",
-                reason="An id does not say in which management cluster it is.",
+                reason="An id does not name its management cluster.",
                 hint="Create it with the program.",
             )
         try:
@@ -158,7 +158,7 @@ async def _applied(
     if cluster_class is None:
         raise MissingError(
             f"There is no ClusterClass {inputs.cluster_class} in namespace {inputs.namespace}.",
-            reason="A workload cluster is made from one.",
+            reason="A workload cluster needs one.",
             hint="Create it first, and let the cluster depend on it.",
         )
     options = ClusterOptions(
@@ -211,7 +211,7 @@ def _variables(inputs: WorkloadClusterInputs) -> dict[str, Any]:
 
 
 def _observed(state: WorkloadClusterState, cluster: Cluster) -> WorkloadClusterInputs:
-    """What the Cluster says where the state may be out of date."""
+    """The inputs, with the Cluster's values where the state may be out of date."""
     topology = cluster.spec.topology
     changes: dict[str, Any] = {}
     if topology is not None:

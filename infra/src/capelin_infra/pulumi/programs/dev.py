@@ -22,7 +22,7 @@ class DevConfig(DescribedModel):
     target: Target = "process"
     """Where the management cluster's API server is: kind, process or existing."""
     name: str = "dev"
-    """Name of the environment, as in `capelin status -e NAME`, and of the kind cluster."""
+    """Name of the environment in `capelin status -e NAME`, and of the kind cluster."""
     kubernetes_version: str = DEFAULT_KUBERNETES
     """Kubernetes version of the workload cluster, and of the API server on the target process."""
     workers: Annotated[int, Field(ge=0, le=1000)] = 3

@@ -13,7 +13,7 @@ def settings(model: type[ModelT], config: pulumi.Config | None = None) -> ModelT
     """The settings that the stack has, checked.
 
     Raises:
-        pulumi.RunError: with every value that cannot be.
+        pulumi.RunError: with every invalid value.
     """
     source = pulumi.Config() if config is None else config
     values = {
