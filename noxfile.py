@@ -122,7 +122,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Pyright, strict, over packages and tests alike; skipped if it accepted the same files."""
+    """Pyright, strict, over packages and tests alike. Skipped if it accepted the same files."""
     install(session)
     python = f"--pythonpath={ENVIRONMENT / 'bin' / 'python'}"
     run_unless_unchanged(session, "pyright", python, *session.posargs)
@@ -152,7 +152,7 @@ def digest_of_code() -> str:
 
 @nox.session
 def binaries(session: nox.Session) -> None:
-    """Download or build the binaries of the default sessions; minutes the first time.
+    """Download or build the binaries of the default sessions. It takes minutes the first time.
 
     Skipped after a success with the same files. A binary that was removed since is obtained by
     `all_tests`, before its first test.
@@ -172,24 +172,24 @@ def all_tests(session: nox.Session) -> None:
 @nox.session(default=False)
 @nox.parametrize("package", list(MEMBERS), ids=list(MEMBERS))
 def tests(session: nox.Session, package: str) -> None:
-    """One package's own tests, on a real API server where they need one; always the same."""
+    """One package's own tests, on a real API server if they need one. Always the same."""
     install(session)
     pytest(session, *PARALLEL, "-m", "not integration", paths=[f"{MEMBERS[package]}/tests"])
 
 
 @nox.session(default=False)
 def quick(session: nox.Session) -> None:
-    """The tests that explain the project, in less than a minute; the noxfile lists them."""
+    """The tests that explain the project, in less than a minute. The noxfile lists them."""
     install(session)
     pytest(session, *PARALLEL, "-m", "not integration", paths=QUICK)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The site, in build/site/html: reference made from the code, links and loads checked."""
+    """The site, in build/site/html: generated reference, checked links and loads."""
     install(session)
     session.run("python", "docs/site/assemble.py", "build/site/pages")
-    # Strict mode would take an announcement of the theme's for a broken link.
+    # In strict mode, an announcement of the theme would count as a broken link.
     session.env["NO_MKDOCS_2_WARNING"] = "1"
     session.run("mkdocs", "build", "--quiet", "-f", "docs/site/mkdocs.yml")
     session.run("python", "docs/site/external_loads.py", "build/site/html")
@@ -197,7 +197,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False, requires=["docs"])
 def screens(session: nox.Session) -> None:
-    """The site in a browser, at desktop and phone width, in build/site/screens; needs Chromium."""
+    """The site in a browser, at desktop and phone width, in build/site/screens. Needs Chromium."""
     install(session)
     session.run("python", "docs/site/screens.py", "build/site/html", "build/site/screens")
 
@@ -205,7 +205,7 @@ def screens(session: nox.Session) -> None:
 @nox.session(default=False)
 @nox.parametrize("package", list(MEMBERS), ids=list(MEMBERS))
 def coverage(session: nox.Session, package: str) -> None:
-    """The branch coverage of one package's own tests; takes about twice their time."""
+    """The branch coverage of one package's own tests. Takes about twice their time."""
     folder = f"{MEMBERS[package]}/tests"
     if not has_tests(folder):
         session.skip(f"{package} has no tests yet")
@@ -223,7 +223,7 @@ def coverage(session: nox.Session, package: str) -> None:
 
 @nox.session(default=False)
 def seeds(session: nox.Session) -> None:
-    """Property tests with many fresh examples; a failure prints what to store as `@example`."""
+    """Property tests with many fresh examples. A failure prints an `@example` to store."""
     install(session)
     session.env["CAPELIN_HYPOTHESIS"] = "seeds"
     options = (*PARALLEL, "-m", "hypothesis and not integration", "--timeout=1200")
@@ -232,7 +232,7 @@ def seeds(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def integration(session: nox.Session) -> None:
-    """All of it together: the real Cluster API core, real control planes; takes minutes."""
+    """All of it together: the real Cluster API core, real control planes. Takes minutes."""
     if not has_tests("tests/integration"):
         session.skip("there are no integration tests yet")
     install(session)
@@ -248,35 +248,35 @@ def integration_of_packages(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def pulumi(session: nox.Session) -> None:
-    """The program `dev` on a real Pulumi engine; the first run builds the engine, in minutes."""
+    """The program `dev` on a real Pulumi engine. The first run builds the engine, in minutes."""
     install(session)
     pytest(session, "-n0", paths=["tests/pulumi"])
 
 
 @nox.session(default=False)
 def e2e(session: nox.Session) -> None:
-    """On a kind cluster; skips with the reason where there is no container engine or image."""
+    """On a kind cluster. Skips with the reason if a container engine or image is missing."""
     install(session)
     pytest(session, "-n0", paths=["tests/e2e"])
 
 
 @nox.session(default=False)
 def faults(session: nox.Session) -> None:
-    """A seeded campaign of faults under load; takes minutes (`-- --faults 300 --seed 7`)."""
+    """A seeded campaign of faults under load. Takes minutes (`-- --faults 300 --seed 7`)."""
     install(session)
     session.run("python", "-m", "tests.faults", *session.posargs)
 
 
 @nox.session(default=False)
 def fuzz(session: nox.Session) -> None:
-    """A running extension, asked whatever its document allows and forbids; takes a minute."""
+    """Sends a running extension requests that its document allows and forbids, for a minute."""
     install(session)
     session.run("python", "-m", "tests.fuzz", *session.posargs)
 
 
 @nox.session(default=False)
 def openapi(session: nox.Session) -> None:
-    """The OpenAPI document of Cluster API's hooks, as a release has it, in dist/."""
+    """The OpenAPI document of Cluster API's hooks, in dist/. A release contains it."""
     install(session)
     file = Path("dist", "runtime-sdk-openapi.json")
     file.parent.mkdir(exist_ok=True)
@@ -288,7 +288,7 @@ def openapi(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def release(session: nox.Session) -> None:
-    """A release of the commit that is checked out, in dist/; offline once all is cached."""
+    """A release of the commit that is checked out, in dist/. Offline once everything is cached."""
     install(session)
     shutil.rmtree("dist", ignore_errors=True)
     session.run("python", "-m", "capelin_release", "--out=dist", *session.posargs)
@@ -296,7 +296,7 @@ def release(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def airgap(session: nox.Session) -> None:
-    """Installs the release in dist/ in a network namespace without a route; needs root."""
+    """Installs the release in dist/ in a network namespace without a route. Needs root."""
     install(session)
     session.run("python", "-m", "tests.airgap", "dist", *session.posargs)
 

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from capelin_release.debian import MIRROR, MIRROR_VARIABLE, LockedPackage
 
 ROOTS = ("base-files", "ca-certificates", "libstdc++6", "netbase", "python3.11", "tzdata")
-"""What an image needs by itself; packages that they depend on follow.
+"""The direct needs of an image. The packages that they depend on follow.
 
 Wheels that are written in C++ bring everything but its library."""
 EXCLUDED = ("awk", "debconf", "dpkg", "install-info", "mawk", "openssl")
@@ -90,7 +90,7 @@ def lock_text(snapshot: str, resolved: Mapping[str, Sequence[LockedPackage]]) ->
     """The lock file."""
     lines = [
         "# The Debian packages of the images. Written by",
-        "# `python -m tools.lock_debian`; not to be edited.",
+        "# `python -m tools.lock_debian`. Do not edit it.",
         f'snapshot = "{snapshot}"',
     ]
     for architecture, packages in resolved.items():

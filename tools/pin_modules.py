@@ -31,7 +31,7 @@ from tests.pulumi.bed import PULUMI, PULUMI_PYTHON
 
 _LOCAL = re.compile(r"^\s*(?:replace )?(\S+) => \.\.?/", re.MULTILINE)
 _OLDEST_GO = "1.22"
-"""Before it, a line `go` was no promise: any Go would try, and fail late."""
+"""Before this version, a `go` line was no promise: any Go would try, and fail late."""
 _FILES = ("go.mod", "go.sum", "tools.go")
 
 
@@ -73,7 +73,7 @@ RECIPES = {
 async def pin_modules(
     project: str, version: str, modules: Path, environment: Mapping[str, str]
 ) -> Path:
-    """Write the module files of a version; returns their folder."""
+    """Write the module files of a version. Returns their folder."""
     recipe = RECIPES[project]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -146,7 +146,7 @@ def _go_line(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.pin_modules")
     parser.add_argument("project", choices=sorted(PROJECTS))
-    parser.add_argument("version", help="as in v1.35.4")
+    parser.add_argument("version", help="such as v1.35.4")
     arguments = parser.parse_args()
     try:
         written = asyncio.run(

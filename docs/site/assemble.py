@@ -1,7 +1,7 @@
-"""Lay out the pages of the site: those of the tree where they are, and those made from the code.
+"""Lay out the pages of the site: those of the tree where they are, and generated ones.
 
-Pages keep their places, so that links between them, and to files, are the same here and in the
-tree. Usage: python docs/site/assemble.py FOLDER
+Pages keep their places, so that links between them, and to files, work here and in the tree. Usage:
+python docs/site/assemble.py FOLDER
 """
 
 import re

@@ -1,6 +1,6 @@
 """Mermaid blocks of the pages, drawn as pictures when the site is built.
 
-Else the theme would load Mermaid from the internet each time that a page is opened.
+Otherwise the theme would load Mermaid from the internet on every view of a page.
 """
 
 import re
@@ -14,11 +14,11 @@ _BLOCK: Final = re.compile(r"^```mermaid\n(.*?)^```\n", re.MULTILINE | re.DOTALL
 _HEADING: Final = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _VIEW_BOX: Final = re.compile(r'viewBox="\S+ \S+ (\S+) \S+"')
 _SCALE: Final = 0.75
-"""Letters of a diagram beside those that it is drawn with: a little smaller than the text's."""
+"""The scale of the letters in diagrams: a little smaller than those of the text."""
 _STYLE: Final = (
     '%%{init: {"theme": "neutral", "look": "classic", "fontFamily": "arial, sans-serif"}}%%\n'
 )
-"""The width of the boxes is measured with this font, so it has to be the one that is shown."""
+"""The boxes are measured with this font, so the page has to use it."""
 
 
 def render(diagram: str) -> str:
@@ -59,7 +59,7 @@ def draw(
         picture = page.with_name(f"{page.stem}-{len(pictures) + 1}.svg")
         pictures[picture] = render(block[1])
         title = headings[-1] if headings else page.stem
-        # A link to itself: on a narrow screen the picture alone can be enlarged.
+        # A link to itself: on a narrow screen, readers can enlarge only the picture.
         return f"[![{title}]({picture.name}){{ .diagram }}]({picture.name})\n"
 
     return _BLOCK.sub(replace, text), pictures

@@ -1,6 +1,6 @@
 """Checks that a page of the built site loads nothing from elsewhere when it is opened.
 
-Links that a reader may click on are no loads. Usage: python docs/site/external_loads.py FOLDER
+Links for readers to click on are not loads. Usage: python docs/site/external_loads.py FOLDER
 """
 
 import re
@@ -25,7 +25,7 @@ _LOADING: Final = {
 }
 """The attributes whose addresses a browser opens by itself, by element."""
 _NO_LOAD: Final = {"canonical", "alternate", "next", "prev", "author", "license", "edit"}
-"""What a <link> with one of these relations names is not opened."""
+"""Browsers do not open the target of a <link> with one of these relations."""
 _EXTERNAL: Final = re.compile(r"\s*(?:https?:)?//", re.IGNORECASE)
 _CSS: Final = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')\s]+)", re.IGNORECASE)
 
@@ -54,7 +54,7 @@ class _Page(HTMLParser):
 
 
 def external_loads(text: str, suffix: str) -> list[str]:
-    """What a file of the site makes a browser fetch from another host."""
+    """The addresses on other hosts that a browser fetches for a file of the site."""
     if suffix == ".css":
         return _CSS.findall(text)
     page = _Page()
@@ -63,7 +63,7 @@ def external_loads(text: str, suffix: str) -> list[str]:
 
 
 def all_external_loads(folder: Path) -> Iterator[str]:
-    """Every one of a site, with the file that it is in."""
+    """All external loads of a site, each with its file."""
     for file in sorted(folder.rglob("*")):
         if file.suffix in {".html", ".css", ".svg"}:
             for load in external_loads(file.read_text(encoding="utf-8"), file.suffix):

@@ -1,4 +1,4 @@
-"""The reference pages: kinds, commands, Python, metrics and errors, from the code that has them."""
+"""The reference pages: kinds, commands, Python, metrics and errors, generated from the code."""
 
 import importlib
 import inspect
@@ -32,7 +32,7 @@ ROOMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the site that is made from the code."""
+    """A generated page of the site."""
 
     path: str
     text: str
@@ -56,7 +56,7 @@ def pages() -> list[Page]:
 
 
 def commands() -> str:
-    """Every command with its options, as `--help` shows them."""
+    """Every command with its options, with the texts of `--help`."""
     command = typer.main.get_command(app)
     lines = ["# Commands", "", EXIT_CODES, ""]
     for name, leaf in _leaves(command, "capelin"):
@@ -111,8 +111,8 @@ def _fields(path: str, schema: Unstructured) -> Iterator[str]:
             notes.append(f"Default: `{field['default']}`.")
         if "enum" in field:
             notes.append("One of " + ", ".join(f"`{value}`" for value in field["enum"]) + ".")
-        says = _cell(" ".join(filter(None, notes)))
-        yield f"| `{path}.{name}` | {_type(field)} | {says} |"
+        text = _cell(" ".join(filter(None, notes)))
+        yield f"| `{path}.{name}` | {_type(field)} | {text} |"
         below = field
         suffix = ""
         while "items" in below:
@@ -131,7 +131,7 @@ def _type(field: Unstructured) -> str:
 
 
 def python() -> str:
-    """What each package of the library exports."""
+    """The exports of each package of the library."""
     lines = ["# Python", ""]
     for room in ROOMS:
         module = importlib.import_module(room)
@@ -144,14 +144,14 @@ def python() -> str:
 
 def _export(name: str, value: object) -> str:
     if inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value):
-        says = (inspect.getdoc(value) or "").split("\n\n")[0]
+        text = (inspect.getdoc(value) or "").split("\n\n")[0]
     else:
-        says = f"`{value}`" if isinstance(value, str) else "A type." if callable(value) else ""
-    return f"| `{name}` | {_cell(says)} |"
+        text = f"`{value}`" if isinstance(value, str) else "A type." if callable(value) else ""
+    return f"| `{name}` | {_cell(text)} |"
 
 
 def metrics() -> str:
-    """What a manager counts."""
+    """The metrics of a manager."""
     collected = cast("_Collector", Metrics().registry).collect()
     guide = "[Monitor](../how-to/monitor.md) explains them."
     lines = ["# Metrics", "", f"Every manager serves these metrics at `/metrics`. {guide}", ""]
@@ -169,8 +169,8 @@ def errors() -> str:
     for error in sorted(
         _subclasses(UserError), key=lambda error: (error.exit_code, error.__name__)
     ):
-        says = _cell((inspect.getdoc(error) or "").split("\n\n")[0])
-        lines.append(f"| `{error.__module__}.{error.__name__}` | {error.exit_code} | {says} |")
+        text = _cell((inspect.getdoc(error) or "").split("\n\n")[0])
+        lines.append(f"| `{error.__module__}.{error.__name__}` | {error.exit_code} | {text} |")
     return "\n".join([*lines, ""])
 
 
@@ -185,5 +185,5 @@ def _text(text: str | None) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Text that fits into a cell of a table, whatever is in it."""
+    """Text in a form that fits into a cell of a table."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -35,7 +35,7 @@ PICTURED: Final = (
     "docs/reference/commands.html",
     "providers/control-plane/index.html",
 )
-"""The pages of which pictures are kept; all of them are checked."""
+"""The pages to keep pictures of. All pages are checked."""
 TALLEST: Final = 4000
 _SECONDS: Final = 30.0
 _CUT_OFF: Final = """
@@ -57,14 +57,14 @@ _CUT_OFF: Final = """
 
 @dataclass
 class Tab:
-    """A page in the browser, spoken to by its debugging protocol."""
+    """A page in the browser, controlled by the browser's debugging protocol."""
 
     socket: aiohttp.ClientWebSocketResponse
     session: str = ""
     _ids: "count[int]" = field(default_factory=lambda: count(1))
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Have the browser do something; its result."""
+        """Call a method of the browser. Returns its result."""
         number = next(self._ids)
         message = {"id": number, "method": method, "params": parameters}
         if self.session:
@@ -91,7 +91,7 @@ class Tab:
         )
 
     async def cut_off(self) -> list[str]:
-        """What of the page lies beside the screen and cannot be scrolled to."""
+        """The parts of the page that lie outside the screen and that no scrolling reaches."""
         done = await self.call("Runtime.evaluate", expression=_CUT_OFF, returnByValue=True)
         return done["result"]["value"]
 
@@ -112,7 +112,7 @@ class Tab:
 
 @dataclass
 class Screens:
-    """What was seen of a site."""
+    """The results of opening a site's pages."""
 
     problems: list[str] = field(default_factory=list[str])
     """Parts of pages that are cut off."""
@@ -149,7 +149,7 @@ async def browser(program: str) -> AsyncGenerator[Tab]:
 
 
 async def _address(folder: Path) -> str:
-    """Where the browser listens; it writes that into its folder when it has started."""
+    """The browser's address, which it writes into its folder at its start."""
     async with asyncio.timeout(_SECONDS):
         while not (address := _written_address(folder)):  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
@@ -181,10 +181,10 @@ async def screens(site: Path, pages: Sequence[Path], program: str) -> Screens:
 
 
 def main(site: Path, folder: Path) -> None:
-    """Write the pictures, and end with what is cut off."""
+    """Write the pictures. Fail if parts of pages are cut off."""
     program = os.environ.get("CAPELIN_BROWSER", "chromium")
     if shutil.which(program) is None:
-        sys.exit(f"There is no program {program}: install Chromium, or name another browser.")
+        sys.exit(f"{program} does not exist: install Chromium, or name another browser.")
     pages = [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
     found = asyncio.run(screens(site, pages, program))
     folder.mkdir(parents=True, exist_ok=True)

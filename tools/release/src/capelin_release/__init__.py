@@ -1,1 +1,1 @@
-"""Building releases: images, charts, component files, bundles; for any project."""
+"""Builds releases of any project: images, charts, component files, bundles."""

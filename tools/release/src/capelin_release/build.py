@@ -25,9 +25,9 @@ CHECKSUMS: Final = "SHA256SUMS"
 def build_release(repository: Path, out: Path, report: Callable[[str], None]) -> Release:
     """Build the release of the commit that is checked out, into an empty folder.
 
-    Changes that are not committed are not in it. It needs the network only for what no cache has.
+    It leaves out uncommitted changes. It needs the network only for missing cache entries.
     """
-    # Packages are built in a folder of the commit's own.
+    # Packages are built in a folder that contains only the commit.
     out = out.absolute()
     if out.exists() and any(out.iterdir()):
         raise InvalidInputError(f"{out} is not empty.", hint="Remove it, or name another folder.")
@@ -59,7 +59,7 @@ def build_release(repository: Path, out: Path, report: Callable[[str], None]) ->
 
 
 def _build_packages(release: Release) -> list[Path]:
-    """Wheels and source archives; the wheels are built from the archives."""
+    """Wheels and source archives. The wheels are built from the archives."""
     folder = release.out / "python"
     command = ["uv", "build", "--quiet", "--all-packages", "--no-create-gitignore"]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(release.commit.time)}
@@ -81,7 +81,7 @@ def _build_packages(release: Release) -> list[Path]:
 def _build_images(
     release: Release, wheels: Sequence[Path], report: Callable[[str], None]
 ) -> list[Descriptor]:
-    """All images: an archive and a bill of materials for each architecture; their indexes."""
+    """All images: an archive and a bill of materials for each architecture, and their indexes."""
     builder = ImageBuilder(release, wheels)
     indexes: list[Descriptor] = []
     digests: dict[str, object] = {}
@@ -102,7 +102,7 @@ def _build_images(
 
 
 def _build_managers(release: Release) -> list[Descriptor]:
-    """The indexes of Cluster API's managers, named as in `registry.k8s.io/cluster-api`."""
+    """The indexes of Cluster API's managers, with their names in `registry.k8s.io/cluster-api`."""
     downloads = Downloads()
     return [
         _joined(
@@ -115,7 +115,7 @@ def _build_managers(release: Release) -> list[Descriptor]:
 
 
 def _joined(release: Release, images: Sequence[BuiltImage], reference: str) -> Descriptor:
-    """Write the bill of materials of each architecture's image; their index."""
+    """Write the bill of materials of each architecture's image. Returns their index."""
     for image in images:
         bill = release.out / "sbom" / f"{image.stem}.cdx.json"
         bill.write_bytes(canonical_json(image.bill))
@@ -131,7 +131,7 @@ def _write_image(release: Release, image: BuiltImage) -> None:
 
 
 def _digests(image: BuiltImage) -> Mapping[str, object]:
-    """Diff ids are the same wherever an image is built; digests also depend on zlib's version."""
+    """Diff ids are the same wherever an image is built. Digests also depend on zlib's version."""
     return {
         "manifest": image.manifest["digest"],
         "diffIDs": {stored.layer.name: stored.diff_id for stored in image.layers},

@@ -1,4 +1,4 @@
-"""Bundles: all that an installation without a network needs, as one layout in one archive."""
+"""Bundles: everything for an installation without a network, as one layout in one archive."""
 
 import tarfile
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def add_chart(store: Store, package: Path, created: int) -> Descriptor:
             "org.opencontainers.image.version": chart["version"],
         },
     )
-    # A tag cannot have a plus sign; Helm writes it so, too.
+    # A tag cannot have a plus sign. Helm replaces it in the same way.
     tag = str(chart["version"]).replace("+", "_")
     return named(manifest, f"charts/{chart['name']}:{tag}")
 

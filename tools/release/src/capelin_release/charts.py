@@ -21,7 +21,7 @@ from capelin_release.values import KindsValues, values_file, values_schema, valu
 LIBRARY: Final = "capelin-common"
 KUBERNETES: Final = ">=1.33.0-0"
 _NOTES: Final = (
-    "Look at what runs: kubectl get deployments --namespace {{ .Release.Namespace }}\n"
+    "Show the deployments: kubectl get deployments --namespace {{ .Release.Namespace }}\n"
     "Kinds and their objects stay when this release is uninstalled.\n"
 )
 _LABELS_HERE: Final = "capelin.labels"
@@ -59,7 +59,7 @@ class Chart:
         return {**self.files, **nested}
 
     def write(self, folder: Path) -> Path:
-        """Write it as `FOLDER/NAME`, complete; returns that folder."""
+        """Write all of it as `FOLDER/NAME`. Returns that folder."""
         for path, text in self.all_files().items():
             file = folder / self.name / path
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class Chart:
         return folder / self.name
 
     def archive(self, modified: int = 0) -> bytes:
-        """It as `helm package` would have it, but the same bytes every time.
+        """The archive of `helm package`, but with the same bytes every time.
 
         Args:
             modified: The time of all files, in seconds since 1970.
@@ -104,10 +104,10 @@ def provider_chart(
     """The chart of a provider's pods and permissions.
 
     Args:
-        provider: What its package declares.
+        provider: The declarations of its package.
         values: The defaults of the chart's values.
         name: The chart's name.
-        version: As in `0.1.0`.
+        version: Such as `0.1.0`.
         description: A sentence.
         with_kinds: Whether its kinds come with it, instead of in a chart of their own.
         optional: Resources that it may use only if a value `permissions.NAME` allows it, by name.
@@ -220,7 +220,7 @@ def _guarded(obj: Unstructured, text: str) -> str:
 
 
 def _inside(provider: Provider) -> list[Unstructured]:
-    """What a provider needs in its namespace and the chart does not make itself."""
+    """The objects of a provider's namespace that the chart does not make itself."""
     made = {"ExtensionConfig", "Role", "RoleBinding"}
     return [
         {**obj, "metadata": {**obj["metadata"], "namespace": _NAMESPACE_HERE}}

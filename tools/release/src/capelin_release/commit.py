@@ -31,9 +31,9 @@ class Commit:
         return cls(repository, revision, int(time), tuple(tags))
 
     def version(self, base: str) -> str:
-        """The version of this commit, as in `0.2.0-rc.1`; `base` is what the project's files have.
+        """The version of this commit, such as `0.2.0-rc.1`. `base` is the version in the project.
 
-        A commit without a tag has a development version; those of later commits are later.
+        A commit without a tag has a development version. Later commits have later versions.
         """
         versions = [tag.removeprefix("v") for tag in self.tags if _TAG.fullmatch(tag)]
         if len(versions) > 1:
@@ -48,7 +48,7 @@ class Commit:
 
 
 def set_version(pyproject: Path, base: str, version: str) -> None:
-    """Write a version into a pyproject.toml, and into what it needs of the same release.
+    """Write a version into a pyproject.toml, and into its dependencies on the same release.
 
     Python packages write `0.2.0-rc.1` as `0.2.0rc1`.
     """
@@ -69,7 +69,7 @@ def _git(repository: Path, *arguments: str) -> bytes:
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         raise InvalidInputError(
-            f"{repository} is no git repository with a commit.",
+            f"{repository} is not a git repository with a commit.",
             reason=done.stderr.decode(errors="replace").strip(),
         )
     return done.stdout

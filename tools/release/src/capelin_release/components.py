@@ -28,7 +28,7 @@ FILES: Final[dict[ProviderType, str]] = {
     "RuntimeExtensionProvider": "runtime-extension-components.yaml",
     "AddonProvider": "addon-components.yaml",
 }
-"""What clusterctl calls the component file of a provider."""
+"""clusterctl's name of a provider's component file."""
 
 KUBERNETES: Final = "v1.34.0"
 """The version that charts are rendered for. They do not depend on it."""
@@ -38,14 +38,14 @@ _OF_HELM: Final = ("app.kubernetes.io/managed-by", "helm.sh/")
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """What a user of clusterctl tunes: a variable that stands for a value of the chart."""
+    """A variable of clusterctl that stands for a value of the chart."""
 
     name: str
     """Without the provider's prefix."""
     value: str
     """The path of the value."""
     stand_in: str | int
-    """What the chart is rendered with. It is valid there, and appears nowhere else."""
+    """The value for rendering the chart. It is valid there, and appears nowhere else."""
 
 
 # All have defaults: to clusterctl, a variable whose default is empty has none.
@@ -64,12 +64,12 @@ _MANAGER: Final = (
 
 
 def variables_of(provider: Provider) -> tuple[Variable, ...]:
-    """What a user of clusterctl tunes of a provider."""
+    """The variables of a provider for users of clusterctl."""
     return _SHARED if provider.type == "RuntimeExtensionProvider" else _MANAGER
 
 
 def variable_name(provider: Provider, variable: Variable) -> str:
-    """As in `CAPELIN_CONTROL_PLANE_REPLICAS`."""
+    """Such as `CAPELIN_CONTROL_PLANE_REPLICAS`."""
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", provider.type.removesuffix("Provider"))
     return f"{provider.name}_{kind}_{variable.name}".upper().replace("-", "_")
 
@@ -78,7 +78,7 @@ async def render_components(provider: Provider, charts: Sequence[Chart], binarie
     """The component file of a provider.
 
     Args:
-        provider: What its package declares.
+        provider: The declarations of its package.
         charts: The chart of its pods, and that of its kinds if there is one.
         binaries: Where Helm comes from.
 
@@ -104,7 +104,7 @@ async def render_components(provider: Provider, charts: Sequence[Chart], binarie
 
 
 def component_objects(provider: Provider, rendered: Sequence[Unstructured]) -> list[Unstructured]:
-    """Those of the rendered objects that are a provider's, as clusterctl is to have them."""
+    """The provider's own rendered objects, in the form for clusterctl."""
     return [
         _without_helm(obj, provider)
         for obj in rendered
@@ -119,10 +119,10 @@ async def render_chart(
     binaries: Binaries,
     values: Mapping[str, Any] | None = None,
 ) -> list[Unstructured]:
-    """What `helm install` would send, without hooks.
+    """The objects that `helm install` would create, without hooks.
 
     Raises:
-        UserError: Helm refuses the chart or the values; its words are the reason.
+        UserError: Helm refuses the chart or the values. The reason contains its message.
     """
     with TemporaryDirectory(prefix="capelin-") as temporary:
         folder = chart.write(Path(temporary))
@@ -137,7 +137,7 @@ async def render_chart(
 
 
 async def helm(binaries: Binaries, *arguments: str, program: Component = HELM) -> str:
-    """Run Helm; returns what it prints.
+    """Run Helm. Returns its output.
 
     Raises:
         UserError: It fails.
@@ -160,7 +160,7 @@ async def helm(binaries: Binaries, *arguments: str, program: Component = HELM) -
 
 
 def escape(text: str) -> str:
-    """The text such that substituting variables in it leaves it as it is."""
+    """The text in a form that the substitution of variables does not change."""
     return re.sub(r"\$+(?=\{)|\${2,}", lambda dollars: dollars[0] * 2, text)
 
 
@@ -191,7 +191,7 @@ def _namespace(provider: Provider) -> Unstructured:
 
 
 def _without_helm(obj: Unstructured, provider: Provider) -> Unstructured:
-    """The object without what only Helm knows the meaning of."""
+    """The object without labels and annotations that have a meaning only for Helm."""
     metadata = {
         key: value for key, value in obj["metadata"].items() if key not in {"labels", "annotations"}
     }

@@ -1,4 +1,4 @@
-"""The layer of Debian packages: Python, and what it needs, unpacked from locked `.deb` files."""
+"""The layer of Debian packages: Python and its dependencies, from locked `.deb` files."""
 
 import io
 import lzma
@@ -25,7 +25,7 @@ SNAPSHOTS = "https://snapshot.debian.org/archive"
 _BUNDLE = "etc/ssl/certs/ca-certificates.crt"
 _CERTIFICATES = "usr/share/ca-certificates/"
 _RECORDS = "var/lib/dpkg/status.d"
-# Debian's merge of / and /usr is made by the installer, not by a package.
+# Debian's installer merges / and /usr. No package does.
 _MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # Nothing reads it in an image. Licences (usr/share/doc/*/copyright) stay.
 _LEFT_OUT = re.compile(
@@ -67,10 +67,10 @@ class LockedPackage:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The packages of an image for every architecture, as the lock file has them."""
+    """The packages of an image for every architecture, from the lock file."""
 
     snapshot: str
-    """When the lock file was written, as snapshot.debian.org names times."""
+    """When the lock file was written, in the format of snapshot.debian.org."""
     packages: Mapping[str, Sequence[LockedPackage]]
 
     @classmethod
@@ -91,7 +91,7 @@ class Lock:
 
     @property
     def python(self) -> str:
-        """The version of Python in the images, as in `3.11.2`."""
+        """The version of Python in the images, such as `3.11.2`."""
         for package in next(iter(self.packages.values())):
             if match := re.fullmatch(r"python(3\.\d+)", package.name):
                 return re.split(r"[-+~]", package.version.rpartition(":")[2])[0] or match[1]
@@ -101,7 +101,7 @@ class Lock:
 def debian_layer(lock: Lock, architecture: str, downloads: Downloads) -> Layer:
     """The root file system: Debian packages with their records, users, and trusted certificates.
 
-    No script of a package is run: what they would make that Python needs is written here.
+    It runs no script of a package. Instead, it writes the files from scripts that Python needs.
     """
     if architecture not in lock.packages:
         known = ", ".join(sorted(lock.packages))
@@ -153,7 +153,7 @@ def _files(data: tarfile.TarFile, package: Package) -> Iterator[tuple[str, File]
 
 
 def _finish(layer: Layer, lock: Lock) -> None:
-    """What the packages' scripts, or the installer, would have made."""
+    """The files that the packages' scripts, or the installer, would have made."""
     by_name = {package.name: package for package in layer.packages()}
     base, certificates = by_name["base-files"], by_name["ca-certificates"]
     for name in _MERGED:
@@ -165,7 +165,7 @@ def _finish(layer: Layer, lock: Lock) -> None:
         if path.startswith(_CERTIFICATES) and path.endswith(".crt")
     )
     layer.add(_BUNDLE, File(certificates, 0o644, content=bundle))
-    # Where OpenSSL looks; else the package `openssl`, which is left out, would lead there.
+    # Where OpenSSL looks. The package `openssl`, which is left out, would lead there too.
     layer.add("usr/lib/ssl/cert.pem", File(certificates, 0o777, "link", target=f"/{_BUNDLE}"))
     python = by_name["python" + lock.python.rpartition(".")[0]]
     for name in ("python3", "python"):
@@ -181,13 +181,13 @@ def _merged(path: str) -> str:
 
 
 def _record(fields: bytes) -> bytes:
-    """A package's control file as dpkg's status has it, which is what scanners look for."""
+    """A package's control file in the format of dpkg's status, which scanners read."""
     name, _, rest = fields.partition(b"\n")
     return name + b"\nStatus: install ok installed\n" + rest.rstrip() + b"\n"
 
 
 def _licenses(copyright_file: bytes) -> tuple[str, ...]:
-    """The short names in a machine-readable copyright file; others name none."""
+    """The short names in a machine-readable copyright file. Others name none."""
     text = copyright_file.decode(errors="replace")
     if not text.startswith("Format:"):
         return ()
@@ -203,7 +203,7 @@ def _archive(name: str, members: Mapping[str, bytes], stem: str) -> tarfile.TarF
 
 
 def _member(archive: tarfile.TarFile, path: str) -> bytes:
-    """The content of a file; empty if the archive has no such file, or a link in its place."""
+    """The content of a file. Empty if the archive has no such file, or a link in its place."""
     try:
         info = archive.getmember(f"./{path}")
     except KeyError:
@@ -219,7 +219,7 @@ def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
 def read_ar(data: bytes) -> Iterator[tuple[str, bytes]]:
     """The members of an `ar` archive, which a `.deb` file is."""
     if not data.startswith(b"!<arch>\n"):
-        raise PackageError("This is no Debian package: it does not begin as an ar archive.")
+        raise PackageError("This is not a Debian package: it does not begin as an ar archive.")
     position = 8
     while position + 60 <= len(data):
         header = data[position : position + 60]

@@ -22,7 +22,7 @@ class Pinned:
     name: str
     sha256: str
     urls: tuple[str, ...]
-    """Where it may be, the first choice first."""
+    """Its sources, the first choice first."""
 
 
 class DownloadError(UserError):
@@ -59,7 +59,7 @@ class Downloads:
         if actual != pinned.sha256:
             raise DownloadError(
                 f"{pinned.name} is damaged or forged.",
-                reason=f"Its SHA-256 is {actual}, and the lock file says {pinned.sha256}.",
+                reason=f"Its SHA-256 is {actual}, but the lock file has {pinned.sha256}.",
             )
         # Renamed into place, so that another process never reads half of it.
         with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as partial:

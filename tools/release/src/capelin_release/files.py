@@ -11,7 +11,7 @@ from typing import BinaryIO, Final, Literal
 from capelin.errors import UserError
 
 Origin = Literal["debian", "wheel", "go", "image"]
-"""What kind of package a file comes from; `image` is what the builder itself writes."""
+"""The origin of a package. The builder itself writes files of the origin `image`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Layer:
     files: dict[str, File] = field(default_factory=dict[str, File])
 
     def add(self, path: str, file: File) -> None:
-        """Add a file; a folder may exist already."""
+        """Add a file. A folder may exist already."""
         present = self.files.setdefault(path, file)
         if present is not file and not (present.kind == file.kind == "folder"):
             raise PathConflictError(

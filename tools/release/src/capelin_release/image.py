@@ -30,7 +30,7 @@ class BuiltImage:
     """One architecture's image with its layers, which bills of materials read."""
 
     package: Package
-    """The image as a package: what the builder itself wrote belongs to it."""
+    """The image as a package, for files that the builder itself wrote."""
     architecture: str
     manifest: Descriptor
     layers: Sequence[StoredLayer]
@@ -38,7 +38,7 @@ class BuiltImage:
 
     @property
     def stem(self) -> str:
-        """Begins the names of its files in a release, as in `fish-v0.1.0-linux-amd64`."""
+        """Prefix of its files in a release, such as `fish-v0.1.0-linux-amd64`."""
         version = self.package.version.removeprefix("v")
         return f"{self.package.name}-v{version}-linux-{self.architecture}"
 
@@ -61,12 +61,12 @@ class BuiltImage:
 
 
 class ImageError(UserError):
-    """An image would hold what must not be in one."""
+    """An image would contain a forbidden file."""
 
 
 @dataclass(slots=True)
 class ImageBuilder:
-    """Builds a release's images into its store. Layers that images share are made once."""
+    """Builds a release's images into its store. Images share equal layers."""
 
     release: Release
     wheels: Sequence[Path]

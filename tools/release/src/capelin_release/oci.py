@@ -19,7 +19,7 @@ LAYER: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
 REFERENCE: Final = "org.opencontainers.image.ref.name"
 
 Descriptor = dict[str, Any]
-"""What points at a blob, as manifests and indexes hold it: its `mediaType`, `digest` and `size`."""
+"""A reference to a blob, as in manifests: its `mediaType`, `digest` and `size`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Store:
         return self.add(canonical_json(value), media_type)
 
     def add_layer(self, layer: Layer) -> StoredLayer:
-        """Store a layer. Its diff id depends on the files alone; its digest also on zlib."""
+        """Store a layer. Its diff id depends only on the files, its digest also on zlib."""
         plain, packed = self._blobs / "layer.tar", self._blobs / "layer.tar.gz"
         with plain.open("wb") as stream:
             write_tar(layer.entries(), layer.time, stream)
@@ -82,7 +82,7 @@ class Store:
         config: Mapping[str, Any],
         created: int,
     ) -> Descriptor:
-        """Store an image's configuration and manifest; `config` is what a container starts with."""
+        """Store an image's configuration and manifest. A container starts with `config`."""
         platform = {"architecture": architecture, "os": "linux"}
         stored = self.add_json(
             {
@@ -128,13 +128,13 @@ class Store:
     def write_archive(
         self, file: Path, entries: Sequence[Descriptor], time: int, *, docker: str = ""
     ) -> None:
-        """Write a layout of these entries, with all that they need, as a tar archive.
+        """Write a layout of these entries, with all blobs that they need, as a tar archive.
 
         Args:
             file: The archive.
             entries: Manifests and indexes.
             time: The time of all members, in seconds since 1970.
-            docker: The reference by which `docker load` in every version is to know the one entry.
+            docker: The reference of the only entry for `docker load` in every version.
         """
         needed = sorted({digest for entry in entries for digest in self._reachable(entry)})
         members: dict[str, bytes | Path] = {
@@ -164,7 +164,7 @@ class Store:
 
 
 def named(entry: Descriptor, reference: str, **annotations: str) -> Descriptor:
-    """An entry under a name in a layout, as in `charts/capelin:0.2.0`."""
+    """An entry under a name in a layout, such as `charts/capelin:0.2.0`."""
     return {**entry, "annotations": {**annotations, REFERENCE: reference}}
 
 

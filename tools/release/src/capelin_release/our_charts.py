@@ -1,4 +1,4 @@
-"""The charts in `charts/`: python -m capelin_release.our_charts [FOLDER] writes them anew.
+"""The charts in `charts/`: python -m capelin_release.our_charts [FOLDER] generates them.
 
 Only the templates in `library/` and the values' models are written by hand.
 """
@@ -40,7 +40,7 @@ REGISTRY = "ghcr.io/capelin"
 
 
 class Components(DescribedModel):
-    """What is installed."""
+    """The components to install."""
 
     crds: bool = True
     """Kinds."""
@@ -76,7 +76,7 @@ def our_providers() -> dict[str, Provider]:
 
 
 def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
-    """All charts, by name, in a version as `0.1.0`."""
+    """All charts, by name, in a version such as `0.1.0`."""
     hosted, machines, hooks = our_providers().values()
     crds = kinds_chart(
         [hosted, machines, hooks],
@@ -112,7 +112,7 @@ def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
         ),
         name="capelin-lifecycle",
         version=version,
-        description="Lifecycle policies for Cluster API, as a Runtime Extension.",
+        description="A Runtime Extension with lifecycle policies for Cluster API.",
         with_kinds=False,
         optional=OPTIONAL_RESOURCES,
     )
@@ -133,7 +133,7 @@ def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
 
 
 def our_installation(*, version: str, registry: str) -> Installation:
-    """What a release of Capelin has to be installed."""
+    """The installation of a release of Capelin."""
     charts = our_charts(version, registry)
     providers = [
         (provider, [charts[name], charts["capelin-crds"]])
@@ -150,7 +150,7 @@ def our_installation(*, version: str, registry: str) -> Installation:
 
 
 def write_tree(folder: Path) -> None:
-    """Write all charts into a folder, with links instead of copies of what they share."""
+    """Write all charts into a folder, with links instead of copies of common files."""
     for chart in our_charts(version_of("capelin")).values():
         target = folder / chart.name
         shutil.rmtree(target, ignore_errors=True)

@@ -37,12 +37,12 @@ class ProgramError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class LockedProgram:
-    """A program of `capelin.embedded.binaries`, and what building it gives."""
+    """A program of `capelin.embedded.binaries`, and the digests of its builds."""
 
     name: str
     version: str
     toolchain: str
-    """The Go release to build with, as in `go1.26.8`. Another one gives other bytes."""
+    """The Go release to build with, such as `go1.26.8`. Another one produces other bytes."""
     sha256: dict[str, str]
     """The digest of the program for each architecture."""
 
@@ -74,7 +74,7 @@ def build(program: LockedProgram, architecture: str, downloads: Downloads) -> Pa
         if actual != digest:
             raise ProgramError(
                 f"{program.name} {program.version} for {architecture} was built with other bytes.",
-                reason=f"Its SHA-256 is {actual}, and the lock file says {digest}.",
+                reason=f"Its SHA-256 is {actual}, but the lock file has {digest}.",
                 hint="Is the toolchain a build of its own? The lock file names the Go release.",
             )
         return built.replace(downloads.folder / digest)
@@ -108,7 +108,7 @@ async def _go_build(program: LockedProgram, architecture: str, folder: Path) -> 
 
 
 def go_modules(content: bytes) -> list[tuple[str, str]]:
-    """The modules in a Go program with their versions, as the linker has listed them."""
+    """The modules in a Go program with their versions, from the linker's list."""
     match = _MODULES.search(content)
     if match is None:
         return []

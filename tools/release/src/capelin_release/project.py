@@ -1,4 +1,4 @@
-"""What a project says about its releases, in `[tool.capelin.release]` of its pyproject.toml."""
+"""The settings of a project's releases: `[tool.capelin.release]` of its pyproject.toml."""
 
 import tomllib
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ class _Strict(BaseModel):
 
 
 class ImageSpec(_Strict):
-    """What an image is made of."""
+    """The contents of an image."""
 
     name: str
-    """As in `capelin-machine-pool`."""
+    """Such as `capelin-machine-pool`."""
     package: str
     """The Python package that uv.lock has under this name, with all that it needs."""
     module: str
@@ -33,24 +33,24 @@ class ImageSpec(_Strict):
 
 
 class ReleaseSettings(_Strict):
-    """What a project releases."""
+    """The settings of a project's releases."""
 
     registry: str
-    """Where images and charts are published, as in `ghcr.io/example`."""
+    """Where images and charts are published, such as `ghcr.io/example`."""
     source: str = ""
     """Where the source is."""
     architectures: tuple[str, ...] = ARCHITECTURES
     images: tuple[ImageSpec, ...] = ()
     installation: str = ""
-    """Function that describes what there is to install, as in `my_cloud.release:installation`."""
+    """Function that describes the installation, such as `my_cloud.release:installation`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release under way: what it is of, where it goes, and the store of its images."""
+    """A release in progress: its commit, its folder, and the store of its images."""
 
     version: str
-    """As charts, images and component files have it: `0.2.0`, `0.2.0-rc.1`."""
+    """The version of charts, images and component files: `0.2.0`, `0.2.0-rc.1`."""
     commit: Commit
     settings: ReleaseSettings
     tree: Path
@@ -60,7 +60,7 @@ class Release:
 
     @property
     def tag(self) -> str:
-        """As images and folders have it: `v0.2.0`."""
+        """The version of images and folders: `v0.2.0`."""
         return f"v{self.version}"
 
 
@@ -95,10 +95,10 @@ class Project:
 
     @property
     def release(self) -> ReleaseSettings:
-        """What it releases.
+        """The settings of its releases.
 
         Raises:
-            InvalidInputError: It does not say, or not clearly.
+            InvalidInputError: the settings are missing or invalid.
         """
         settings = self._content.get("tool", {}).get("capelin", {}).get("release")
         if settings is None:

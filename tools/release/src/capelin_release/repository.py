@@ -1,4 +1,4 @@
-"""What is installed from a release: charts, and a repository for clusterctl."""
+"""The installation files of a release: charts, and a repository for clusterctl."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from capelin_release.values import ExtensionValues, Image, ManagerValues
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a project has to be installed."""
+    """The installation of a project."""
 
     charts: Sequence[Chart]
     """All charts, by themselves."""
@@ -77,7 +77,7 @@ async def _write_all(release: Release, installation: Installation) -> None:
 
 
 async def write_upstream(out: Path, *, modified: int) -> list[Path]:
-    """Write Cluster API and cert-manager beside our own; returns what was written."""
+    """Write Cluster API and cert-manager next to our own files. Returns the written files."""
     binaries = Binaries()
     chart = await cert_manager_chart(binaries)
     version = read_yaml(chart.files["Chart.yaml"])["version"]
@@ -85,7 +85,7 @@ async def write_upstream(out: Path, *, modified: int) -> list[Path]:
     manifests = await cert_manager_manifests(binaries, written[0])
     files = {
         **await cluster_api_files(binaries),
-        # clusterctl takes cert-manager for a provider without a type.
+        # For clusterctl, cert-manager is a provider without a type.
         f"clusterctl/{chart.name}/{version}/cert-manager.yaml": manifests.encode(),
     }
     return written + _write(out, files)
@@ -94,12 +94,12 @@ async def write_upstream(out: Path, *, modified: int) -> list[Path]:
 async def write_installation(
     out: Path, installation: Installation, *, version: str, sources: Path, modified: int
 ) -> list[Path]:
-    """Write charts and clusterctl's files; returns what was written.
+    """Write charts and clusterctl's files. Returns the written files.
 
     Args:
         out: Gets the files as the assets of a release, and in `clusterctl/` as a local repository.
         installation: The charts and providers.
-        version: As in `0.1.0`.
+        version: Such as `0.1.0`.
         sources: The folder with `metadata.yaml`, cluster templates and ClusterClasses.
         modified: The time of all files in the charts' archives, in seconds since 1970.
     """

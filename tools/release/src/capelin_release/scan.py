@@ -1,4 +1,7 @@
-"""What no image may hold: secrets, shells, setuid and world-writable files, wrong programs."""
+"""Finds forbidden files in images: secrets, shells, setuid and world-writable files.
+
+It also finds programs for another processor.
+"""
 
 import re
 import stat
@@ -15,11 +18,11 @@ _SHELLS = frozenset(
     )
 )
 _SHELL_SCRIPT = re.compile(rb"#! *(/usr)?/bin/(env +)?(ba|da|k|z|c|tc)?sh\b")
-# Found by how they begin, since a search for the expressions would take minutes.
+# Searched by their beginnings, since a search for the expressions would take minutes.
 _SECRETS = (
     (
         "a private key",
-        # The header alone is in every library that reads keys.
+        # Every library that reads keys contains the header.
         (b"-----BEGIN ",),
         re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\r?\n[A-Za-z0-9+/=\r\n]{64}"),
     ),
@@ -47,19 +50,19 @@ _MACHINES = {"amd64": 62, "arm64": 183}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A file that must not be there, and why."""
+    """A forbidden file, and why."""
 
     path: str
     package: str
     problem: str
 
     def __str__(self) -> str:
-        """As in `/bin/su (login): setuid`."""
+        """Such as `/bin/su (login): setuid`."""
         return f"/{self.path} ({self.package}): {self.problem}"
 
 
 def scan(files: Mapping[str, File], architecture: str) -> list[Finding]:
-    """All that is wrong with the files of an image."""
+    """All problems of the files of an image."""
     return [
         Finding(path, file.package.name, problem)
         for path, file in sorted(files.items())
@@ -110,7 +113,7 @@ def _mode_problems(file: File) -> Iterator[str]:
 
 
 def elf_machine(content: bytes) -> int | None:
-    """The processor of a program or library; None if it is neither."""
+    """The processor of a program or library. None if it is neither."""
     if content[:4] != b"\x7fELF" or len(content) < 20:
         return None
     order = "<" if content[5] == 1 else ">"

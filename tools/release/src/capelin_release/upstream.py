@@ -1,7 +1,7 @@
-"""What an installation needs of other projects: Cluster API's component files, and cert-manager.
+"""The dependencies of an installation: Cluster API's component files, and cert-manager.
 
-Both are rendered from the pinned Go modules, since a module is there where a release is not. Their
-images are named as in their own releases, and have to come from there.
+They are rendered from the pinned Go modules, which stay available longer than releases. Their
+images have the names of their own releases, and have to come from there.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def cluster_api_files(binaries: Binaries) -> Mapping[str, bytes]:
 
 
 def as_released(text: str, version: str) -> str:
-    """Component files as Cluster API's releases have them: the sources are for its developers."""
+    """Component files in the form of Cluster API's releases. The sources are for its developers."""
     text = _STAGED.sub(rf"registry.k8s.io/cluster-api/\1:{version}", text)
     return text.replace("imagePullPolicy: Always", "imagePullPolicy: IfNotPresent")
 
@@ -57,7 +57,7 @@ async def cert_manager_chart(binaries: Binaries) -> Chart:
 
 
 async def cert_manager_manifests(binaries: Binaries, chart: Path) -> str:
-    """What clusterctl is to install: the chart with its kinds, in a namespace.
+    """The objects for clusterctl: the chart with its kinds, in a namespace.
 
     Args:
         binaries: Where Helm comes from.

@@ -23,11 +23,11 @@ class Image(DescribedModel):
     repository: str
     """Registry and name."""
     tag: str = ""
-    """Tag; empty for the version of the chart."""
+    """Tag. If empty, the version of the chart."""
     digest: Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
-    """Digest as in `sha256:...`. It takes the place of the tag."""
+    """Digest such as `sha256:...`. It takes the place of the tag."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    """When a node pulls it."""
+    """When a node pulls the image."""
 
 
 class ServiceMonitor(DescribedModel):
@@ -42,7 +42,7 @@ class ServiceMonitor(DescribedModel):
 
 
 class Dashboard(DescribedModel):
-    """Grafana dashboard, as a ConfigMap that Grafana's sidecar finds by its labels."""
+    """Grafana dashboard in a ConfigMap that Grafana's sidecar finds by its labels."""
 
     enabled: bool = False
     """Whether to create it."""
@@ -54,7 +54,7 @@ class Metrics(DescribedModel):
     """Metrics."""
 
     enabled: bool = True
-    """Whether to serve them. Who scrapes a manager needs a token of a user who may get /metrics."""
+    """Whether to serve them. A scraper needs a token of a user who may get /metrics."""
     service_monitor: ServiceMonitor = ServiceMonitor()
     dashboard: Dashboard = Dashboard()
 
@@ -63,7 +63,7 @@ class ExtensionMetrics(Metrics):
     """Metrics."""
 
     token_secret: str = ""
-    """Secret with `token`, which scrapers have to show; empty for no scrapers from other pods."""
+    """Secret with the `token` of scrapers. If empty, no other pod can scrape."""
 
 
 class PodDisruptionBudget(DescribedModel):
@@ -81,10 +81,10 @@ class NetworkPolicy(DescribedModel):
     enabled: bool = False
     """Whether to create it."""
     from_: Annotated[Objects, Field(alias="from")] = []
-    """Who may call, as peers of a NetworkPolicy; empty for everybody."""
+    """Callers, as peers of a NetworkPolicy. If empty, everybody."""
     egress: Objects = []
-    """Whom the pods may call, as egress rules; empty for everybody. They need the API servers of
-    the management cluster and of workload clusters."""
+    """Destinations of the pods' calls, as egress rules. If empty, everything. Pods need the API
+    servers of the management cluster and of workload clusters."""
 
 
 class HooksNetworkPolicy(NetworkPolicy):
@@ -95,21 +95,21 @@ class HooksNetworkPolicy(NetworkPolicy):
     from_: Annotated[Objects, Field(alias="from")] = [
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "capi-system"}}}
     ]
-    """Peers that may call hooks: the namespace of Cluster API's core; empty for everybody."""
+    """Peers that may call hooks: the namespace of Cluster API's core. If empty, everybody."""
     metrics_from: Objects = []
-    """Peers that may scrape metrics, as peers of a NetworkPolicy; empty for none."""
+    """Peers that may scrape metrics. If empty, none."""
 
 
 class PodValues(DescribedModel):
-    """What every chart with pods takes."""
+    """Values of every chart with pods."""
 
     fullname_override: Annotated[str, Len(0, 53)] = ""
-    """Name of the objects; by default it follows from the release."""
+    """Name of the objects. The default follows from the release."""
     image: Image
     image_pull_secrets: Objects = []
-    """Secrets of private registries, as in `[{name: my-registry}]`."""
+    """Secrets of private registries, such as `[{name: my-registry}]`."""
     replicas: Annotated[int, Ge(0), Le(1_000_000)] = 1
-    """How many pods."""
+    """Number of pods."""
     resources: AnyObject = {
         "requests": {"cpu": "50m", "memory": "128Mi"},
         "limits": {"memory": "512Mi"},
@@ -132,16 +132,16 @@ class PodValues(DescribedModel):
     extra_args: list[str] = []
     """More flags. The last one of a name wins."""
     extra_env: Objects = []
-    """More environment variables, as in a container."""
+    """More environment variables, in the format of a container."""
     pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
 
 
 class Watch(DescribedModel):
-    """What the controllers look at."""
+    """The objects that the controllers watch."""
 
     namespace: str = ""
-    """The only namespace that is watched; empty for all. The permissions become those of a Role in
-    this namespace."""
+    """The only namespace to watch. If empty, all. The permissions become those of a Role in this
+    namespace."""
     filter: str = ""
     """Only objects that have this value in their label `cluster.x-k8s.io/watch-filter`."""
 
@@ -150,9 +150,9 @@ class ManagerLog(DescribedModel):
     """Log."""
 
     format: Literal["text", "json"] = "text"
-    """How lines look."""
+    """Format of the lines."""
     verbosity: Annotated[int, Ge(0), Le(1_000_000)] = 0
-    """Log more from 1; the libraries' own lines from 2."""
+    """From 1, more detail. From 2, also the libraries' own lines."""
 
 
 class ManagerValues(PodValues):
@@ -172,14 +172,14 @@ class ExtensionLog(DescribedModel):
     """Log."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is logged."""
+    """The lowest level to log."""
 
 
 class CertManager(DescribedModel):
     """cert-manager."""
 
     enabled: bool = True
-    """Whether it makes the serving certificate. Without it, create `certificateSecret`."""
+    """Whether it creates the serving certificate. Otherwise, create `certificateSecret`."""
 
 
 class ExtensionConfigValues(DescribedModel):
@@ -188,9 +188,9 @@ class ExtensionConfigValues(DescribedModel):
     enabled: bool = True
     """Whether to create it."""
     name: str = ""
-    """Its name, by which ClusterClasses refer to handlers; empty for that of the other objects."""
+    """Its name, by which ClusterClasses refer to handlers. If empty, that of the other objects."""
     namespace_selector: AnyObject = {}
-    """Namespaces whose objects the extension is called for; empty for all."""
+    """Namespaces for whose objects Cluster API calls the extension. If empty, all."""
     settings: Labels = {}
     """Settings that Cluster API passes to every call."""
 
@@ -224,7 +224,7 @@ class ExtensionValues(PodValues):
     permissions: Permissions = Permissions()
     cert_manager: CertManager = CertManager()
     certificate_secret: str = ""
-    """Secret with `tls.crt`, `tls.key` and `ca.crt`; empty for one named after the release. Its
+    """Secret with `tls.crt`, `tls.key` and `ca.crt`. If empty, one named after the release. Its
     certificate is for `<name>.<namespace>.svc`."""
     extension_config: ExtensionConfigValues = ExtensionConfigValues()
     log: ExtensionLog = ExtensionLog()
@@ -237,8 +237,8 @@ class AdmissionPolicies(DescribedModel):
     """Whether only controllers may change and delete objects of a Cluster's topology."""
     references: bool = True
     """Whether only controllers and administrators may set `infrastructureRef` and
-    `controlPlaneRef` of a Cluster with a topology, as `clusterctl move` does, and the annotations
-    and the finalizer by which Cluster API decides whether it calls hooks."""
+    `controlPlaneRef` of a Cluster with a topology, and the annotations and the finalizer by which
+    Cluster API decides whether it calls hooks. `clusterctl move` needs an administrator."""
     quota_labels: bool = True
     """Whether only administrators may set the label that a ClusterLifecyclePolicy groups a quota
     by, unless the namespace has the same label."""
@@ -258,14 +258,14 @@ def values_schema(values: type[Model]) -> str:
     # Helm adds values of its own to those of a chart.
     for name in ("global", "capelin-common"):
         schema["properties"][name] = {"type": "object"}
-    # Every Helm knows draft 7.
+    # Every version of Helm supports draft 7.
     schema["definitions"] = schema.pop("$defs", {})
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", **schema}
     return json.dumps(schema, indent=2).replace('"#/$defs/', '"#/definitions/') + "\n"
 
 
 def values_file(values: Model) -> str:
-    """The `values.yaml` of a chart, with what each value is for."""
+    """The `values.yaml` of a chart, with the purpose of each value."""
     return "\n".join(_lines(values, 0)).lstrip("\n") + "\n"
 
 

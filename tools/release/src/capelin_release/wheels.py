@@ -41,11 +41,11 @@ class Target:
 
     architecture: str
     python: str
-    """As in `3.11.2`."""
+    """Such as `3.11.2`."""
 
     @property
     def minor(self) -> str:
-        """As in `3.11`."""
+        """Such as `3.11`."""
         return self.python.rpartition(".")[0]
 
     @property
@@ -88,7 +88,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """A package and everything that it needs, as a project has locked it."""
+    """A package and all of its dependencies, from the project's lock file."""
 
     own: Sequence[str]
     """The packages of the project itself."""
@@ -97,8 +97,8 @@ class Requirements:
 
 
 def locked_requirements(project: Path, package: str, target: Target) -> Requirements:
-    """What a package of a project needs on a target."""
-    # uv reads its own lock file: extras, markers and forks are its business.
+    """The dependencies of a project's package on a target."""
+    # uv interprets its own lock file with extras, markers and forks.
     command = ("uv", "export", "--frozen", "--offline", "--quiet", "--format=pylock.toml")
     options = ("--no-default-groups", "--no-editable", f"--package={package}")
     done = subprocess.run((*command, *options), cwd=project, capture_output=True, check=False)
@@ -109,7 +109,7 @@ def locked_requirements(project: Path, package: str, target: Target) -> Requirem
 
 
 def select(lock: Mapping[str, Any], target: Target) -> Requirements:
-    """What a pylock.toml has for a target."""
+    """The entries of a pylock.toml for a target."""
     own: list[str] = []
     wheels: list[Pinned] = []
     try:
@@ -133,7 +133,7 @@ def select(lock: Mapping[str, Any], target: Target) -> Requirements:
 
 
 def add_wheel(layer: Layer, wheel: Path, target: Target) -> None:
-    """Unpack a wheel. Its scripts are left out: programs are started as modules."""
+    """Unpack a wheel. It leaves out scripts: programs start as modules."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
         info = next(name for name in names if name.endswith(".dist-info/METADATA"))
@@ -146,12 +146,12 @@ def add_wheel(layer: Layer, wheel: Path, target: Target) -> None:
             if path is None or path.endswith(".pyc"):
                 continue
             if record.get(name) not in {None, _record_hash(content)}:
-                raise WheelError(f"{package.name}: {name} is not what its RECORD says.")
+                raise WheelError(f"{package.name}: {name} does not match its RECORD.")
             layer.add(f"{target.packages_folder}/{path}", File(package, 0o644, content=content))
 
 
 def _installed(name: str) -> str | None:
-    """Where a file of a wheel goes below the packages' folder; None leaves it out."""
+    """Path of a wheel's file below the packages' folder. None leaves it out."""
     if ".." in name.split("/") or name.startswith("/"):
         raise WheelError(f"A wheel has a file outside of itself: {name}.")
     first, _, rest = name.partition("/")
@@ -180,7 +180,7 @@ def _licenses(fields: Message) -> tuple[str, ...]:
     if classifiers:
         return tuple(sorted(value.rpartition(":: ")[2] for value in classifiers))
     text = str(fields.get("License") or "")
-    # Some have the whole licence there.
+    # Some packages have the whole licence there.
     return (text,) if 0 < len(text) < 60 else ()
 
 

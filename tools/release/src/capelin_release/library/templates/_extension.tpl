@@ -64,8 +64,8 @@ spec:
 {{ include "capelin.extensionConfig" (dict "root" .) }}
 ---
 {{/*
-Cluster API calls an extension for as long as its ExtensionConfig is there, and Helm would remove
-that last. A hook of the same name has it removed before anything else.
+Cluster API calls an extension for as long as its ExtensionConfig exists, and Helm would remove that
+last. A hook with the same name removes it before anything else.
 */}}
 {{ include "capelin.extensionConfig" (dict "root" . "hook" true) }}
 {{- end }}

@@ -1,5 +1,5 @@
 {{/*
-What Prometheus and Grafana find. Takes a dict: root, port, the name of the container's, scheme, the
+The objects for Prometheus and Grafana. Takes a dict: root, port, the name of the container's, scheme, the
 lines of the endpoint that say how to call it, and panels, a list of a title and a query.
 */}}
 {{- define "capelin.metrics" -}}

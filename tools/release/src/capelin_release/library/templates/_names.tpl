@@ -1,4 +1,4 @@
-{{/* The name of what a release consists of. */}}
+{{/* The name of the objects of a release. */}}
 {{- define "capelin.name" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" -}}
@@ -12,7 +12,7 @@
 {{- end }}
 
 {{/*
-The name of what belongs to no namespace. clusterctl removes a ClusterRole only if its name begins
+The name of objects without a namespace. clusterctl removes a ClusterRole only if its name begins
 with the provider's namespace.
 */}}
 {{- define "capelin.clusterName" -}}

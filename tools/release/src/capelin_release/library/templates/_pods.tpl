@@ -1,6 +1,6 @@
 {{/*
-The Deployment. Takes a dict: root, args, env, ports, grace, and where it needs them mounts and
-volumes, as YAML.
+The Deployment. Takes a dict: root, args, env, ports, grace, and optionally mounts and volumes, as
+YAML.
 */}}
 {{- define "capelin.deployment" -}}
 {{- $ := .root -}}
