@@ -234,7 +234,7 @@ def seeds(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """All of it together: the real Cluster API core, real control planes. Takes minutes."""
     if not has_tests("tests/integration"):
-        session.skip("there are no integration tests yet")
+        session.skip("no integration tests exist yet")
     install(session)
     pytest(session, paths=["tests/integration"])
 

@@ -107,7 +107,7 @@ def test_interrupted_up_uses_the_file(tmp_path: Path, monkeypatch: pytest.Monkey
         ("clusters: [{name: a, workers: -3}]", "clusters.0.workers: Input should be greater"),
         ("clusters: [{name: a, controlPlaneReplicas: 0}]", "Input should be greater than or equal"),
         ("clusters: [{name: a, namespace: No Way}]", "clusters.0.namespace: String should match"),
-        ("clusters: [{name: a}, {name: a}]", "two clusters are called a in namespace default"),
+        ("clusters: [{name: a}, {name: a}]", "two clusters have the name a in namespace default"),
         ("a: [", "It is not YAML: line 1, column 5: expected the node content"),
         ("name: lab\nclusters: [{name: a]", "line 2, column 20: expected ',' or '}'"),
         ("name: \x00", "It is not YAML: unacceptable character #x0000"),

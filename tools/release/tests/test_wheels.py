@@ -122,7 +122,7 @@ def test_a_file_that_differs_from_the_record_is_refused(tmp_path: Path) -> None:
     record = b"fish/__init__.py,sha256=AAAA,8\n"
     wheel = tmp_path / "fish.whl"
     wheel.write_bytes(a_wheel("fish", {"fish/__init__.py": b"fish = 1"}, record=record))
-    with pytest.raises(WheelError, match=r"fish/__init__.py is not what its RECORD says"):
+    with pytest.raises(WheelError, match=r"fish/__init__.py does not match its RECORD"):
         add_wheel(Layer("wheels", 0), wheel, AMD64)
 
 

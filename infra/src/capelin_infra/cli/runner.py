@@ -101,7 +101,7 @@ def _explained(error: Exception) -> tuple[str, int]:
             return _text(f"{error.strerror}{where}.", hint), 3
         case _:
             text = f"{type(error).__name__}: {error}"
-            hint = "Please report it, with what capelin -v shows."
+            hint = "Please report it, with the output of capelin -v."
             return _text(text, "This is a defect of Capelin.", hint), 1
 
 

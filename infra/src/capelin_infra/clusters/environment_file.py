@@ -59,7 +59,7 @@ class EnvironmentFile(Model):
         names = [(entry.namespace, entry.name) for entry in self.clusters]
         for namespace, name in names:
             if names.count((namespace, name)) > 1:
-                raise ValueError(f"two clusters are called {name} in namespace {namespace}")
+                raise ValueError(f"two clusters have the name {name} in namespace {namespace}")
         return self
 
 

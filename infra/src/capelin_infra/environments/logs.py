@@ -112,7 +112,7 @@ class Tail:
         self._read = 0
 
     def last(self, lines: int | None) -> Iterator[str]:
-        """The last lines that there are now."""
+        """The last lines of the present log."""
         with self._path.open(errors="replace") as file:
             tail = deque(self._chosen(file), maxlen=lines)
             self._read = file.tell()

@@ -36,7 +36,7 @@ async def prepare_tool(
     program = await Binaries().path(tool, version if tool == "kubectl" else None)
     variables = {"KUBECONFIG": os.pathsep.join(map(str, kubeconfigs))}
     if tool == "clusterctl":
-        # It is the one that belongs to this Cluster API: a newer one is no reason to go online.
+        # Its version belongs to this Cluster API: it must not go online to look for a newer one.
         variables["CLUSTERCTL_DISABLE_VERSIONCHECK"] = "true"
     return program, variables
 

@@ -26,14 +26,14 @@ _REGISTERED_AT = "capelin.cluster.x-k8s.io/registered-at"
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What is registered, and where."""
+    """An extension to register, and its environment."""
 
     name: str
     url: str
     environment: str
     ca: Path | None = None
     settings: tuple[str, ...] = ()
-    """As in `key=value`."""
+    """Each is `key=value`."""
 
 
 async def register(registration: Registration, *, within: float) -> None:

@@ -26,7 +26,7 @@ def read_backends(text: str) -> tuple[BackendName, ...]:
     """An option such as `pods,processes`, in its order.
 
     Raises:
-        ValueError: there is no such backend.
+        ValueError: the backend does not exist.
     """
     known: dict[str, BackendName] = {name.lower(): name for name in get_args(BackendName)}
     names = [name.strip() for name in text.split(",")]

@@ -61,13 +61,13 @@ Variables = Annotated[dict[str, Text], MaxLen(64), _VARIABLE_NAMES]
 
 @dataclass(frozen=True, slots=True)
 class _NotOurs(Marker):
-    """Rules against the flags that Capelin sets: one a flag, so that the message names it."""
+    """Rules against the flags that Capelin sets: one per flag, so that the message names it."""
 
     component: str
 
     def mark(self, schema: Schema) -> None:
         for flag in sorted(OWNED_FLAGS[self.component]):
-            rule(f"!('{flag}' in self)", f"Capelin sets --{flag} itself; leave it out").mark(schema)
+            rule(f"!('{flag}' in self)", f"Capelin sets --{flag} itself: leave it out").mark(schema)
 
 
 class Resources(Model):
@@ -232,7 +232,7 @@ class Rollout(Model):
     """Rollout of components whose settings did not change."""
 
     after: Time | None = None
-    """Components started before this moment are replaced once it has passed; etcd is not."""
+    """After this moment, Capelin replaces components that started before it, except etcd."""
 
 
 class ControlPlaneTemplateSpec(Model):

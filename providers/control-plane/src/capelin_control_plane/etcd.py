@@ -94,7 +94,7 @@ def is_corruption(failure: str) -> bool:
 
 
 def loss_of(failure: str, *, is_gone: bool = False) -> Loss | None:
-    """The loss of a member that ended with a message, or whose data is known to be gone."""
+    """The loss of a member that ended with a message, or whose data is gone."""
     if is_gone:
         return Loss.GONE
     is_forgotten = _FORGOTTEN.search(failure) is not None

@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredComponents:
-    """The instances of a control plane once nothing is left to do."""
+    """The instances of a control plane after all changes."""
 
     etcd: tuple[Instance, ...]
     joining_member: Callable[[int], Instance]
@@ -123,7 +123,7 @@ class Observed:
     stopping: frozenset[str] = frozenset()
     """The instances that are not planned any more and have not ended yet."""
     controllers_may_start: bool = True
-    """Whether the API servers of other control planes no longer need the processors more."""
+    """Whether no starting API server of another control plane needs the processors more."""
     blocked: Blocked | None = None
     renew_at: datetime | None = None
     """When the first certificate is due for renewal."""

@@ -23,7 +23,7 @@ def overdue(
     """Which control planes to delete: their deletion was requested, and the grace is over.
 
     An object can also be missing because it moved to another management cluster, or because its
-    kind was uninstalled. Such a control plane may be in use, so it is kept. None keeps all.
+    kind was uninstalled. Such a control plane may be in use and keeps running. None keeps all.
     """
     if grace is None:
         return []

@@ -311,7 +311,7 @@ def read_names(text: str) -> frozenset[str]:
         component, _, rest = name.partition(".")
         if component not in ALLOWED_ARGUMENTS or not rest:
             raise ValueError(
-                f'"{name}" does not name a setting of a component; write kube-apiserver.NAME,'
+                f'"{name}" does not name a setting of a component: write kube-apiserver.NAME,'
                 f" with one of {', '.join(ALLOWED_ARGUMENTS)}"
             )
     return names
@@ -327,7 +327,7 @@ def read_networks(text: str) -> tuple[Network, ...]:
     for network in networks:
         if network.is_loopback or network.prefixlen == 0:
             raise ValueError(
-                f'"{network}" has loopback addresses, which each control plane has of its own;'
+                f'"{network}" has loopback addresses, which belong to single control planes:'
                 " write a network of this machine"
             )
     return networks

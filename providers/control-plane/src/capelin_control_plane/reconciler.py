@@ -105,7 +105,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
-        """Look now and then for control planes whose object is gone."""
+        """Check now and then for control planes whose object is gone."""
         async with super().lifespan(ctx):
             sweeping = asyncio.create_task(self._orphans.sweep(ctx))
             try:

@@ -44,7 +44,7 @@ Purpose = Literal["ca", "etcd", "proxy", "sa"]
 _PURPOSES: tuple[Purpose, ...] = ("ca", "etcd", "proxy", "sa")
 
 CREATED_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-created"
-"""On the secrets that the provider has created: it may change these, and no others."""
+"""Marks secrets that the provider has created. It changes no others."""
 
 _ADMINISTRATOR = "kubernetes-admin"
 _ADMINISTRATORS = "system:masters"

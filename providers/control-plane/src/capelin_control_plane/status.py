@@ -44,7 +44,7 @@ _COMPONENTS: dict[str, Component] = {
 def running_status(
     control_plane: CapelinControlPlane, desired: ControlPlane, observed: Observed
 ) -> Status:
-    """The status of a control plane that runs or starts, without what the frame adds."""
+    """The status of a control plane that runs or starts, without the frame's own fields."""
     before = control_plane.status or Status()
     observed = _compared_by_version(observed, desired)
     initialized = bool(before.initialization.control_plane_initialized) or observed.answers

@@ -66,7 +66,7 @@ class Taint(Model):
     value: Annotated[str, MaxLen(63)] = ""
     """Value of the taint."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
-    """What happens to pods that do not tolerate it."""
+    """Effect on pods that do not tolerate it."""
 
 
 class Faults(Model):

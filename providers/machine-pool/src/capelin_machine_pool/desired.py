@@ -193,7 +193,7 @@ def desired_instance(machine: CapelinMachine, owner: Machine | None) -> Instance
 
 
 def node_info(simulated: Simulated) -> NodeInfo:
-    """The platform of the Nodes of simulated machines: as their labels have it."""
+    """The platform of the Nodes of simulated machines, from their labels."""
     return NodeInfo(
         architecture=simulated.labels.get(ARCHITECTURE_LABEL, "amd64"),
         operating_system=simulated.labels.get(OPERATING_SYSTEM_LABEL, "linux"),

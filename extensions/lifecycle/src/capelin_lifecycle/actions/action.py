@@ -70,7 +70,7 @@ class ActionRunner(Protocol):
     """Whether it deletes what it created when the policy or the result is deleted."""
 
     async def reconcile(self, run: Run) -> Verdict:
-        """Start the work if it has not started, and report how far it is."""
+        """Start the work if it has not started, and report its progress."""
         ...
 
     async def cleanup(self, run: Cleanup) -> None:

@@ -50,7 +50,7 @@ def approval_verdict(
 ) -> Verdict:
     """Whether the approval exists and the window is open, or the time for both is over.
 
-    A value that approves begins with the code of the result. Without one, there is no approval.
+    A value that approves begins with the code of the result. Without a code, no value approves.
     """
     missing: list[str] = []
     hint = ""

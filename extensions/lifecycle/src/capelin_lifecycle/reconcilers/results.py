@@ -222,7 +222,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         return await self._advance(run, ctx)
 
     async def _advance(self, run: Run, ctx: Context) -> Result:
-        """Take the next step of the action, and save how far it is."""
+        """Take the next step of the action, and save its progress."""
         result, policy = run.result, run.policy
         if stays(result, policy):
             await self._show_end(ctx, result)

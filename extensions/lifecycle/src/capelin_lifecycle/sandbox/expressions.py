@@ -54,7 +54,7 @@ class Expression:
         self._compiled = compiled
 
     def evaluate(self, variables: Mapping[str, Any]) -> Any:
-        """The value, as JSON has it. Times among the variables may be texts.
+        """The value in JSON's types. Times among the variables may be texts.
 
         Raises:
             ExpressionError: the expression has no value for these variables.

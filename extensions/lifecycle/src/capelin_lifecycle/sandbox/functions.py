@@ -22,7 +22,7 @@ _MAX_TEXT: Final = 65_536
 _AMOUNT: Final = re.compile(
     r"[+-]?([0-9]{1,160}(\.[0-9]{0,160})?|\.[0-9]{1,160})([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?"
 )
-"""A quantity as Kubernetes has it, whose exponent keeps its digits few."""
+"""A quantity in Kubernetes' format, with bounds on its digits."""
 _LONGEST_SHOWN: Final = 64
 _SEMVER: Final = "k8s.semver"
 _IP: Final = "k8s.ip"

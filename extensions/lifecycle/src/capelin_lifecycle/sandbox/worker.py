@@ -25,7 +25,7 @@ RESULT: Final = struct.Struct(">I?")
 
 A result is empty if the task needs more memory than it may have."""
 _MAX_RESULT: Final = 4 * 2**20
-"""What the main process has to read, and keeps for as long as a step of the policy."""
+"""The main process reads this, and keeps it for as long as a step of the policy."""
 _FILES: Final = 64
 
 

@@ -10,7 +10,7 @@ import pulumi_kubernetes as kubernetes
 from capelin_infra.pulumi.resources import Environment, KindCluster
 
 Target = Literal["kind", "process", "existing"]
-"""Where the API server runs: in a kind cluster, as a process, or in an existing cluster."""
+"""Where the API server runs: kind cluster, process on this machine, or existing cluster."""
 
 
 @dataclass(frozen=True, slots=True)

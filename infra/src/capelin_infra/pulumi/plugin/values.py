@@ -62,7 +62,7 @@ def _plain(value: PropertyValue) -> Any:
         case PropertyValueType.MAP:
             return {name: _plain(item) for name, item in content.items()}
         case PropertyValueType.NUMBER:
-            # The engine knows no integers.
+            # The engine has no integers.
             return int(content) if content.is_integer() else content
         case _:
             return content

@@ -134,7 +134,7 @@ def _manifest(manifest: Unstructured, values: Mapping[str, Any]) -> Unstructured
 
 
 def _filled(node: object, values: Mapping[str, Any]) -> object:
-    """A node with its placeholders filled in. A field whose value is None is left out."""
+    """A node with its placeholders filled in. It omits a field whose value is None."""
     if isinstance(node, dict):
         fields = cast("Mapping[str, object]", node)
         return {

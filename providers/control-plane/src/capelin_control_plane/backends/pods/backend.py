@@ -323,7 +323,7 @@ class PodsBackend:
                 Reason.ETCD_MEMBER_LOST, f"{lost} cannot be replaced yet: {error}"
             ) from error
         await self._delete_own(names, _CLAIMS, f"data-{lost}")
-        # It is not ready, so its disruption budget lets it go.
+        # It is not ready, so its disruption budget allows the eviction.
         await self._evict(names, known.pod(lost), grace_seconds=_STOP_SECONDS)
         _log.warning("%s lost its data, and is replaced from the others", lost)
 
@@ -342,14 +342,14 @@ class PodsBackend:
         except TooManyRequests as error:
             raise Blocked(
                 Reason.WAITING_FOR_BUDGET,
-                f"the disruption budget of {pod.name} does not let it go yet",
+                f"the disruption budget of {pod.name} does not allow its eviction yet",
             ) from error
         except Conflict:
             # A pod with the same name has replaced it already.
             return False
 
     async def _check_data(self, names: Names, address: str, state: Unstructured | None) -> None:
-        """A control plane that ran before is not started again without its data."""
+        """Reject a control plane that ran before and whose data is missing."""
         etcd, claim = await asyncio.gather(
             self._client.find(_STATEFUL_SETS, names.of_component("etcd"), names.namespace),
             self._client.find(_CLAIMS, f"data-{names.member(0)}", names.namespace),
@@ -372,7 +372,7 @@ class PodsBackend:
         return (await self._client.list(Node)).items if is_needed else ()
 
     async def _sync(self, known: _Known, desired: ControlPlane) -> None:
-        """Apply what supports the workloads, unless it was compared a moment ago."""
+        """Apply the objects that support the workloads, unless they were compared a moment ago."""
         names, objects = known.names, known.objects
         state = next_cluster_state(
             value_at(known.state, "data", ETCD_STATE_KEY),

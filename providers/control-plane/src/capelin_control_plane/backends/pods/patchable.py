@@ -96,7 +96,7 @@ PATCHABLE: Final[Mapping[str, Sequence[str]]] = {
     # Rules can be added. Those that are generated stay: see `_removed_ingress`.
     "NetworkPolicy": (*_METADATA, "spec.ingress"),
 }
-"""By kind, the fields. A field includes everything below it; `*` is any name."""
+"""By kind, the fields. A field includes everything below it. `*` is any name."""
 
 _GENERATED: Final = (
     ("metadata", "labels"),

@@ -29,7 +29,7 @@ class Step:
     """The API servers that get new connections."""
     replacement: MemberReplacement | None = None
     set_aside: int | None = None
-    """The etcd member whose unusable data is moved away. It is replaced as a lost one then."""
+    """The etcd member whose unusable data is moved away. It then counts as a lost one."""
 
 
 def next_step(desired: DesiredComponents, observed: Observed) -> Step:

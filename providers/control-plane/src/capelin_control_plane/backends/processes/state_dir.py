@@ -1,4 +1,4 @@
-"""The state directory of a control plane: whose it is, what it holds, and its address."""
+"""The state directory of a control plane: its owner, its files, and its address."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ _INSTANCES = TypeAdapter(tuple[Instance, ...])
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a state directory is. The CA distinguishes two clusters of one name."""
+    """The owner of a state directory. The CA distinguishes two clusters of one name."""
 
     namespace: str
     cluster: str
