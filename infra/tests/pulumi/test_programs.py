@@ -100,7 +100,7 @@ def test_templates_come_before_the_class_that_refers_to_them() -> None:
 
 
 def test_manifests_without_a_class_are_refused() -> None:
-    with pytest.raises(ValueError, match="the manifests have 0 ClusterClasses"):
+    with pytest.raises(ValueError, match="exactly one ClusterClass, and have 0"):
         registered(lambda: _keep(ClusterClass("none", ClusterClassArgs(manifests=()))))
 
 

@@ -146,7 +146,6 @@ class VersionRow:
 
     @property
     def note(self) -> str:
-        """Remarks about it."""
         notes = (
             ("default of new environments", self.version == DEFAULT_KUBERNETES),
             ("tested with every change", self.version in TESTED_KUBERNETES),
