@@ -103,7 +103,7 @@ class Engine:
         self._remembered = from_text(text)
 
     def connect(self, client: Client, namespace: str) -> None:
-        """Use this client for the hooks. Cluster-wide reservations are in the namespace."""
+        """Use this client for the hooks. Cluster-wide reservations are in this namespace."""
         self._client = client
         self.judge.reservations = Reservations(client, namespace)
 

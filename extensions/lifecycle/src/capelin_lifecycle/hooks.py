@@ -193,7 +193,7 @@ class TopologyHandlers:
         if policy is None or policy.spec.hook != hook:
             raise Failure(
                 f"there is no {kind} {reference!r} for {hook}. The setting policy of the"
-                " ClusterClass's patch names it: NAMESPACE/NAME"
+                " ClusterClass's patch has the form NAMESPACE/NAME"
             )
         if policy.problem is not None:
             raise Failure(f"policy {reference} cannot be used: {policy.problem}")

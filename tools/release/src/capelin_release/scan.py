@@ -1,7 +1,4 @@
-"""Finds forbidden files in images: secrets, shells, setuid and world-writable files.
-
-It also finds programs for another processor.
-"""
+"""Finds forbidden files: secrets, shells, setuid and world-writable files, wrong programs."""
 
 import re
 import stat

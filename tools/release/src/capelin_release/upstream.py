@@ -1,7 +1,7 @@
 """The dependencies of an installation: Cluster API's component files, and cert-manager.
 
-They are rendered from the pinned Go modules, which stay available longer than releases. Their
-images have the names of their own releases, and have to come from there.
+They are rendered from the pinned Go modules: a module proxy may be reachable where releases are
+not. Their images have the names of their own releases, and have to come from there.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The records of actions in results, which prevent that work is done twice. Pure.
+"""The records of actions in results, which prevent repeated work. Pure.
 
 A record is not a status: `clusterctl move` and a restore bring it to the other management cluster.
 """
