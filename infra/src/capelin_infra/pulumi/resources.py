@@ -32,15 +32,15 @@ class KindPort(TypedDict):
     """Port of this machine."""
     listenAddress: NotRequired[str]
     """Address of this machine that it listens on."""
-    protocol: NotRequired[Literal["TCP", "UDP", "SCTP"]]
+    protocol: NotRequired[Literal['TCP', 'UDP', 'SCTP']]
     """Protocol of the port."""
 
 
 class KindNode(TypedDict):
     """A node of a kind cluster."""
 
-    role: NotRequired[Literal["control-plane", "worker"]]
-    """What the node does."""
+    role: NotRequired[Literal['control-plane', 'worker']]
+    """Role of the node."""
     mounts: NotRequired[Sequence[KindMount]]
     """Folders of this machine in the node."""
     ports: NotRequired[Sequence[KindPort]]
@@ -55,7 +55,7 @@ class KindCluster(BaseResource):
     _kind = resource_types.KIND_CLUSTER
 
     name: pulumi.Output[str]
-    """Name of the cluster, as in `kind get clusters`."""
+    """Name of the cluster in `kind get clusters`."""
     image: pulumi.Output[str | None]
     """Image of the nodes. Default: kind's own."""
     nodes: pulumi.Output[Sequence[Mapping[str, Any]]]
@@ -63,7 +63,7 @@ class KindCluster(BaseResource):
     feature_gates: pulumi.Output[Mapping[str, bool]]
     """Feature gates of all of Kubernetes' components."""
     pod_subnet: pulumi.Output[str | None]
-    """Addresses of pods, as in `10.244.0.0/16`. Default: kind's own."""
+    """Addresses of pods, such as `10.244.0.0/16`. Default: kind's own."""
     registry_mirrors: pulumi.Output[Mapping[str, str]]
     """Where nodes pull images from: registry host to the URL of its mirror."""
     images: pulumi.Output[Sequence[str]]
@@ -76,7 +76,7 @@ class KindCluster(BaseResource):
     image_digests: pulumi.Output[Mapping[str, str]]
     """Digest of each loaded image."""
     running: pulumi.Output[bool]
-    """Whether all nodes ran when they were last looked at."""
+    """Whether all nodes ran at the last check."""
 
     def __init__(
         self,
@@ -97,20 +97,20 @@ class KindCluster(BaseResource):
 class Environment(BaseResource):
     """A management cluster of processes on this machine, with Cluster API and Capelin in it.
 
-    What `capelin up --management-only` makes: `capelin status`, `logs` and `down` work on it.
+    Equal to `capelin up --management-only`: `capelin status`, `logs` and `down` work on it.
     """
 
     _kind = resource_types.ENVIRONMENT
 
     name: pulumi.Output[str]
-    """Name of the environment, as in `capelin status -e NAME`."""
+    """Name of the environment in `capelin status -e NAME`."""
     kubernetes_version: pulumi.Output[str | None]
-    """Kubernetes version of the management cluster, as in `v1.34.4`.
+    """Kubernetes version of the management cluster, such as `v1.34.4`.
 
     Default: the newest known one.
     """
     providers: pulumi.Output[Sequence[str]]
-    """More providers, as `capelin up --with` takes them: `kubeadm-bootstrap`, `kubeadm`..."""
+    """More providers of `capelin up --with`: `kubeadm-bootstrap`, `kubeadm`..."""
     existing_kubeconfig: pulumi.Output[str | None]
     """Content of a kubeconfig of an existing API server, such as kind's.
 
@@ -126,7 +126,7 @@ class Environment(BaseResource):
     folder: pulumi.Output[str]
     """Where the environment keeps its data and logs."""
     running: pulumi.Output[bool]
-    """Whether everything ran when it was last looked at."""
+    """Whether everything ran at the last check."""
 
     def __init__(
         self,
@@ -155,21 +155,21 @@ class WorkloadCluster(BaseResource):
     cluster_class: pulumi.Output[str]
     """Name of the ClusterClass, in the same namespace."""
     kubernetes_version: pulumi.Output[str]
-    """Kubernetes version, as in `v1.34.4`. A later one upgrades the cluster."""
+    """Kubernetes version, such as `v1.34.4`. A later one upgrades the cluster."""
     control_plane_replicas: pulumi.Output[int]
     """Number of control plane replicas."""
     workers: pulumi.Output[int]
     """Number of workers."""
     variables: pulumi.Output[Mapping[str, str]]
-    """Variables of the ClusterClass; values are YAML, and `a.b` is a field of an object."""
+    """Variables of the ClusterClass. Values are YAML, and `a.b` is a field of an object."""
     uid: pulumi.Output[str]
-    """Which Cluster it is: another one of that name is none of ours."""
+    """Distinguishes the Cluster from others of the same name."""
     workload_kubeconfig: pulumi.Output[str]
     """Content of the workload cluster's kubeconfig."""
     endpoint: pulumi.Output[str]
     """Host and port of the workload cluster's API server."""
     available: pulumi.Output[bool]
-    """Whether all of it was as desired when it was last looked at."""
+    """Whether all of it was as desired at the last check."""
 
     def __init__(
         self,

@@ -129,9 +129,9 @@ class Pods(Model):
     """Where the images come from."""
     exposure: Exposure = Exposure()
     """How clients reach the API servers."""
-    etcd_volume: Annotated[
-        EtcdVolume, immutable("the volumes of etcd are immutable")
-    ] = EtcdVolume()
+    etcd_volume: Annotated[EtcdVolume, immutable("the volumes of etcd are immutable")] = (
+        EtcdVolume()
+    )
     """Where the members of etcd keep their data."""
     konnectivity: Konnectivity = Konnectivity()
     """Tunnels that nodes open to the API servers."""
