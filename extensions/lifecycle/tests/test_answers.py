@@ -143,7 +143,7 @@ async def test_work_has_its_result_before_the_answer() -> None:
     pods = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
     job = {"job": {"template": {"template": {"spec": pods}}}}
     replica = Replica(policy("work", action=job), policy("rules", action=HAS_TEAM))
-    with pytest.raises(ClientError, match="no connection"):
+    with pytest.raises(ClientError, match="not connected"):
         await replica.asked()
     assert replica.left_behind == {}
 

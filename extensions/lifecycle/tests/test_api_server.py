@@ -146,7 +146,7 @@ async def test_a_version_of_patches_cannot_be_changed(client: Client, namespace:
         return ""
 
     # The admission policy becomes effective soon after it is stored.
-    assert "cannot be changed" in await until(refusal)
+    assert "are immutable" in await until(refusal)
     await client.patch(resource, "p", namespace, patches(other))
 
 

@@ -198,7 +198,7 @@ async def test_a_late_call_before_creation_starts_nothing() -> None:
 async def test_work_needs_a_connection() -> None:
     replica = Replica(policy(action={"job": {"template": POD}}))
     replica.has_cluster(manifest())
-    with pytest.raises(ClientError, match="no connection"):
+    with pytest.raises(ClientError, match="not connected"):
         await answer(replica, HOOK, manifest())
 
 

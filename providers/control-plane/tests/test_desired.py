@@ -131,7 +131,7 @@ def test_resources_are_read_as_kubernetes_writes_them() -> None:
         ),
         (
             {"apiServer": {"certSANs": ["bücher.example"]}},
-            r"^spec\.apiServer\.certSANs: 'bücher\.example' has letters .*; write",
+            r"^spec\.apiServer\.certSANs: 'bücher\.example' has letters .*: write",
         ),
         (
             {"controlPlaneEndpoint": {"host": "bücher.example"}},

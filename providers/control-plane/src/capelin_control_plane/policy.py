@@ -297,7 +297,7 @@ def problem_of_port(port: int) -> str | None:
     """Why an endpoint cannot have a port, if it cannot."""
     if port not in COMPONENT_PORTS:
         return None
-    return f"a component of the control plane uses the port {port}: write one such as 6443"
+    return f"the port {port} belongs to a component of the control plane: write one such as 6443"
 
 
 def read_names(text: str) -> frozenset[str]:
