@@ -41,7 +41,7 @@ async def test_watch_shows_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_programs_read_is_not_watched(tmp_path: Path) -> None:
     ended = capelin("status", "--watch", "--output", "json", home=tmp_path)
     assert ended.returncode == 2
-    assert "--watch is for people" in ended.stderr
+    assert "--watch does not work with" in ended.stderr
 
 
 def test_the_exit_code_says_whether_all_is_as_it_should_be(tmp_path: Path) -> None:

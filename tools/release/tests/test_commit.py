@@ -58,7 +58,7 @@ def test_what_is_no_version_is_refused(repository: Path, tmp_path: Path) -> None
     git(repository, "tag", "v2.0.0")
     with pytest.raises(InvalidInputError, match="several tags"):
         Commit.of(repository).version("0.1.0")
-    with pytest.raises(InvalidInputError, match="no git repository"):
+    with pytest.raises(InvalidInputError, match="not a git repository"):
         Commit.of(tmp_path)
 
 
