@@ -111,8 +111,8 @@ def _fields(path: str, schema: Unstructured) -> Iterator[str]:
             notes.append(f"Default: `{field['default']}`.")
         if "enum" in field:
             notes.append("One of " + ", ".join(f"`{value}`" for value in field["enum"]) + ".")
-        text = _cell(" ".join(filter(None, notes)))
-        yield f"| `{path}.{name}` | {_type(field)} | {text} |"
+        says = _cell(" ".join(filter(None, notes)))
+        yield f"| `{path}.{name}` | {_type(field)} | {says} |"
         below = field
         suffix = ""
         while "items" in below:
@@ -144,10 +144,10 @@ def python() -> str:
 
 def _export(name: str, value: object) -> str:
     if inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value):
-        text = (inspect.getdoc(value) or "").split("\n\n")[0]
+        says = (inspect.getdoc(value) or "").split("\n\n")[0]
     else:
-        text = f"`{value}`" if isinstance(value, str) else "A type." if callable(value) else ""
-    return f"| `{name}` | {_cell(text)} |"
+        says = f"`{value}`" if isinstance(value, str) else "A type." if callable(value) else ""
+    return f"| `{name}` | {_cell(says)} |"
 
 
 def metrics() -> str:
@@ -169,8 +169,8 @@ def errors() -> str:
     for error in sorted(
         _subclasses(UserError), key=lambda error: (error.exit_code, error.__name__)
     ):
-        text = _cell((inspect.getdoc(error) or "").split("\n\n")[0])
-        lines.append(f"| `{error.__module__}.{error.__name__}` | {error.exit_code} | {text} |")
+        says = _cell((inspect.getdoc(error) or "").split("\n\n")[0])
+        lines.append(f"| `{error.__module__}.{error.__name__}` | {error.exit_code} | {says} |")
     return "\n".join([*lines, ""])
 
 

@@ -12,7 +12,7 @@ class Reason(Reasons):
     )
     INVALID_CONFIGURATION = (
         "InvalidConfiguration",
-        "a field has a value that no control plane can run with. The message names it",
+        "a field has a value that no control plane can run with; the message names it",
     )
     CERTIFICATES_MISSING = "CertificatesMissing", "a secret of the authorities is missing"
     CERTIFICATES_NOT_USABLE = "CertificatesNotUsable", "a secret of the authorities cannot be used"

@@ -45,5 +45,5 @@ class Reason(Reasons):
     )
     NODE_NAME_TAKEN = (
         "NodeNameTaken",
-        "a Node of that name has another provider ID, so it is neither adopted nor deleted",
+        "a Node of that name has another provider ID; it is neither adopted nor deleted",
     )
