@@ -40,7 +40,9 @@ def test_a_policy_without_such_rules_is_not_admissible(spec: dict[str, object]) 
         admission_policies(policy("p", namespace="team", **spec))
 
 
-def test_the_command_prints_admission_policies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_admission_policies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(
         "kind: LifecyclePolicy\nmetadata: {name: a, namespace: team}\n"

@@ -109,7 +109,9 @@ async def test_another_replica_accepts_a_result_that_is_done() -> None:
     made = policy(action=HAS_TEAM)
     upgrade, policy_of = occurrence_of(HOOK, request()), KnownPolicy.of(made)
     replica = Replica(made)
-    replica.add_result(new_result(policy_of, result_name(policy_of.key, upgrade), upgrade, NOW, done=""))
+    replica.add_result(
+        new_result(policy_of, result_name(policy_of.key, upgrade), upgrade, NOW, done="")
+    )
     assert await replica.answer() == Answer()
     assert replica.queued == {}
 

@@ -261,7 +261,9 @@ def policies(namespace: str) -> list[dict[str, Any]]:
     return found
 
 
-async def test_the_api_server_and_the_extension_evaluate_expressions_alike(client: Client, namespace: str) -> None:
+async def test_the_api_server_and_the_extension_evaluate_expressions_alike(
+    client: Client, namespace: str
+) -> None:
     await client.apply(_DEFINITION)
     installed = policies(namespace)
     for policy in installed:

@@ -160,7 +160,9 @@ async def test_a_token_is_sent_and_not_shown(service: Service) -> None:
 
 
 @pytest.mark.parametrize("token", [b"\xff\xfe", b"two\r\nHeader: lines", "süß".encode()])
-async def test_a_token_with_invalid_characters_is_never_sent(service: Service, token: bytes) -> None:
+async def test_a_token_with_invalid_characters_is_never_sent(
+    service: Service, token: bytes
+) -> None:
     world = World()
     world.client.add(Secret.of("cost", "team", data={"token": token}))
     outcome = await verdict_of(world, policy(service, token={"name": "cost", "key": "token"}))
