@@ -1,9 +1,9 @@
-"""Installs a release where there is no network: `python -m tests.airgap dist`; needs root.
+"""Installs a release without a network: `python -m tests.airgap dist`. Needs root.
 
-All of it is in a network namespace that has loopback and no route. A registry on loopback gets the
-bundle. Cluster API's managers are taken from their images there. Helm takes the charts from there.
-The providers' images are pulled from there and started as their Deployments say: that user, that
-root file system, read-only, that service account. Then they make a cluster of simulated machines.
+It runs in a network namespace that has only loopback and no route. A registry on loopback serves
+the bundle: the images of Cluster API's managers, the charts, and the images of the providers. Each
+provider runs like in its Deployment: same user, read-only root file system and service account.
+Then the providers create a cluster of simulated machines.
 """
 
 import argparse
@@ -32,12 +32,12 @@ USER = 65532
 PATIENCE = 900.0
 CONSOLE = Console(highlight=False, soft_wrap=True)
 MANAGERS = ("cluster-api-controller", "kubeadm-bootstrap-controller")
-# What the control plane provider's backend of processes needs on its host.
+# Binaries that the processes backend of the control plane provider needs on its host.
 HOSTED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
 def run(*command: str | Path, **options: Any) -> str:
-    """Run a program; what it prints."""
+    """Run a program and return its output."""
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True, **options)
     return done.stdout.strip()
 
@@ -55,10 +55,10 @@ def until(what: str, condition: Callable[[], object]) -> None:
 
 
 def check_no_route() -> None:
-    """There is loopback, and no way out."""
+    """Only loopback is reachable."""
     run("ip", "link", "set", "lo", "up")
     routes = run("ip", "route", "show", "table", "main")
-    assert not routes, f"there are routes: {routes}"
+    assert not routes, f"unexpected routes: {routes}"
     with socket.socket() as outside:
         code = outside.connect_ex(("192.0.2.1", 443))
     assert code == errno.ENETUNREACH, os.strerror(code)
@@ -74,13 +74,13 @@ def unpack(crane: Path, image: str, root: Path) -> None:
 
 def running_programs() -> Iterator[Path]:
     for link in Path("/proc").glob("[0-9]*/exe"):
-        # A process may end meanwhile; a kernel thread has no program.
+        # A process may exit during the scan, and a kernel thread has no executable.
         with suppress(OSError):
             yield link.readlink()
 
 
 class Pod:
-    """A Deployment's container, as a process with the root file system of its image."""
+    """A Deployment's container: a process with the root file system of its image."""
 
     def __init__(self, deployment: dict[str, Any], root: Path, crane: Path) -> None:
         spec = deployment["spec"]["template"]["spec"]
@@ -91,7 +91,7 @@ class Pod:
         self.config = json.loads(run(crane, "config", self.container["image"]))["config"]
         unpack(crane, self.container["image"], root)
 
-    def mount(self, programs: Path, token: str, authority: bytes) -> None:
+    def mount(self, programs: Path, token: str, ca: bytes) -> None:
         """Make the root read-only, with the volumes of its Deployment and /dev and /proc."""
         volumes = [mount["mountPath"] for mount in self.container["volumeMounts"]]
         folders = ["dev", "proc", TOKENS, "programs", *(path.strip("/") for path in volumes)]
@@ -100,7 +100,7 @@ class Pod:
         secrets = self.root / TOKENS
         for name, content in (
             ("token", token.encode()),
-            ("ca.crt", authority),
+            ("ca.crt", ca),
             ("namespace", NAMESPACE.encode()),
         ):
             (secrets / name).write_bytes(content)
@@ -118,7 +118,7 @@ class Pod:
             run("mount", "-t", "tmpfs", "-o", options, "tmpfs", self.root / path.strip("/"))
 
     def start(self, server: tuple[str, int], log: Path) -> subprocess.Popen[bytes]:
-        """Start it as the kubelet would: the image's entry point, user and environment."""
+        """Start it like the kubelet: entry point, user and environment of the image."""
         assert self.config["User"] == f"{USER}:{USER}"
         environment = dict(variable.split("=", 1) for variable in self.config["Env"])
         environment |= {v["name"]: v["value"] for v in self.container.get("env", ())}
@@ -141,7 +141,7 @@ class Pod:
 
 
 class Installation:
-    """The steps, in a folder and a namespace that are there already."""
+    """Steps of the installation in an existing folder and network namespace."""
 
     def __init__(
         self, dist: Path, folder: Path, programs: dict[str, Path], stack: ExitStack
@@ -160,7 +160,7 @@ class Installation:
         return run(self.programs["kubectl"], *arguments, env=self.environment, **options)
 
     def serve(self) -> None:
-        """A registry on loopback, with the bundle in it."""
+        """Start a registry on loopback and mirror the bundle to it."""
         command = [self.programs["crane"], "registry", "serve", f"--address={REGISTRY}"]
         log = self.stack.enter_context((self.folder / "registry.log").open("wb"))
         registry = subprocess.Popen(command, stdout=log, stderr=log)
@@ -172,7 +172,7 @@ class Installation:
         CONSOLE.print(run(sys.executable, "-m", "capelin_infra", "mirror", bundle, PLACE))
 
     def pull_managers(self) -> Path:
-        """The programs of Cluster API's managers, from their images in the registry."""
+        """Extract the binaries of Cluster API's managers from their images in the registry."""
         folder = self.folder / "managers"
         folder.mkdir()
         for name in MANAGERS:
@@ -184,7 +184,7 @@ class Installation:
         return folder
 
     def bring_up(self) -> None:
-        """Cluster API without any provider of ours."""
+        """Start Cluster API without the providers of Capelin."""
         managers = self.pull_managers()
         self.environment["CAPELIN_BINARIES"] = str(managers)
         python = self.folder / "venv" / "bin" / "python"
@@ -205,7 +205,7 @@ class Installation:
         assert {managers / name for name in MANAGERS} <= {*running_programs()}
 
     def install(self) -> list[dict[str, Any]]:
-        """Install the charts from the registry; the Deployments."""
+        """Install the charts from the registry and return the Deployments."""
         (chart,) = (
             name for name in run(self.programs["crane"], "ls", f"{PLACE}/charts/capelin").split()
         )
@@ -234,20 +234,20 @@ class Installation:
             env=self.environment,
         )
         CONSOLE.print(self.kubectl("get", "deployments,crds", "-n", NAMESPACE, "-o", "name"))
-        found = self.kubectl("get", "deployments", "-n", NAMESPACE, "-o", "json")
-        return json.loads(found)["items"]
+        deployments = self.kubectl("get", "deployments", "-n", NAMESPACE, "-o", "json")
+        return json.loads(deployments)["items"]
 
     def start(self, deployment: dict[str, Any]) -> None:
-        """Pull a manager's image from the registry, and run it as its Deployment says."""
+        """Pull a manager's image from the registry and run it like in its Deployment."""
         name = deployment["metadata"]["name"]
         pod = Pod(deployment, self.folder / name, self.programs["crane"])
         token = self.kubectl("create", "token", pod.account, "-n", NAMESPACE, "--duration=2h")
         config = yaml.safe_load(self.kubeconfig.read_text())
         cluster = config["clusters"][0]["cluster"]
         host, _, port = cluster["server"].removeprefix("https://").partition(":")
-        authority = run("base64", "-d", input=cluster["certificate-authority-data"])
+        ca = run("base64", "-d", input=cluster["certificate-authority-data"])
         shared = self.folder / "programs"
-        pod.mount(shared, token, authority.encode())
+        pod.mount(shared, token, ca.encode())
         process = pod.start((host, int(port)), self.folder / f"{name}.log")
         self.stack.callback(process.wait)
         self.stack.callback(process.terminate)
@@ -259,7 +259,7 @@ class Installation:
         until(f"{name} is ready", lambda: run("curl", "-fs", f"http://{address}/readyz"))
 
     def make_cluster(self) -> None:
-        """A cluster of simulated machines, from the release's own ClusterClass and template."""
+        """Create a cluster of simulated machines from the release's ClusterClass and template."""
         self.kubectl("apply", "-f", str(self.dist / "clusterclass-capelin.yaml"))
         text = (self.dist / "cluster-template.yaml").read_text()
         variables = {
@@ -274,7 +274,7 @@ class Installation:
             input=text,
             env={**self.environment, **variables},
         )
-        # What runs a control plane outlives its provider: it goes with its cluster.
+        # Processes of a control plane outlive the provider, so the cluster must be deleted.
         delete = ("delete", "cluster", "quiet", "--ignore-not-found", "--timeout=180s")
         self.stack.callback(self.kubectl, *delete)
         self.kubectl("apply", "-f", "-", input=rendered)
@@ -292,7 +292,7 @@ class Installation:
 
 
 def inside(dist: Path, folder: Path, programs: dict[str, Path]) -> None:
-    """All steps, in the namespace."""
+    """Run all steps inside the network namespace."""
     check_no_route()
     with ExitStack() as stack:
         installation = Installation(dist, folder, programs, stack)
@@ -305,7 +305,7 @@ def inside(dist: Path, folder: Path, programs: dict[str, Path]) -> None:
 
 
 def install_library(dist: Path, venv: Path) -> None:
-    """The release's own wheel of the library, with which no provider is installed."""
+    """Install only the release's wheel of the library."""
     (wheel,) = (dist / "python").glob("capelin_core-*.whl")
     run("uv", "venv", "--quiet", f"--python={sys.executable}", venv)
     package = f"capelin-core[controller,embedded] @ {wheel.absolute().as_uri()}"
@@ -313,7 +313,7 @@ def install_library(dist: Path, venv: Path) -> None:
 
 
 def outside(dist: Path) -> int:
-    """Get the programs, then do the rest in namespaces of its own: network and mounts."""
+    """Download the binaries, then run the steps in a new network and mount namespace."""
     import asyncio  # noqa: PLC0415
 
     from capelin.embedded.binaries import Binaries  # noqa: PLC0415
@@ -321,8 +321,8 @@ def outside(dist: Path) -> int:
     from capelin_release.tools import HELM  # noqa: PLC0415
 
     names = [CRANE, HELM, "kubectl", "clusterctl", *(f"{name}@v1.34.4" for name in HOSTED[1:])]
-    found = asyncio.run(Binaries().fetch([*names, "etcd"]))
-    programs = {name.partition("@")[0]: str(binary.path) for name, binary in found.items()}
+    binaries = asyncio.run(Binaries().fetch([*names, "etcd"]))
+    programs = {name.partition("@")[0]: str(binary.path) for name, binary in binaries.items()}
     folder = Path(tempfile.mkdtemp(prefix="airgap-"))
     shared = folder / "programs"
     shared.mkdir()

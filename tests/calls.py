@@ -1,4 +1,4 @@
-"""Calls of hooks over connections that are kept, as Cluster API's client keeps them."""
+"""Calls of hooks over kept connections, like those of Cluster API's client."""
 
 import json
 import ssl
@@ -25,7 +25,7 @@ def request_for(hook: AnyHook, handler: str, fields: Unstructured) -> bytes:
 
 @dataclass
 class Connection:
-    """A connection to an extension; one call after the other goes over it."""
+    """A connection to an extension for sequential calls."""
 
     port: int
     reader: StreamReader
@@ -39,7 +39,7 @@ class Connection:
 
     @property
     def serial_number(self) -> str:
-        """That of the certificate that the other side has shown."""
+        """Serial number of the server's certificate."""
         certificate: dict[str, Any] = self.writer.get_extra_info("peercert")
         return str(certificate["serialNumber"])
 

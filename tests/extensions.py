@@ -1,4 +1,4 @@
-"""Cluster API's reference extension in Go and our drop-in for it, as programs that answer."""
+"""Cluster API's reference extension in Go and Capelin's drop-in replacement, as processes."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ class Running:
 
 
 def certificates(folder: Path) -> bytes:
-    """What an extension shows, in `tls.crt` and `tls.key`; and the CA's, in `ca.crt` as well."""
+    """Write a certificate to `tls.crt` and `tls.key` and its CA to `ca.crt`. Return the CA."""
     now = datetime.now(UTC)
     ca = new_ca("extension", now=now)
     shown = issue(ca, common_name="extension", usages=["server"], addresses=[HOST], now=now)
@@ -45,7 +45,7 @@ def certificates(folder: Path) -> bytes:
 
 @asynccontextmanager
 async def reference(folder: Path, kubeconfig: Path, *options: str) -> AsyncGenerator[Running]:
-    """Cluster API's, with the certificates of a folder."""
+    """Cluster API's reference extension with the certificates of a folder."""
     # It has no flag for the address: it listens on all of them.
     port = free_port(_ALL_ADDRESSES)
     async with _running(
@@ -64,7 +64,7 @@ async def reference(folder: Path, kubeconfig: Path, *options: str) -> AsyncGener
 
 @asynccontextmanager
 async def drop_in(folder: Path, kubeconfig: Path, *options: str) -> AsyncGenerator[Running]:
-    """Ours, with the certificates of a folder."""
+    """Capelin's drop-in with the certificates of a folder."""
     program = _INTEGRATION / "reference_extension.py"
     settings = {"KUBECONFIG": kubeconfig}
     async with _extension(program, folder, "capelin", *options, settings=settings) as running:
@@ -122,14 +122,14 @@ async def _extension(
 
 @asynccontextmanager
 async def _running(log: Path, port: int, *command: str) -> AsyncGenerator[Running]:
-    """A program that listens, and nothing left of it."""
+    """Run a server until the end of the context."""
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=file)
     try:
         async with asyncio.timeout(60):
             while not await is_listening(HOST, port):
                 if process.returncode is not None:
-                    raise RuntimeError(f"{command[0]} has ended; its log is {log}")
+                    raise RuntimeError(f"{command[0]} has ended. Its log is {log}")
                 await asyncio.sleep(0.1)
         yield Running(port, process.pid)
     finally:

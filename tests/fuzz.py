@@ -1,8 +1,8 @@
-"""schemathesis against a running extension: `python -m tests.fuzz`, of what its document says.
+"""Fuzzes a running extension with schemathesis and its OpenAPI document: `python -m tests.fuzz`.
 
-A handler's answer is always HTTP 200 with a status inside, whatever it is asked; a handler that is
-not there is 404. So what has to hold is: no error of the server, no answer that its document does
-not allow, each within a second, and a server that is as it was before.
+A handler always answers HTTP 200 with a status in the body, and an unknown handler 404. So the
+server must not fail, each answer must match the document and take less than a second, and the
+server must keep running with about the same memory.
 """
 
 import subprocess
@@ -20,13 +20,13 @@ CHECKS = (
     "response_schema_conformance",
 )
 WAITS = "/beforecluster(delete|upgrade)/"
-"""Handlers that take their time by design."""
+"""Handlers that are slow by design."""
 MOST_GROWTH = 24 * 2**20
-"""The largest requests leave some room behind for the next ones."""
+"""The server keeps some memory of the largest requests for the next ones."""
 
 
 def main(arguments: list[str]) -> int:
-    """Start an extension, and ask it whatever its document allows and forbids."""
+    """Start an extension and send valid and invalid requests."""
     with tempfile.TemporaryDirectory(prefix="capelin-fuzz-") as name:
         folder = Path(name)
         write(folder / "tls", certificate())
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         with serving(folder / "tls") as served:
             show_documents(served)
             before = memory(served.process.pid)
-            asked = subprocess.run(
+            result = subprocess.run(
                 [
                     *("uvx", SCHEMATHESIS, "run"),
                     f"https://127.0.0.1:{served.port}/openapi.json",
@@ -55,11 +55,11 @@ def main(arguments: list[str]) -> int:
             print("".join(served.log), file=sys.stderr)  # noqa: T201
         if grown > MOST_GROWTH:
             print(f"the server has grown by {grown} bytes", file=sys.stderr)  # noqa: T201
-        return asked.returncode if alive and grown <= MOST_GROWTH else 1
+        return result.returncode if alive and grown <= MOST_GROWTH else 1
 
 
 def show_documents(served: Served) -> None:
-    """Have the server load what only its documents need, which stays."""
+    """Load the code for documents first, since it stays in memory."""
     connection = served.connect()
     for path in ("/docs", "/openapi.json"):
         connection.request("GET", path)

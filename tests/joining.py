@@ -1,4 +1,4 @@
-"""What a machine joins a control plane with: a bootstrap token, and the hash that pins the CA."""
+"""The bootstrap token and CA hash for `kubeadm join`."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 @dataclass(frozen=True, slots=True)
 class BootstrapToken:
-    """A token of `kubeadm join`; its text is what `--token` takes."""
+    """A bootstrap token. Its text is the value of `kubeadm join --token`."""
 
     id: str = field(default_factory=lambda: token_hex(3))
     secret: str = field(default_factory=lambda: token_hex(8), repr=False)
@@ -22,7 +22,7 @@ class BootstrapToken:
 
     @property
     def manifest(self) -> Secret:
-        """The Secret with which an API server knows the token."""
+        """The Secret of the token in the API server."""
         return Secret.of(
             f"bootstrap-token-{self.id}",
             "kube-system",
@@ -37,13 +37,13 @@ class BootstrapToken:
         )
 
     async def is_signed(self, client: Client) -> bool:
-        """Whether the controller manager has signed the ConfigMap that joining begins with."""
+        """Whether the controller manager has signed the cluster-info ConfigMap."""
         info = await client.get(ConfigMap, "cluster-info", "kube-public")
         return f"jws-kubeconfig-{self.id}" in info.data
 
 
 def ca_cert_hash(ca_pem: bytes) -> str:
-    """What `kubeadm join --discovery-token-ca-cert-hash` pins a CA by: its public key."""
+    """The public key hash for `kubeadm join --discovery-token-ca-cert-hash`."""
     key = x509.load_pem_x509_certificate(ca_pem).public_key()
     encoded = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return f"sha256:{hashlib.sha256(encoded).hexdigest()}"

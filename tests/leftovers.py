@@ -1,4 +1,4 @@
-"""What still runs that has to do with a folder: nothing, after a test has cleaned up."""
+"""Finds processes that still use a folder after a test."""
 
 import os
 from contextlib import suppress
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def mentioning(folder: Path, *files: str) -> list[str]:
-    """Command lines that mention a folder, or whose process does in these files of /proc."""
+    """Command lines of processes that mention a folder in these files of /proc."""
     found: list[str] = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():

@@ -1,4 +1,4 @@
-"""Requests to a control plane one after the other, repeated only where it asks for that."""
+"""Sequential requests to a control plane, which are repeated only after Retry-After."""
 
 import asyncio
 import json
@@ -20,24 +20,23 @@ _PATH = "/api/v1/namespaces/default/configmaps"
 
 @dataclass
 class Load:
-    """Writes keys and reads them again, and remembers every request that failed.
+    """Writes objects, reads them, and records every failed request.
 
-    Each request has a connection of its own, unless connections are to be kept: then a request
-    that has not been sent goes over a new one when the last one was closed. A request that is
-    refused with 429 and a time after which to try again is sent again then, as Kubernetes' own
-    clients do.
+    Each request opens a connection, unless `keeps` is true: then only a request after a closed
+    connection opens a new one. Like Kubernetes' own clients, it repeats a request after a response
+    429 with Retry-After.
     """
 
     config: Config
     pause: float = 0.0
     keeps: bool = False
     prefix: str = "key"
-    """Of the names of what it writes: others may write beside it."""
+    """Prefix of the names of its objects, since other clients may write at the same time."""
     sent: int = 0
     written: set[str] = field(default_factory=set[str])
     failed: list[str] = field(default_factory=list[str])
     postponed: int = 0
-    """How often a request was refused for now, and sent again later."""
+    """Number of requests that were repeated after Retry-After."""
     _sent: asyncio.Condition = field(default_factory=asyncio.Condition)
     _kept: "Connection | None" = None
 
@@ -46,19 +45,19 @@ class Load:
             await self._sent.wait_for(lambda: self.sent >= count)
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Send requests until cancelled."""
         try:
             for number in range(10**9):
-                name = f"{self.prefix}-{number:06}-{'kept' if self.keeps else 'anew'}"
-                if await self._ask("POST", _PATH, {"metadata": {"name": name}}):
+                name = f"{self.prefix}-{number:06}-{'kept' if self.keeps else 'new'}"
+                if await self._request("POST", _PATH, {"metadata": {"name": name}}):
                     self.written.add(name)
-                    await self._ask("GET", f"{_PATH}/{name}")
+                    await self._request("GET", f"{_PATH}/{name}")
                 await asyncio.sleep(self.pause)
         finally:
             if self._kept is not None:
                 self._kept.close()
 
-    async def _ask(self, method: str, path: str, content: object = None) -> bool:
+    async def _request(self, method: str, path: str, content: object = None) -> bool:
         async with self._sent:
             self.sent += 1
             self._sent.notify_all()
@@ -76,7 +75,7 @@ class Load:
         return answer.status < 300
 
     async def exchange(self, method: str, path: str, content: object) -> "Answer":
-        """Send a request once, and read its answer."""
+        """Send a request once and read the response."""
         async with asyncio.timeout(_PATIENCE_SECONDS), self._connection() as connection:
             return await connection.exchange(method, path, content)
 
@@ -105,12 +104,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an API server answers."""
+    """A response of an API server."""
 
     status: int
     text: str
     retry_after: float | None = None
-    """After how many seconds to send the request again, if the answer names a time."""
+    """Seconds until the request may be repeated, if the response has Retry-After."""
 
 
 class Connection(Protocol):
@@ -120,7 +119,7 @@ class Connection(Protocol):
     def is_over(self) -> bool: ...
 
     async def exchange(self, method: str, path: str, content: object) -> Answer:
-        """Send one request, and read its answer."""
+        """Send one request and read the response."""
         ...
 
     def close(self) -> None:
@@ -144,7 +143,7 @@ class _Http1Connection:
         return self.reader.at_eof() or self.writer.is_closing()
 
     async def exchange(self, method: str, path: str, content: object) -> Answer:
-        """Send one request, and read its answer."""
+        """Send one request and read the response."""
         body = b"" if content is None else json.dumps(content).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: {len(body)}"
         self.writer.write(f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + body)
@@ -162,12 +161,12 @@ class _Http1Connection:
         return Answer(int(status.split()[1]), text.decode(), seconds)
 
     async def _chunks(self) -> bytes:
-        found = b""
+        chunks = b""
         while size := int(await self._line(), 16):
-            found += await self.reader.readexactly(size)
+            chunks += await self.reader.readexactly(size)
             await self._line()
         await self._line()
-        return found
+        return chunks
 
     async def _line(self) -> bytes:
         return await self.reader.readuntil(b"\r\n")
@@ -177,7 +176,7 @@ class _Http1Connection:
 
 
 def trust(config: Config) -> ssl.SSLContext:
-    """Whom to trust and what to show, from a kubeconfig whose parts are within it."""
+    """TLS settings from a kubeconfig with embedded certificates."""
     parts = (config.server.ca, config.user.certificate, config.user.key)
     ca, certificate, key = (part if isinstance(part, bytes) else None for part in parts)
     return tls_context(ca, certificate, key)

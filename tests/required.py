@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 REQUIRED: Final = "CAPELIN_E2E_REQUIRED"
-"""The variable that asks for it."""
+"""The variable that enables it."""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""What machines join with, as kubeadm writes and reads it."""
+"""Bootstrap tokens and CA hashes match those of kubeadm."""
 
 import re
 
@@ -24,7 +24,7 @@ def test_a_ca_is_pinned_by_its_public_key() -> None:
     assert ca_cert_hash(CA) == f"sha256:{HASH}"
 
 
-def test_each_token_is_another_and_has_the_form_that_kubeadm_demands() -> None:
+def test_tokens_are_unique_and_valid_for_kubeadm() -> None:
     token = BootstrapToken()
     assert re.fullmatch(r"[a-z0-9]{6}\.[a-z0-9]{16}", str(token))
     assert str(token) != str(BootstrapToken())

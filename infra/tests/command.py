@@ -1,4 +1,4 @@
-"""The `capelin` command in the test's own process, for one of its own takes a second to begin."""
+"""The `capelin` command in the test's process, since a new process takes a second to start."""
 
 import io
 import os
@@ -13,7 +13,7 @@ from capelin_infra.cli import main
 
 
 class Said(NamedTuple):
-    """What the command printed, and the code that it ended with."""
+    """Output and exit code of the command."""
 
     returncode: int
     stdout: str

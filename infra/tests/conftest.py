@@ -1,9 +1,9 @@
-"""What every test of the command starts from."""
+"""Common fixtures of the command's tests."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def called_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command is called as `capelin`, even where uv runs the tests."""
+    """The command line shows `capelin`, even if uv runs the tests."""
     monkeypatch.delenv("UV_RUN_RECURSION_DEPTH", raising=False)

@@ -1,4 +1,4 @@
-"""The command line: what it refuses, what it says, and its exit codes."""
+"""The command line: rejected input, messages and exit codes."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ HELP_SECONDS = 0.5
 
 def process(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
-    # Measuring what is covered takes longer than some of the command.
+    # Coverage would slow the command down.
     inherited = {key: each for key, each in os.environ.items() if not key.startswith("COVERAGE_")}
     return subprocess.run(
         [sys.executable, "-m", "capelin_infra", *arguments],
@@ -42,19 +42,19 @@ def test_help_names_every_verb_and_every_exit_code(tmp_path: Path) -> None:
         assert code in " ".join(text.split())
 
 
-def test_help_comes_at_once(tmp_path: Path) -> None:
+def test_help_appears_quickly(tmp_path: Path) -> None:
     def seconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert process("--help", home=tmp_path).returncode == 0
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    # Time on a processor, the best of three: how busy others keep the machine says nothing.
+    # Best CPU time of three, so that a busy machine does not matter.
     assert min(seconds() for _ in range(3)) < HELP_SECONDS
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "text"),
     [
         (["up", "-e", "No!"], 2, "cannot be the name of an environment"),
         (["up", "--kubernetes-version", "v1.1.1"], 2, "Known: v1."),
@@ -95,15 +95,15 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
         (["cache", "prefetch", "kube-proxyy"], 2, "is not a program"),
     ],
 )
-def test_invalid_options(arguments: list[str], code: int, said: str, tmp_path: Path) -> None:
+def test_invalid_options(arguments: list[str], code: int, text: str, tmp_path: Path) -> None:
     ended = capelin(*arguments, home=tmp_path)
-    assert said in ended.stderr
+    assert text in ended.stderr
     assert ended.returncode == code
     assert "Traceback" not in ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_api_server_that_does_not_answer_is_refused(tmp_path: Path) -> None:
+def test_an_unreachable_existing_api_server_is_rejected(tmp_path: Path) -> None:
     kubeconfig, home = tmp_path / "kubeconfig", tmp_path / "home"
     home.mkdir()
     kubeconfig.write_bytes(Config(Server("https://127.64.0.9:1")).flattened())
@@ -117,7 +117,7 @@ def test_an_existing_api_server_that_does_not_answer_is_refused(tmp_path: Path) 
     assert list(home.iterdir()) == []
 
 
-def test_nobody_loses_sight_of_what_stays_in_an_existing_api_server(tmp_path: Path) -> None:
+def test_down_warns_about_objects_that_stay_in_an_existing_api_server(tmp_path: Path) -> None:
     environment = Environment(tmp_path / "capelin" / "default")
     environment.make_folders()
     environment.kubeconfig.write_bytes(Config(Server("https://127.64.0.9:1")).flattened())
@@ -170,17 +170,17 @@ def test_an_interruption_names_the_command_that_continues(
     assert f"Interrupted. Continue with capelin {' '.join(arguments)}." in ended.stderr
 
 
-def test_a_process_ends_with_the_code_and_the_reason(tmp_path: Path) -> None:
+def test_a_process_exits_with_code_and_reason(tmp_path: Path) -> None:
     ended = process("kubeconfig", home=tmp_path)
     assert ended.returncode == 4
     assert ended.stderr == capelin("kubeconfig", home=tmp_path).stderr
 
 
-def test_the_trace_is_shown_to_those_who_ask(tmp_path: Path) -> None:
+def test_verbose_shows_the_traceback(tmp_path: Path) -> None:
     assert "Traceback" in capelin("-v", "kubeconfig", home=tmp_path).stderr
 
 
-def test_without_environments_status_says_how_to_start_one(tmp_path: Path) -> None:
+def test_status_without_environments_names_the_command_to_start_one(tmp_path: Path) -> None:
     assert "capelin up" in capelin("status", home=tmp_path).stdout
     assert capelin("status", "-o", "json", home=tmp_path).stdout.strip() == "[]"
 
@@ -199,18 +199,18 @@ def test_without_environments_status_says_how_to_start_one(tmp_path: Path) -> No
         (OSError(errno.ENOSPC, "No space left on device"), 3),
     ],
 )
-def test_each_kind_of_trouble_has_its_exit_code(error: Exception, code: int) -> None:
+def test_each_kind_of_error_has_its_exit_code(error: Exception, code: int) -> None:
     message, found = explained(error)
     assert found == code
     assert message.startswith("Error: ")
 
 
-def test_a_problem_is_told_as_what_why_and_what_to_do() -> None:
+def test_an_error_shows_message_reason_and_hint() -> None:
     message, _ = explained(NotReadyError("It is not up.", reason="It crashed.", hint="Look at it."))
     assert message.splitlines() == ["Error: It is not up.", "  It crashed.", "  Look at it."]
 
 
-def test_a_folder_that_cannot_be_written_is_no_defect_of_capelin() -> None:
+def test_a_read_only_folder_is_reported_without_a_defect() -> None:
     message, _ = explained(OSError(errno.EROFS, "Read-only file system", "/home/me"))
     assert message.splitlines() == [
         "Error: Read-only file system: /home/me.",

@@ -1,4 +1,4 @@
-"""What the shell completes, and which environment is meant where none is named."""
+"""Completion in the shell, and the default environment."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from .command import capelin
 
 
 def complete(line: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What bash would offer for a command line whose last word is being typed."""
+    """Completions of bash for the last word of a command line."""
     words = line.split(" ")
     monkeypatch.setenv("_CAPELIN_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)
@@ -53,7 +53,7 @@ def test_stopped_environment(environments: Path, monkeypatch: pytest.MonkeyPatch
     ("names", "expected"),
     [([], "default"), (["lab"], "lab"), (["lab", "prod"], "default"), (["default"], "default")],
 )
-def test_the_only_environment_is_meant_where_none_is_named(
+def test_the_only_environment_is_the_default(
     names: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""What kubectl says of the kinds of all our providers."""
+"""The kinds of all providers in kubectl."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ CRDS = [crd for provider in installed_providers() for crd in provider.crds]
 
 
 def undescribed(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """The fields of a schema about which `kubectl explain` would have nothing to say."""
+    """Fields of a schema without a description."""
     properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
     for name, field in properties.items():
         if not path and name in {"apiVersion", "kind", "metadata"}:
@@ -33,7 +33,7 @@ def test_kubectl_explains_every_field(crd: Unstructured) -> None:
 
 
 def quantities(schema: Mapping[str, Any], description: str = "") -> Iterator[str]:
-    """What `kubectl explain`, which calls their type Object, says of each field with a quantity."""
+    """Descriptions of fields with a quantity, whose type `kubectl explain` shows as Object."""
     description = schema.get("description", description)
     if "KMGTPE" in schema.get("pattern", ""):
         yield description
@@ -50,12 +50,12 @@ def test_kubectl_explains_how_a_quantity_is_written(crd: Unstructured) -> None:
             assert re.search("`[0-9]+[A-Za-z]*`", description), description
 
 
-def test_there_are_quantities_to_look_at() -> None:
+def test_the_crds_contain_quantities() -> None:
     schemas = [crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for crd in CRDS]
     assert sum(len([*quantities(schema)]) for schema in schemas) > 10
 
 
-def test_short_names_are_not_those_of_others() -> None:
+def test_short_names_do_not_conflict() -> None:
     names = [name for crd in CRDS for name in crd["spec"]["names"].get("shortNames", [])]
     assert len(names) == len({*names})
     assert not {*names} & {"cl", "cc", "ma", "md", "mp", "ms", "mhc", "kcp", "ext", "po", "no"}
@@ -66,11 +66,11 @@ def test_kubectl_get_cluster_api_lists_every_kind() -> None:
         assert crd["spec"]["names"]["categories"] == ["cluster-api"]
 
 
-def test_what_people_list_has_a_short_name_and_says_how_it_is() -> None:
+def test_listed_kinds_have_a_short_name_and_a_state_column() -> None:
     states = {"Available", "Ready", "Phase", "Valid"}
     for crd in CRDS:
         names = crd["spec"]["names"]
-        # The extension keeps its reservations for itself.
+        # Reservations are internal to the extension.
         if not names["kind"].endswith(("Template", "Reservation")):
             columns = crd["spec"]["versions"][0]["additionalPrinterColumns"]
             assert names["shortNames"]

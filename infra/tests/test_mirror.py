@@ -71,7 +71,7 @@ def bundle(tmp_path: Path) -> Path:
     return tmp_path / "bundle.tar"
 
 
-async def test_all_of_a_bundle_is_pushed(registry: str, bundle: Path) -> None:
+async def test_mirror_pushes_every_entry_of_a_bundle(registry: str, bundle: Path) -> None:
     pushed: list[str] = []
     await mirror(bundle, f"oci://{registry}/lab", pushed.append)
     assert pushed == [
@@ -110,7 +110,7 @@ async def test_all_of_a_bundle_is_pushed(registry: str, bundle: Path) -> None:
 
 @pytest.fixture
 async def locked_registry() -> AsyncGenerator[tuple[str, set[str]]]:
-    """A registry that refuses everybody, and the credentials that it was sent."""
+    """A registry that rejects every request and records the credentials."""
     sent: set[str] = set()
 
     async def refuse(request: web.Request) -> web.Response:
@@ -128,7 +128,7 @@ async def locked_registry() -> AsyncGenerator[tuple[str, set[str]]]:
     await runner.cleanup()
 
 
-async def test_the_credentials_of_docker_login_are_used_and_never_shown(
+async def test_mirror_uses_the_credentials_of_docker_login_and_never_prints_them(
     locked_registry: tuple[str, set[str]],
     bundle: Path,
     tmp_path: Path,
@@ -147,7 +147,7 @@ async def test_the_credentials_of_docker_login_are_used_and_never_shown(
     assert "401" in error.value.reason
 
 
-async def test_a_file_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
+async def test_an_invalid_bundle_or_registry_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "bundle.tar"
     file.write_bytes(b"no archive")
     with pytest.raises(InvalidInputError, match="is not a bundle"):
@@ -157,7 +157,7 @@ async def test_a_file_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
             await mirror(file, place, print)
 
 
-async def test_an_entry_cannot_become_another_argument_or_place(tmp_path: Path) -> None:
+async def test_an_entry_cannot_become_another_argument_or_destination(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     entry = add_components(store, "../x@y", "v1", [], 0)
     store.write_archive(tmp_path / "bundle.tar", [entry], 0)
@@ -165,7 +165,7 @@ async def test_an_entry_cannot_become_another_argument_or_place(tmp_path: Path) 
         await mirror(tmp_path / "bundle.tar", "localhost:5000", print)
 
 
-async def test_a_damaged_bundle_is_refused(tmp_path: Path) -> None:
+async def test_a_damaged_bundle_is_rejected(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     file = tmp_path / "a.yaml"
     file.write_bytes(b"a")

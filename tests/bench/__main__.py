@@ -1,6 +1,6 @@
 """Measures what the documents promise: `python -m tests.bench [NAME ...] [--json FILE]`.
 
-A benchmark is a module beside this one with `async def measure() -> list[Row]`.
+A benchmark is a module in this folder with `async def measure() -> list[Row]`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ BENCHMARKS = (
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine of the measurement."""
     return {
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
@@ -49,37 +49,39 @@ def _processor() -> str:
 
 
 def table(name: str, rows: list[Row]) -> Table:
-    """A benchmark's rows for people."""
-    made = Table(
-        "figure", "measured", "unit", "limit", "", "beside", title=name, title_style="bold"
+    """A benchmark's rows in a table."""
+    rendered = Table(
+        "figure", "measured", "unit", "limit", "", "for comparison", title=name, title_style="bold"
     )
-    made.columns[1].justify = "right"
+    rendered.columns[1].justify = "right"
     for row in rows:
-        verdict = "" if not row.limit else "[green]ok[/]" if row.ok else "[red]missed[/]"
-        made.add_row(row.name, f"{row.measured:.4g}", row.unit, row.limit, verdict, row.beside)
-    return made
+        verdict = "" if not row.limit else "[green]ok[/]" if row.ok else "[red]not met[/]"
+        rendered.add_row(
+            row.name, f"{row.measured:.4g}", row.unit, row.limit, verdict, row.comparison
+        )
+    return rendered
 
 
 def main() -> int:
-    """Run what was asked for, print it, and fail if a limit is missed."""
+    """Run the selected benchmarks, print them, and fail if a figure exceeds its limit."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
-    asked = parser.parse_args()
-    if unknown := set(asked.names) - set(BENCHMARKS):
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(BENCHMARKS):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
     console = Console(width=None if sys.stdout.isatty() else 120)
     facts = machine()
     console.print(" ".join(f"{key}={value}" for key, value in facts.items()), highlight=False)
     measured: dict[str, list[Row]] = {}
-    for name in asked.names or BENCHMARKS:
+    for name in options.names or BENCHMARKS:
         measured[name] = asyncio.run(import_module(f"tests.bench.{name}").measure())
         console.print(table(name, measured[name]))
-    if asked.json is not None:
+    if options.json is not None:
         figures = {
             name: [{**asdict(row), "ok": row.ok} for row in rows] for name, rows in measured.items()
         }
-        asked.json.write_text(json.dumps({"machine": facts, "figures": figures}, indent=2) + "\n")
+        options.json.write_text(json.dumps({"machine": facts, "figures": figures}, indent=2) + "\n")
     return 0 if all(row.ok for rows in measured.values() for row in rows) else 1
 
 

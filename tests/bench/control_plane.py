@@ -1,4 +1,4 @@
-"""Control planes on processes through the real Cluster API core, beside the bare programs."""
+"""Control planes on processes with the real Cluster API core, compared with bare processes."""
 
 import asyncio
 import tempfile
@@ -37,20 +37,20 @@ async def measure() -> list[Row]:
         bare_at_once = await bare_start(Path(home) / "bare-at-once", AT_ONCE)
         async with management(home) as bench:
             before = Usage.of([bench.pid(PROVIDER)])
-            alone = [await initialized(bench, [f"one{n}"]) for n in range(ONE_BY_ONE)]
+            single = [await initialized(bench, [f"one{n}"]) for n in range(ONE_BY_ONE)]
             rows = [
-                *started("one control plane", median(alone), median(bare)),
+                *started("one control plane", median(single), median(bare)),
                 *started(
                     f"{AT_ONCE} control planes at once",
                     await initialized(bench, [f"ten{n}" for n in range(AT_ONCE)]),
                     bare_at_once,
                 ),
             ]
-            return [*rows, *await at_rest(bench, before)]
+            return [*rows, *await idle_usage(bench, before)]
 
 
 def started(what: str, took: float, bare: float) -> list[Row]:
-    """The time to initialized, and how many times the bare start that is."""
+    """The time to initialized, also in relation to a bare start."""
     return [
         Row(name=f"{what}: applied to initialized", measured=took, unit="s"),
         Row(
@@ -58,13 +58,13 @@ def started(what: str, took: float, bare: float) -> list[Row]:
             measured=took / bare,
             unit="",
             at_most=1.5,
-            beside=f"etcd and API server alone: {bare:.2f} s",
+            comparison=f"only etcd and API server: {bare:.2f} s",
         ),
     ]
 
 
 async def bare_start(folder: Path, count: int) -> float:
-    """How long etcd and API server take until /readyz, with nothing else to do."""
+    """The start time of only etcd and API server until /readyz."""
     servers = [await bare_server(folder / str(number)) for number in range(count)]
     began = time.monotonic()
     await asyncio.gather(*(server.start() for server in servers))
@@ -74,7 +74,7 @@ async def bare_start(folder: Path, count: int) -> float:
 
 
 async def bare_server(folder: Path) -> ApiServer:
-    """An API server and its etcd as their command lines start them, untuned."""
+    """An untuned API server and its etcd."""
     server = await ApiServer.prepare(folder, Settings(version=VERSION, controllers=()))
     untuned = [
         replace(one, command=Command(one.command.arguments, directory=one.command.directory))
@@ -84,7 +84,7 @@ async def bare_server(folder: Path) -> ApiServer:
 
 
 async def initialized(bench: Bench, names: Sequence[str], *, stay: bool = False) -> float:
-    """From apply to `controlPlaneInitialized` of all of some clusters; then they go again."""
+    """Seconds until all new clusters are `controlPlaneInitialized`. Then it deletes them."""
     began = time.monotonic()
     for name in names:
         await bench.client.create(control_plane(name), resource=KIND)
@@ -98,13 +98,13 @@ async def initialized(bench: Bench, names: Sequence[str], *, stay: bool = False)
 
 
 async def until_initialized(client: Client, name: str) -> None:
-    """Wait for what Cluster API waits for."""
+    """Wait for the same field as Cluster API."""
     while True:
         found = await client.get(KIND, name, "default")
         status: dict[str, dict[str, Any]] = found.get("status") or {}
         if status.get("initialization", {}).get("controlPlaneInitialized"):
             return
-        # Asking more often would take from what is measured.
+        # More frequent requests would distort the measurement.
         await asyncio.sleep(0.1)
 
 
@@ -118,23 +118,23 @@ async def remove(client: Client, names: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What some processes have used: memory of theirs alone in MiB, CPU in seconds."""
+    """Usage of processes: their share of memory in MiB, CPU in seconds."""
 
     memory: float
     seconds: float
 
     @classmethod
     def of(cls, pids: Sequence[int]) -> "Usage":
-        """Of these processes now; what several share is counted once, in parts."""
+        """Current usage of processes. Shared memory counts once, in proportional parts."""
         return cls(sum(map(proportional_memory, pids)), sum(map(cpu_seconds, pids)))
 
 
-async def at_rest(bench: Bench, before: Usage) -> list[Row]:
-    """What many idle control planes need, and what looking after them does."""
+async def idle_usage(bench: Bench, before: Usage) -> list[Row]:
+    """Resources of many idle control planes and of their provider."""
     names = [f"many{number}" for number in range(MANY)]
     await initialized(bench, names[:1], stay=True)
     await asyncio.sleep(SETTLING)
-    alone = Usage.of(control_plane_pids(bench))
+    single = Usage.of(control_plane_pids(bench))
     for start in range(1, MANY, 5):
         await initialized(bench, names[start : start + 5], stay=True)
     await asyncio.sleep(SETTLING)
@@ -142,30 +142,30 @@ async def at_rest(bench: Bench, before: Usage) -> list[Row]:
     first, provider = Usage.of(pids), Usage.of([bench.pid(PROVIDER)])
     await asyncio.sleep(REST)
     last, provider_last = Usage.of(pids), Usage.of([bench.pid(PROVIDER)])
-    each = f"with {MANY} idle control planes"
+    which = f"with {MANY} idle control planes"
     return [
-        Row(name="one idle control plane: memory", measured=alone.memory, unit="MiB", at_most=350),
+        Row(name="one idle control plane: memory", measured=single.memory, unit="MiB", at_most=350),
         Row(
-            name=f"{each}: memory of each",
+            name=f"{which}: memory of each",
             measured=last.memory / MANY,
             unit="MiB",
             at_most=350,
         ),
         Row(
-            name=f"{each}: CPU of each",
+            name=f"{which}: CPU of each",
             measured=1000 * (last.seconds - first.seconds) / REST / MANY,
             unit="mCPU",
             at_most=15,
         ),
         Row(
-            name=f"{each}: the controller's memory for each",
+            name=f"{which}: the controller's memory for each",
             measured=(provider_last.memory - before.memory) / MANY,
             unit="MiB",
             at_most=1,
-            beside=f"{before.memory:.0f} MiB without any",
+            comparison=f"{before.memory:.0f} MiB without any",
         ),
         Row(
-            name=f"{each}: the controller's CPU for each",
+            name=f"{which}: the controller's CPU for each",
             measured=1000 * (provider_last.seconds - provider.seconds) / REST / MANY,
             unit="mCPU",
             at_most=0.8,
@@ -174,10 +174,7 @@ async def at_rest(bench: Bench, before: Usage) -> list[Row]:
 
 
 def control_plane_pids(bench: Bench) -> list[int]:
-    """Every process of every control plane: what runs with something of theirs on its command line.
-
-    That includes the relays in front of them.
-    """
+    """All processes with a control plane's folder on their command line, including relays."""
     state = str(bench.environment.workloads / PROVIDER).encode()
     found: list[int] = []
     provider = bench.pid(PROVIDER)
@@ -201,7 +198,7 @@ def control_plane(name: str) -> dict[str, Any]:
 
 
 def cluster(name: str) -> dict[str, Any]:
-    """A Cluster with that control plane and nothing else."""
+    """A Cluster with only that control plane."""
     reference = {"apiGroup": KIND.group, "kind": KIND.kind, "name": name}
     return {
         "apiVersion": "cluster.x-k8s.io/v1beta2",

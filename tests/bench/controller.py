@@ -28,14 +28,14 @@ QUIET = Settings(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An API server with many objects and the manager of these."""
+    """An API server with many objects and their manager."""
 
     sea: Sea
     pid: int
     journal: Journal
 
     def ended(self) -> dict[tuple[str, int], float]:
-        """When the first reconcile of each object's each generation ended."""
+        """The end of the first reconcile for each generation of each object."""
         ends: dict[tuple[str, int], float] = {}
         for run in self.journal.runs():
             ends.setdefault((run.name, run.generation), run.ended)
@@ -50,7 +50,7 @@ class Setting:
 
 
 async def measure() -> list[Row]:
-    """Everything about the controller room."""
+    """Latency and idle usage of a manager."""
     async with prepared() as setting:
         began = time.monotonic()
         await setting.quiet()
@@ -63,7 +63,7 @@ async def measure() -> list[Row]:
 
 
 async def latency(setting: Setting) -> list[Row]:
-    """From before a client's PATCH to the end of its reconcile, one change at a time."""
+    """Time from a client's PATCH to the end of its reconcile, one change at a time."""
     sent: dict[tuple[str, int], float] = {}
     requests: list[float] = []
     for number in range(CHANGES):
@@ -76,21 +76,21 @@ async def latency(setting: Setting) -> list[Row]:
     await setting.quiet()
     ended = setting.ended()
     took = [1000 * (ended[change] - before) for change, before in sent.items()]
-    beside = f"the PATCH alone: {percentile(requests, 0.5):.1f} ms"
+    comparison = f"only the PATCH: {percentile(requests, 0.5):.1f} ms"
     return [
         Row(
             name="change to end of reconcile, p50",
             measured=percentile(took, 0.5),
             unit="ms",
             at_most=15,
-            beside=beside,
+            comparison=comparison,
         ),
         Row(name="change to end of reconcile, p99", measured=percentile(took, 0.99), unit="ms"),
     ]
 
 
 async def core_manager() -> str:
-    """How much memory Cluster API's core manager has with nothing to do, once it is up."""
+    """The memory of Cluster API's idle core manager."""
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
         async with management(home, durable=False) as bench:
             await asyncio.sleep(30)
@@ -98,7 +98,7 @@ async def core_manager() -> str:
 
 
 async def rest(setting: Setting, core: str) -> list[Row]:
-    """What a manager does and needs when nothing happens."""
+    """Writes and resources of an idle manager."""
     before, revision = await setting.sea.versions(), await etcd(setting)
     used = cpu_seconds(setting.pid)
     await asyncio.sleep(REST)
@@ -112,7 +112,7 @@ async def rest(setting: Setting, core: str) -> list[Row]:
             measured=resident_memory(setting.pid),
             unit="MiB",
             at_most=90,
-            beside=core,
+            comparison=core,
         ),
         Row(name=f"{size}: changed in {pause}", measured=changed, unit="objects", at_most=0),
         Row(
@@ -126,13 +126,13 @@ async def rest(setting: Setting, core: str) -> list[Row]:
 
 
 async def etcd(setting: Setting) -> int:
-    """etcd's revision, which every write moves on."""
+    """etcd's revision, which every write increases."""
     return int((await setting.sea.client.list(CustomResourceDefinition)).resource_version)
 
 
 @asynccontextmanager
 async def prepared() -> AsyncGenerator[Setting]:
-    """The setting, and nothing left of it."""
+    """The setting, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as name:
         folder = Path(name)
         server = await ApiServer.prepare(folder / "server", QUIET)

@@ -1,4 +1,4 @@
-"""The `capelin` command as people type it, with everything in the cache."""
+"""The `capelin` command with all binaries in the cache."""
 
 import asyncio
 import os
@@ -15,34 +15,36 @@ RUNS = 3
 
 
 async def measure() -> list[Row]:
-    """Bring environments up and down; the slowest of a few runs counts."""
+    """Start and remove environments. The slowest of a few runs counts."""
     await Binaries().fetch(required_programs(TESTED_KUBERNETES[-1], ["kubeadm-bootstrap"]))
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
-        alone = [await there_and_back(home, "--management-only") for _ in range(RUNS)]
-        whole = [await there_and_back(home) for _ in range(RUNS)]
+        without_demo = [await up_and_down(home, "--management-only") for _ in range(RUNS)]
+        whole = [await up_and_down(home) for _ in range(RUNS)]
     return [
-        row("capelin up --management-only", [up for up, _ in alone], at_most=15),
+        row("capelin up --management-only", [up for up, _ in without_demo], at_most=15),
         row(
             "capelin up: demo cluster Available, 3 Ready nodes", [up for up, _ in whole], at_most=30
         ),
-        row("capelin down", [down for _, down in (*alone, *whole)], at_most=5),
+        row("capelin down", [down for _, down in (*without_demo, *whole)], at_most=5),
     ]
 
 
 def row(name: str, took: list[float], *, at_most: float) -> Row:
-    """The slowest run, and the others beside it."""
+    """The slowest run, and all runs for comparison."""
     others = ", ".join(f"{seconds:.1f}" for seconds in took)
-    return Row(name=name, measured=max(took), unit="s", at_most=at_most, beside=f"all: {others} s")
+    return Row(
+        name=name, measured=max(took), unit="s", at_most=at_most, comparison=f"all: {others} s"
+    )
 
 
-async def there_and_back(home: str, *options: str) -> tuple[float, float]:
-    """How long an environment takes to come, and to go."""
+async def up_and_down(home: str, *options: str) -> tuple[float, float]:
+    """Seconds to start and to remove an environment."""
     up = await timed(home, "up", *options)
     return up, await timed(home, "down", "--yes")
 
 
 async def timed(home: str, *arguments: str) -> float:
-    """How long a command takes that has to succeed."""
+    """Seconds of a successful command."""
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "capelin_infra", *arguments, "-e", "bench"),

@@ -1,8 +1,8 @@
-"""The lifecycle extension with 100 policies and 500 Clusters: how fast it answers, and its memory.
+"""Latency and memory of the lifecycle extension with 100 policies and 500 Clusters.
 
-A replica that leads, on an API server without Cluster API's core. Each hook is called for every
-Cluster, which starts what its policies do, and for some of them again, by two callers at once:
-without a pause, where core asks about a Cluster every few seconds.
+A leading replica runs on an API server without Cluster API's core. Two clients call each hook for
+every Cluster, which starts the actions of its policies, and repeat some of the calls. They do not
+pause, while core repeats a call only every few seconds.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ async def _measure(kubeconfig: Path, folder: Path) -> list[Row]:
                 await _bring_to(client, clusters, hook)
                 requests = [request_for(hook, handler, body) for body in bodies]
                 rows.append(_row(handler, await _calls(running.port, trust, requests)))
-            # A namespace at a time: thousands in one look would keep the reconcilers from theirs.
+            # One namespace at a time: a list of thousands would slow the reconcilers down.
             for team in range(TEAMS):
                 await until(partial(_all_have_a_status, client, f"team-{team}"), within=300)
             memory = resident_memory(running.pid)
@@ -91,7 +91,7 @@ async def _measure(kubeconfig: Path, folder: Path) -> list[Row]:
 
 
 async def _bring_to(client: Client, clusters: Sequence[Unstructured], hook: AnyHook) -> None:
-    """Have the Clusters in the state in which Cluster API calls the hook."""
+    """Bring the Clusters to the state in which Cluster API calls the hook."""
     for cluster in clusters:
         name, namespace = cluster["metadata"]["name"], cluster["metadata"]["namespace"]
         if hook is hooks.BeforeClusterUpgrade:
@@ -112,22 +112,22 @@ async def _all_have_a_status(client: Client, namespace: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """How long a call took, in milliseconds, and whether the Cluster may go on."""
+    """Milliseconds of a call, and whether the hook let the Cluster proceed."""
 
     took: float
-    goes_on: bool
+    proceeds: bool
 
 
 def _row(handler: str, calls: Sequence[_Call]) -> Row:
     took = [call.took for call in calls]
     half, most = percentile(took, 0.5), max(took)
-    go_on = sum(call.goes_on for call in calls)
+    proceeded = sum(call.proceeds for call in calls)
     return Row(
         name=f"{handler}: p99",
         measured=percentile(took, 0.99),
         unit="ms",
         at_most=200,
-        beside=f"p50 {half:.1f} ms, most {most:.0f} ms, {go_on} of {len(calls)} go on",
+        comparison=f"p50 {half:.1f} ms, most {most:.0f} ms, {proceeded} of {len(calls)} proceed",
     )
 
 
@@ -151,7 +151,7 @@ async def _calls(port: int, trust: ssl.SSLContext, requests: Sequence[bytes]) ->
     return calls
 
 
-# What there is
+# Policies and Clusters
 
 
 def policies() -> list[Unstructured]:
@@ -192,7 +192,7 @@ def _team_action(hook: str) -> Unstructured:
 
 
 def quota(group: str, limit: int) -> Unstructured:
-    """A quota that admits all, and has something to count."""
+    """A quota that admits and counts all Clusters."""
     limits = [
         {"resource": "clusters", "limit": limit},
         {"resource": "nodes", "limit": 1000 * limit},
@@ -250,7 +250,7 @@ def _policy(name: str, namespace: str | None, hook: str, action: Unstructured) -
 
 
 def cluster_manifests() -> Iterator[Unstructured]:
-    """Clusters as they are in a fleet: three groups of workers, and some variables."""
+    """Clusters of a fleet: three groups of workers and some variables."""
     for number in range(CLUSTERS):
         team = f"team-{number % TEAMS}"
         groups = [{"class": "worker", "name": f"md-{n}", "replicas": 3} for n in range(3)]
@@ -286,7 +286,7 @@ def calls(
         "reached": {"kubernetesVersion": TO},
         "none": {},
     }
-    # Deletions come last: they are the end of the Clusters.
+    # Deletions come last because they end the Clusters.
     names = sorted(LIFECYCLE_HOOKS.items(), key=lambda entry: "Delete" in entry[0])
     for name, hook in names:
         fields = hook.request_type().model_fields

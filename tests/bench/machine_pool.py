@@ -40,7 +40,7 @@ from tests.support.kernel import memory
 
 PROVIDER = "infrastructure-capelin"
 NO_PROXY = {"kubeProxy": {"enabled": False}}
-"""A pod on each Node, with no network to look after: a third of what the Nodes' API server does."""
+"""kube-proxy adds a pod per Node without any use here: a third of the API server's load."""
 MANY, FEW = 1000, 10
 MOST = 10_000
 MINUTES = 4
@@ -60,7 +60,7 @@ async def measure() -> list[Row]:
 
 
 async def up_and_down(bench: Bench, whole: Whole) -> list[Row]:
-    """From a few machines to many, and back."""
+    """Scale from a few machines to many and back."""
     used = all_cpu_seconds(bench.environment)
     began = time.monotonic()
     await whole.scale(MANY)
@@ -78,13 +78,13 @@ async def up_and_down(bench: Bench, whole: Whole) -> list[Row]:
             measured=up,
             unit="s",
             at_most=60 * MINUTES,
-            beside=f"CPU seconds: {shares}",
+            comparison=f"CPU seconds: {shares}",
         ),
         Row(
             name=f"{MANY} to {FEW} machines, no Node left",
             measured=down,
             unit="s",
-            beside=f"CPU seconds in all: {later}",
+            comparison=f"CPU seconds in all: {later}",
         ),
         Row(
             name=f"provider, {MANY} machines and back: most memory",
@@ -96,7 +96,7 @@ async def up_and_down(bench: Bench, whole: Whole) -> list[Row]:
 
 
 async def most_in_one_pool(folder: Path) -> list[Row]:
-    """How long a look at a pool takes that has as many machines as a pool can have."""
+    """Seconds of a reconcile of a pool with the maximum of machines."""
     server = await ApiServer.prepare(folder, Settings(durable=False))
     try:
         await server.start()
@@ -119,7 +119,7 @@ async def most_in_one_pool(folder: Path) -> list[Row]:
 
 
 async def with_most_machines(client: Client) -> Callable[[], Awaitable[CapelinMachinePool]]:
-    """A pool of which all machines are there and run, without anybody who looks after it."""
+    """A pool with all machines running, and no controllers."""
     core = [f"{kind}.cluster.x-k8s.io" for kind in ("clusters", "machines", "machinepools")]
     for definition in (*await cluster_api_crds(*core), *provider().crds):
         await client.apply(dict(definition), resource=CustomResourceDefinition.resource)
@@ -153,7 +153,7 @@ async def with_most_machines(client: Client) -> Callable[[], Awaitable[CapelinMa
 
 
 async def a_pool(client: Client) -> tuple[MachinePool, CapelinMachinePool]:
-    """A pool as core hands it over when its cluster answers."""
+    """A pool and its owner in the state that core leaves when the cluster is ready."""
     while True:
         try:
             await client.list(CapelinMachinePool)
@@ -183,7 +183,7 @@ async def timed(work: Awaitable[object]) -> float:
 
 
 async def are_ready(whole: Whole, count: int) -> bool:
-    """Whether there are so many machines on every level, all of them ready, and nothing else."""
+    """Whether exactly this many machines exist on every level, all ready."""
     pool = await whole.pool()
     if pool.status.ready_replicas != count or len(pool.status.node_refs) != count:
         return False
@@ -198,13 +198,13 @@ async def are_ready(whole: Whole, count: int) -> bool:
 
 
 async def until(happened: Callable[[], Awaitable[bool]]) -> None:
-    """Look every other second: each look takes time from those who are measured."""
+    """Check every two seconds, since each check uses the measured CPU."""
     while not await happened():  # noqa: ASYNC110 - it happens elsewhere
         await asyncio.sleep(2)
 
 
 def all_cpu_seconds(environment: Environment) -> dict[str, float]:
-    """The processor time of every process of an environment, by name."""
+    """The CPU seconds of every process of an environment, by name."""
     found: dict[str, float] = {}
     for record in environment.folder.rglob("*.process"):
         process = Process.adopt(record.parent, record.stem)
@@ -215,7 +215,7 @@ def all_cpu_seconds(environment: Environment) -> dict[str, float]:
 
 
 def used_since(before: dict[str, float], now: dict[str, float]) -> str:
-    """Who used how much, most first, without those that hardly did anything."""
+    """CPU seconds by process, largest first, without those below one second."""
     used = {name: seconds - before.get(name, 0.0) for name, seconds in now.items()}
     most = sorted(used.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {seconds:.0f}" for name, seconds in most if seconds >= 1)

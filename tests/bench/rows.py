@@ -1,4 +1,4 @@
-"""What a benchmark returns: figures, each with the limit that it has to keep."""
+"""Figures of a benchmark, each with its limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ class Row:
     unit: str
     at_most: float | None = None
     at_least: float | None = None
-    beside: str = ""
-    """What to compare it with, measured in the same run."""
+    comparison: str = ""
+    """A value for comparison, measured in the same run."""
 
     @property
     def ok(self) -> bool:
-        """Whether the figure keeps its limits; always, where it has none."""
+        """Whether the figure is within its limits, if any."""
         return (self.at_most is None or self.measured <= self.at_most) and (
             self.at_least is None or self.measured >= self.at_least
         )

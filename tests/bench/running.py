@@ -1,4 +1,4 @@
-"""A management cluster to measure on, and what its processes have used."""
+"""A management cluster for measurements, and the usage of its processes."""
 
 import os
 from collections.abc import AsyncGenerator, Iterable
@@ -22,7 +22,7 @@ from tests.support.kernel import memory
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A management cluster with our providers, and a client of it."""
+    """A management cluster with Capelin's providers, and a client of it."""
 
     environment: Environment
     client: Client
@@ -37,7 +37,7 @@ class Bench:
 async def management(
     home: str, providers: Iterable[str] = (), *, durable: bool = True
 ) -> AsyncGenerator[Bench]:
-    """A management cluster of the benchmark's own, and nothing left of it."""
+    """A management cluster for one benchmark, which is removed afterwards."""
     environment = environment_named("bench", {**os.environ, "XDG_STATE_HOME": home})
     request = UpRequest(
         kubernetes_version=TESTED_KUBERNETES[-1], providers=(*providers,), durable=durable
@@ -61,7 +61,7 @@ def resident_memory(pid: int) -> float:
 
 
 def proportional_memory(pid: int) -> float:
-    """The memory of a process in MiB, where what it shares counts in part."""
+    """The memory of a process in MiB, with its share of shared memory."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024

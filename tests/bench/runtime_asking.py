@@ -1,4 +1,4 @@
-"""Asking two servers the same again and again, and what came of it."""
+"""Repeats the same requests to two servers and compares the results."""
 
 import asyncio
 import json
@@ -30,13 +30,13 @@ class Server:
     processes: tuple[int, ...]
 
     def resident(self) -> list[float]:
-        """The memory of each process in MiB, what they share counted in each."""
+        """The memory of each process in MiB, including shared memory."""
         return [resident_memory(pid) for pid in self.processes]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked again and again."""
+    """A repeated request."""
 
     name: str
     path: str
@@ -53,21 +53,21 @@ class Question:
 
 @dataclass(slots=True)
 class Result:
-    """How a server did, round by round."""
+    """Results of a server by round."""
 
     rates: list[float] = field(default_factory=list[float])
     halves: list[float] = field(default_factory=list[float])
     tails: list[float] = field(default_factory=list[float])
 
     def add(self, took: Sequence[float], seconds: float) -> None:
-        """Note the milliseconds of a round's calls."""
+        """Record the milliseconds of a round's calls."""
         self.rates.append(len(took) / seconds)
         self.halves.append(percentile(took, 0.5))
         self.tails.append(percentile(took, 0.99))
 
     @property
     def words(self) -> str:
-        """The middle of all rounds."""
+        """The median of all rounds."""
         return (
             f"{median(self.rates):,.0f}/s, p50 {median(self.halves):.2f} ms,"
             f" p99 {median(self.tails):.1f} ms"
@@ -77,7 +77,7 @@ class Result:
 async def rounds(
     ours: Server, theirs: Server, question: Question, folder: Path
 ) -> tuple[Result, Result]:
-    """Ask both in turn, so that what else the machine does hits both."""
+    """Call both in turn, so that other load on the machine affects both."""
     results = Result(), Result()
     for _ in range(ROUNDS):
         for server, result in zip((ours, theirs), results, strict=True):
@@ -86,7 +86,7 @@ async def rounds(
 
 
 def ratio(mine: Result, other: Result) -> float:
-    """How many times the other's rate, in the middle of all rounds."""
+    """Median ratio of the two rates."""
     return median(one / two for one, two in zip(mine.rates, other.rates, strict=True))
 
 
@@ -98,7 +98,7 @@ async def load(
     seconds: float = SECONDS,
     connections: int = CONNECTIONS,
 ) -> Sequence[float]:
-    """Ask over several connections at once; the milliseconds that each call took."""
+    """Call over several connections at once. Returns the milliseconds of each call."""
     file = folder / f"{question.name}.http"
     file.write_bytes(question.request())
     command = (str(CLIENT), HOST)
@@ -119,8 +119,8 @@ async def load(
     for client in clients:
         if client.stdout is None or await client.stdout.readline() != b"ready\n":
             raise RuntimeError(f"{server.name} does not answer {question.name}")
-    told = f"{seconds}\n".encode()
-    outputs = await asyncio.gather(*(client.communicate(told) for client in clients))
+    duration = f"{seconds}\n".encode()
+    outputs = await asyncio.gather(*(client.communicate(duration) for client in clients))
     took = array("f")
     for output, _ in outputs:
         took.frombytes(output)
@@ -128,5 +128,5 @@ async def load(
 
 
 def body(request: Any) -> bytes:
-    """As Go writes it, without a space."""
+    """JSON without spaces, like Go's."""
     return json.dumps(request, separators=(",", ":")).encode()

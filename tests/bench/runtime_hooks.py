@@ -1,6 +1,6 @@
-"""The Runtime SDK's server beside Cluster API's reference extension: same requests, same work.
+"""Compares the Runtime SDK's server with Cluster API's reference extension: same requests and work.
 
-`tests/integration/test_reference_answers.py` proves that both do the same.
+`tests/integration/test_reference_answers.py` proves that both give the same answers.
 """
 
 import tempfile
@@ -30,7 +30,7 @@ from tests.extensions import certificates, drop_in, reference
 REPLICAS = 2
 
 QUIET = Settings(durable=False, controllers=())
-"""The reference extension wants an API server to start with."""
+"""The reference extension needs an API server to start."""
 
 
 async def measure() -> list[Row]:
@@ -69,17 +69,17 @@ async def compare_patches(
     question = Question("generate-patches", path, body(request))
     mine, other = await rounds(ours, theirs, question, folder)
     title = f"GeneratePatches, {len(request['items'])} templates, {len(question.body) // 1000} KB"
-    beside = f"ours {mine.words}; Go {other.words}"
+    comparison = f"ours {mine.words}, Go {other.words}"
     return [
         Row(
             name=f"{title}: times Go's requests a second",
             measured=ratio(mine, other),
             unit="times",
             at_least=3,
-            beside=beside,
+            comparison=comparison,
         ),
         Row(
-            name=f"{title}: p99 as a share of Go's",
+            name=f"{title}: p99 relative to Go's",
             measured=median(mine.tails) / median(other.tails),
             unit="times",
             at_most=1,
@@ -90,7 +90,7 @@ async def compare_patches(
 async def compare_small(
     ours: Server, theirs: Server, name: str, path: str, request: dict[str, Any], folder: Path
 ) -> list[Row]:
-    """A hook with next to no work: what the server itself takes."""
+    """A hook with almost no work, to measure the server."""
     mine, other = await rounds(ours, theirs, Question(name, path, body(request)), folder)
     return [
         Row(
@@ -98,16 +98,16 @@ async def compare_small(
             measured=ratio(mine, other),
             unit="times",
             at_least=0.5,
-            beside=f"ours {mine.words}; Go {other.words}",
+            comparison=f"ours {mine.words}, Go {other.words}",
         ),
         Row(name=f"{name}: p50", measured=median(mine.halves), unit="ms", at_most=1),
     ]
 
 
 async def largest(ours: Server, theirs: Server, items: list[Any], folder: Path) -> Row:
-    """A request as large as can be."""
-    each = len(body(validate_topology(items)))
-    request = validate_topology(items * (20 * MEBIBYTE // each))
+    """A request of the maximum size."""
+    size = len(body(validate_topology(items)))
+    request = validate_topology(items * (20 * MEBIBYTE // size))
     path = ValidateTopology.id.path("validate-topology")
     question = Question("largest", path, body(request))
     took = {
@@ -119,48 +119,48 @@ async def largest(ours: Server, theirs: Server, items: list[Any], folder: Path) 
         measured=took[ours.name],
         unit="s",
         at_most=1,
-        beside=f"Go {took[theirs.name]:.2f} s",
+        comparison=f"Go {took[theirs.name]:.2f} s",
     )
 
 
 def memory(ours: Server, theirs: Server) -> list[Row]:
-    """What the processes have while they answer what Cluster API usually sends."""
+    """Memory of the processes under typical requests."""
     go = sum(theirs.resident())
     replicas = ours.resident()
     together = sum(map(proportional_memory, ours.processes))
     return [
         Row(
-            name="memory of one process that answers, as a share of Go's",
+            name="memory of one process under load, relative to Go's",
             measured=max(replicas) / go,
             unit="times",
             at_most=1,
-            beside=f"ours {max(replicas):.0f} MiB; Go {go:.0f} MiB",
+            comparison=f"ours {max(replicas):.0f} MiB, Go {go:.0f} MiB",
         ),
         Row(
-            name=f"memory of {len(replicas)} replicas, as a share of Go's",
+            name=f"memory of {len(replicas)} replicas, relative to Go's",
             measured=together / go,
             unit="times",
             at_most=3,
-            beside=f"ours {together:.0f} MiB, what they share counted once",
+            comparison=f"ours {together:.0f} MiB, shared memory counted once",
         ),
     ]
 
 
 def memory_after_the_largest(ours: Server, theirs: Server) -> list[Row]:
-    """What the largest request leaves behind."""
+    """Memory after the largest request."""
     return [
         Row(
             name="memory of the largest process after the largest request",
             measured=max(ours.resident()),
             unit="MiB",
-            beside=f"Go {max(theirs.resident()):.0f} MiB",
+            comparison=f"Go {max(theirs.resident()):.0f} MiB",
         )
     ]
 
 
 @asynccontextmanager
 async def api_server(folder: Path) -> AsyncGenerator[Path]:
-    """An API server for both; its kubeconfig."""
+    """The kubeconfig of an API server for both."""
     server = await ApiServer.prepare(folder / "server", QUIET)
     try:
         await server.start()
@@ -171,14 +171,14 @@ async def api_server(folder: Path) -> AsyncGenerator[Path]:
 
 @asynccontextmanager
 async def original(folder: Path, kubeconfig: Path) -> AsyncGenerator[Server]:
-    # It logs as little as it can; some twenty lines for a request with 20 templates.
+    # The lowest log level still writes about twenty lines for a request with 20 templates.
     async with reference(folder, kubeconfig, "--v=0") as running:
         yield Server("reference", (running.port,), (running.pid,))
 
 
 @asynccontextmanager
 async def capelin(folder: Path, kubeconfig: Path, replicas: int) -> AsyncGenerator[Server]:
-    """The same on the Runtime SDK, in as many replicas as the guide recommends."""
+    """The same hooks on the Runtime SDK, with the recommended number of replicas."""
     async with AsyncExitStack() as stack:
         running = [
             await stack.enter_async_context(drop_in(folder, kubeconfig)) for _ in range(replicas)

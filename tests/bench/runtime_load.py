@@ -35,7 +35,7 @@ def main(host: str, port: str, ca: str, file: str) -> None:
 
 
 def call(connection: ssl.SSLSocket, request: bytes) -> None:
-    """Send a request and take in all of its answer, which has to be a success."""
+    """Send a request and read the whole response, which must be a success."""
     connection.sendall(request)
     received = connection.recv(262144)
     while not is_whole(received):
@@ -48,12 +48,12 @@ def call(connection: ssl.SSLSocket, request: bytes) -> None:
 
 
 def is_whole(received: bytes) -> bool:
-    """Whether an answer has come to its end."""
-    head, found, body = received.partition(b"\r\n\r\n")
-    if not found:
+    """Whether a response is complete."""
+    head, separator, body = received.partition(b"\r\n\r\n")
+    if not separator:
         return False
-    said = head.lower()
-    _, length, rest = said.partition(b"content-length: ")
+    lower_head = head.lower()
+    _, length, rest = lower_head.partition(b"content-length: ")
     if length:
         return len(body) >= int(rest.partition(b"\r\n")[0])
     return body.endswith(b"\r\n0\r\n\r\n")

@@ -81,7 +81,7 @@ def item(kind: str, name: str, path: str, template: Json, own: list[Json]) -> Js
 
 
 def template(api_version: str, kind: str, name: str, spec: Json) -> Json:
-    """A template as the API server has it."""
+    """A template with the fields that the API server adds."""
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -128,7 +128,7 @@ def control_plane() -> Json:
 
 
 def workers(kind: str, number: int) -> list[Json]:
-    """Workers: how they are bootstrapped, and what they run on."""
+    """Workers with bootstrap and infrastructure templates."""
     name = f"demo-{number}"
     builtin = {
         "version": "v1.34.4",
@@ -154,7 +154,7 @@ def workers(kind: str, number: int) -> list[Json]:
 
 
 def kubeadm_config(name: str) -> Json:
-    """How a machine becomes a node, with what people put there."""
+    """A kubeadm configuration with typical files and commands."""
     lines = "".join(f"{name}.setting.{number} = {number * 7919}\n" for number in range(13))
     return {
         "joinConfiguration": {

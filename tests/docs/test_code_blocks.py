@@ -1,4 +1,4 @@
-"""What the documents show is right as far as it can be told without running it."""
+"""Code blocks of the documents are valid: commands, Python, YAML and manifests."""
 
 import ast
 import re
@@ -30,7 +30,7 @@ _SHELL_ENDS = ("|", ">", "&&", ";", "#", ")")
 
 
 def blocks(language: str) -> list[object]:
-    """The code blocks of a language, with the page that each is on."""
+    """The code blocks of a language, each with its page."""
     return [
         pytest.param(match[3], id=f"{page.relative_to(ROOT)}:{match.start()}")
         for page in PAGES
@@ -52,7 +52,7 @@ def commands() -> list[object]:
 
 
 def words_of(line: str) -> list[str]:
-    """The words of a command, up to what the shell takes for itself."""
+    """The words of a command before any shell operator."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []
@@ -64,7 +64,7 @@ def words_of(line: str) -> list[str]:
 
 
 def unknown(words: list[str]) -> Iterator[str]:
-    """Verbs and options that the command does not have."""
+    """Unknown verbs and options of a command line."""
     command: Command = typer.main.get_command(app)
     known = options_of(command)
     for word in words[1:]:
@@ -82,7 +82,7 @@ def unknown(words: list[str]) -> Iterator[str]:
 
 
 def options_of(command: Command) -> set[str]:
-    """The options of a command, and those that every one has."""
+    """The options of a command and the common ones."""
     own = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
     return own | {"-h", "--help", "--install-completion", "--show-completion"}
 

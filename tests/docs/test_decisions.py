@@ -22,7 +22,7 @@ def row(page: Path) -> str:
     return f"| [{page.name[:4]}]({page.name}) | {title} | {status} | {date} |"
 
 
-def test_the_index_of_the_decisions_is_fresh() -> None:
+def test_the_index_of_the_decisions_is_current() -> None:
     rows = [row(page) for page in sorted(DECISIONS.glob("[0-9]*.md"))]
     index = (DECISIONS / "README.md").read_text().splitlines()
     assert [line for line in index if line.startswith("| [")] == rows

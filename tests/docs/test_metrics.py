@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "monitor.md"
 
 
 def names(metrics: Iterable[Metric]) -> set[str]:
-    """The names that a scrape shows; a family of a counter has no suffix."""
+    """The names in a scrape. The family of a counter has no suffix."""
     return {
         f"{metric.name}_total" if metric.type == "counter" else metric.name for metric in metrics
     }

@@ -1,4 +1,4 @@
-"""Patterns in CRDs mean the same to the API server, which has RE2, and to Python's readers."""
+"""Patterns in CRDs have the same meaning in the API server (RE2) and in Python."""
 
 import re
 from collections.abc import Iterator
@@ -44,19 +44,19 @@ def _patterns(value: Any) -> Iterator[str]:
             yield from _patterns(child)
 
 
-def test_there_are_patterns() -> None:
+def test_the_crds_contain_patterns() -> None:
     assert len(patterns()) > 10
 
 
 @pytest.mark.parametrize("pattern", patterns())
-def test_a_pattern_has_ascii_classes_and_ends_where_the_text_does(pattern: str) -> None:
+def test_a_pattern_has_only_ascii_classes_and_is_valid_in_python(pattern: str) -> None:
     assert not _CLASSES.search(pattern), "write an ASCII class such as [!-~] or [0-9]"
     # In Python's re, `$` also matches before a newline at the end.
     assert TypeAdapter(Annotated[str, Field(pattern=pattern)])
 
 
 def _texts(pattern: str) -> st.SearchStrategy[str]:
-    """Texts of a pattern, and texts close to them with what engines disagree on."""
+    """Matching texts, and similar texts with characters that engines treat differently."""
     matching = st.from_regex(re.compile(pattern, re.ASCII))
     odd = st.sampled_from(
         ["\u00a0", "\u2028", "\n", "\r", "\x0b", "\u0661", "\u00e9", "\u212a", ""]
@@ -134,5 +134,5 @@ async def test_the_api_server_and_python_agree_on_a_pattern(
         texts.append(text)
 
     collect()
-    disagreed = [text for text in set(texts) if await admitted(text) != read(text)]
-    assert disagreed == []
+    differences = [text for text in set(texts) if await admitted(text) != read(text)]
+    assert differences == []

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 _FOLDERS = ("core", "infra", "providers", "extensions", "examples", "tests", "tools")
 
 
-def test_the_tests_that_the_threat_model_names_exist() -> None:
+def test_the_tests_in_the_threat_model_exist() -> None:
     page = (ROOT / "docs" / "security.md").read_text()
     functions = set(re.findall(r"`(test_\w+)`", page))
     modules = set(re.findall(r"[\w-]+\.py", page))
@@ -22,7 +22,7 @@ def test_the_tests_that_the_threat_model_names_exist() -> None:
     assert modules - files == set()
 
 
-def test_the_test_files_that_the_conformance_page_names_exist() -> None:
+def test_the_test_files_in_the_conformance_page_exist() -> None:
     page = (ROOT / "docs" / "project" / "conformance.md").read_text()
     named = set(re.findall(r"test_\w+\.py", page))
     files = {path.name for folder in _FOLDERS for path in (ROOT / folder).rglob("test_*.py")}

@@ -1,4 +1,4 @@
-"""The site's diagrams are part of it, and its pages load nothing from elsewhere."""
+"""The site contains its diagrams, and its pages load nothing from other hosts."""
 
 import re
 from pathlib import Path, PurePosixPath
@@ -28,7 +28,7 @@ flowchart LR
 """
 
 
-def test_each_diagram_becomes_a_picture_beside_its_page() -> None:
+def test_each_diagram_becomes_a_picture_in_the_folder_of_its_page() -> None:
     text, pictures = draw(PurePosixPath("docs/levels.md"), PAGE, lambda diagram: diagram)
     assert pictures == {
         PurePosixPath("docs/levels-1.svg"): "flowchart TB\n  a --> b\n",
@@ -39,11 +39,11 @@ def test_each_diagram_becomes_a_picture_beside_its_page() -> None:
     assert "[![Below](levels-2.svg){ .diagram }](levels-2.svg)" in text
 
 
-def test_a_page_without_diagrams_stays_as_it_is() -> None:
+def test_a_page_without_diagrams_is_unchanged() -> None:
     assert draw(PurePosixPath("a.md"), "# A\n\ntext\n") == ("# A\n\ntext\n", {})
 
 
-def test_a_diagram_has_a_width_of_its_own() -> None:
+def test_a_diagram_has_an_explicit_width() -> None:
     drawn = '<svg id="a" width="100%" style="max-width:69.1px" viewBox="4 4 69.14 92.8"><g/></svg>'
     assert sized(drawn) == drawn.replace("100%", "52")
     with pytest.raises(ValueError, match="no view box"):
@@ -66,7 +66,7 @@ def test_a_diagram_has_a_width_of_its_own() -> None:
         '<pre class="mermaid"><code>flowchart</code></pre>',
     ],
 )
-def test_a_load_from_elsewhere_is_seen(text: str) -> None:
+def test_a_load_from_another_host_is_reported(text: str) -> None:
     assert len(external_loads(text, ".html")) == 1
 
 
@@ -80,11 +80,11 @@ def test_a_load_from_elsewhere_is_seen(text: str) -> None:
         '<svg xmlns="http://www.w3.org/2000/svg"></svg>',
     ],
 )
-def test_links_and_own_files_are_no_loads(text: str) -> None:
+def test_links_and_local_files_are_not_external_loads(text: str) -> None:
     assert external_loads(text, ".html") == []
 
 
-def test_every_file_of_a_site_is_looked_at(tmp_path: Path) -> None:
+def test_every_html_and_css_file_of_the_site_is_checked(tmp_path: Path) -> None:
     (tmp_path / "assets").mkdir()
     (tmp_path / "index.html").write_text("<p>Capelin</p>")
     (tmp_path / "assets" / "site.css").write_text("a { src: url('https://fonts.example/a.woff') }")
@@ -121,8 +121,8 @@ def test_generated_pages_have_no_edit_link(path: str, edit_url: str | None) -> N
     assert page.edit_url == edit_url
 
 
-def test_letters_are_as_large_in_every_picture_of_a_terminal() -> None:
-    """A picture without a width is stretched to the page's, however few letters it has."""
+def test_terminal_pictures_have_the_same_font_size() -> None:
+    """Browsers stretch a picture without a width to the width of the page."""
     pictures = sorted((ROOT / "docs" / "images" / "tour").glob("*.svg"))
     assert pictures
     for picture in pictures:

@@ -1,4 +1,4 @@
-"""etcd and API server as bare pods: what a control plane is compared with."""
+"""etcd and API server as bare pods, for comparison with a control plane."""
 
 import asyncio
 import ssl
@@ -24,7 +24,7 @@ from capelin_control_plane.instances import Endpoint
 
 
 class BarePods:
-    """The pods of a control plane of one member and one API server, and nobody who keeps them."""
+    """The pods of a control plane with one etcd member and one API server, without a provider."""
 
     def __init__(self, namespace: str, name: str, version: str, host: str) -> None:
         now = datetime.now(UTC)
@@ -107,7 +107,7 @@ async def _is_ready(host: str, port: int) -> bool:
 
 
 def trust_anybody() -> ssl.SSLContext:
-    """For who only wants to see what a server shows or says."""
+    """A TLS context without verification."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""The real cert-manager, as clusterctl installs it, in an image of our own."""
+"""The real cert-manager of clusterctl in a local image."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ _ARGUMENTS: Final = {
 
 
 def use_own_image(repositories: Path) -> Path:
-    """Have all three Deployments use the image; returns the file that clusterctl is to install."""
+    """Use the image in all three Deployments, and return the file for clusterctl."""
     file = repositories / "cert-manager" / VERSION / "cert-manager.yaml"
     objects = [_own(obj) for obj in read_all_yaml(file.read_text()) if obj]
     file.write_text("---\n".join(map(dump_yaml, objects)))
@@ -35,7 +35,7 @@ def _own(obj: Any) -> Any:
         container["image"] = IMAGE
         container["command"] = ["/manager", component]
         if component in _ARGUMENTS:
-            # They serve neither metrics nor probes here.
+            # The test needs neither metrics nor probes.
             container["args"] = _ARGUMENTS[component]
             for probe in ("livenessProbe", "readinessProbe"):
                 container.pop(probe, None)

@@ -1,5 +1,4 @@
-"""What a machine does at its first start: cloud-config, as far as the kubeadm bootstrap provider
-writes it for a machine that joins."""
+"""The subset of cloud-config that the kubeadm bootstrap provider writes for joining machines."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,17 +26,17 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class CloudConfig:
-    """Files to write, and commands for a shell to run after that, one by one."""
+    """Files to write, and shell commands to run afterwards."""
 
     files: tuple[File, ...]
     commands: tuple[str, ...]
 
 
 def read_cloud_config(data: bytes, hostname: str) -> CloudConfig:
-    """Read the bootstrap data of a machine with that name.
+    """Read the bootstrap data of a machine.
 
     Raises:
-        CloudConfigError: there is more in it than this file knows.
+        CloudConfigError: it contains unsupported fields.
     """
     text = data.decode()
     if not text.startswith(_HEADER):

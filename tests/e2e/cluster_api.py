@@ -36,7 +36,7 @@ async def load_managers(cluster: KindCluster, folder: Path) -> None:
 
 
 async def add_cluster_api(repository: Repository, others: Mapping[str, str]) -> None:
-    """Have Cluster API with these images in a repository, beside others, by label and version."""
+    """Add Cluster API with these images to a repository, by label and version."""
     await repository.add_cluster_api()
     repository.write_config({**_VERSIONS, **others})
     repositories = repository.folder / "dist" / "clusterctl"

@@ -1,4 +1,4 @@
-"""What the tests on a real cluster share: a kind cluster with Cluster API's kinds, and ours."""
+"""Fixtures of the tests on a real cluster: kind with the CRDs of Cluster API and Capelin."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
@@ -56,7 +56,7 @@ async def _prepared(cluster: KindCluster, folder: Path) -> None:
 
 
 async def load_programs(cluster: KindCluster, folder: Path) -> None:
-    """Have what control planes run, in both versions, as images of a cluster."""
+    """Load the images of control planes in both versions to a cluster."""
     programs = {
         f"registry.k8s.io/{program}:{version}": f"{program}@{version}"
         for version in VERSIONS
@@ -70,14 +70,14 @@ async def load_programs(cluster: KindCluster, folder: Path) -> None:
 
 @pytest.fixture
 async def unmanaged(kind: KindCluster) -> AsyncGenerator[Hosted]:
-    """A control plane that is not made yet, in a namespace of its own, without a provider."""
+    """A future control plane in its own namespace, without a provider."""
     async with namespace_in(kind) as hosted:
         yield hosted
 
 
 @pytest.fixture
 async def hosted(unmanaged: Hosted) -> AsyncGenerator[Hosted]:
-    """A control plane that is not made yet, and the provider that will."""
+    """A future control plane and its provider."""
     async with provider_for(unmanaged):
         yield unmanaged
         await unmanaged.delete_all()
@@ -85,7 +85,7 @@ async def hosted(unmanaged: Hosted) -> AsyncGenerator[Hosted]:
 
 @asynccontextmanager
 async def namespace_in(kind: KindCluster) -> AsyncGenerator[Hosted]:
-    """A namespace for a control plane, which is not made yet."""
+    """A namespace for a future control plane."""
     namespace = f"e2e-{uuid4().hex[:8]}"
     async with Client(Config.from_kubeconfig(kind.kubeconfig), manager="e2e") as client:
         await client.create(Namespace.of(namespace))

@@ -25,7 +25,7 @@ GROUP, VERSION = "infrastructure.cluster.x-k8s.io", "v1alpha1"
 BOOTSTRAP = "bootstrap.cluster.x-k8s.io"
 PROVIDER_ID = "container:///"
 SUCCEEDED = "/run/cluster-api/bootstrap-success.complete"
-"""The file that bootstrap data write at their end, by Cluster API's contract."""
+"""The file that bootstrap data write last, by Cluster API's contract."""
 TIMEOUT_SECONDS = 30
 
 
@@ -39,7 +39,7 @@ class ContainerMachineReconciler(InfraMachineReconciler[ContainerMachine]):
         self._cluster = cluster
 
     async def reconcile_normal(self, ctx: InfraMachineContext, machine: ContainerMachine) -> Result:
-        """Start the machine once; one whose start failed is started anew."""
+        """Start the machine once, and again after a failed start."""
         if machine.status is None or not machine.status.initialization.provisioned:
             config = read_cloud_config(await ctx.bootstrap_data(), machine.name)
             await remove_machine(machine.name)
@@ -55,7 +55,7 @@ class ContainerMachineReconciler(InfraMachineReconciler[ContainerMachine]):
 
 
 async def carry_out(config: CloudConfig, machine: str) -> None:
-    """Do in a machine what cloud-init would do."""
+    """Apply the bootstrap data in a machine, like cloud-init."""
     for file in config.files:
         path = quote(file.path)
         script = (
@@ -70,7 +70,7 @@ async def carry_out(config: CloudConfig, machine: str) -> None:
 
 
 def provider() -> Provider:
-    """The provider; only its kinds are installed."""
+    """The provider. The tests install only its CRDs."""
     return Provider.of(
         "container",
         "InfrastructureProvider",
@@ -86,7 +86,7 @@ def machine_deployment(
     """Machines that join a cluster by bootstrap data of the kubeadm bootstrap provider."""
     flags = {"provider-id": f"{PROVIDER_ID}{{{{ ds.meta_data.local_hostname }}}}", **KUBELET}
     registration = {
-        # A container is no machine; and the only kubelet at hand is the newer version's.
+        # A container fails preflight checks, and the only kubelet has the newer version.
         "ignorePreflightErrors": ["all"],
         "kubeletExtraArgs": [{"name": flag, "value": value} for flag, value in flags.items()],
     }

@@ -1,4 +1,4 @@
-"""A control plane on the pods of a kind cluster, and clients that use it all the time."""
+"""A control plane on the pods of a kind cluster, under continuous load of clients."""
 
 import asyncio
 import base64
@@ -60,22 +60,22 @@ def is_ready(pod: Pod) -> bool:
 
 
 class ClosedBeforeAnswerError(ConnectionError):
-    """A server closed a kept connection while a request was on its way to it."""
+    """A server closed a kept connection while a request was in flight."""
 
 
 class Http1Load(Load):
-    """Tells apart requests that meet the end of an HTTP/1.1 connection that was idle before.
+    """Distinguishes requests that fail because an idle HTTP/1.1 connection closes.
 
-    An API server that ends cannot prevent that: see the planned changes in docs/figures.md.
+    A stopping API server cannot prevent that: see the planned changes in docs/figures.md.
     """
 
     async def exchange(self, method: str, path: str, content: object) -> Answer:
-        """Send a request once, and read its answer."""
+        """Send a request once and read the response."""
         is_kept = self._kept is not None and not self._kept.is_over
         try:
             return await super().exchange(method, path, content)
         except (asyncio.IncompleteReadError, ConnectionResetError, BrokenPipeError) as error:
-            # What has no expected length is the head of an answer.
+            # Only the head of an answer has no expected length.
             is_answered = isinstance(error, asyncio.IncompleteReadError) and (
                 error.partial or error.expected is not None
             )
@@ -89,17 +89,14 @@ class Clients:
     """Clients outside and on nodes: HTTP/1.1 and HTTP/2, new and kept connections, a watch."""
 
     loads: Mapping[str, Load]
-    """Outside. They write and read; the watch is expected to see what they wrote."""
+    """Clients outside the cluster, which write and read. The watch must report their writes."""
     answers: Mapping[str, list[str]]
-    """On nodes: what curl says of each request."""
-    seen: set[str] = field(default_factory=set[str])
-    """What the watch has seen."""
+    """Results of curl for each request on nodes."""
+    watched: set[str] = field(default_factory=set[str])
+    """Objects that the watch has reported."""
 
     def failed(self) -> list[str]:
-        """The requests that failed. One that is to be sent again later (429) has not failed yet.
-
-        Neither has one that met the end of a kept HTTP/1.1 connection: see `closed`.
-        """
+        """Failed requests, without responses 429 and without closed connections (see `closed`)."""
         return [
             *(failure for failure in self._failures() if not _is_closed(failure)),
             *(
@@ -111,7 +108,7 @@ class Clients:
         ]
 
     def closed(self) -> list[str]:
-        """The requests over kept HTTP/1.1 connections that ended before the answer."""
+        """Requests over kept HTTP/1.1 connections that closed before the answer."""
         return [failure for failure in self._failures() if _is_closed(failure)]
 
     def _failures(self) -> list[str]:
@@ -120,7 +117,7 @@ class Clients:
         ]
 
     def counts(self) -> dict[str, int]:
-        """How many requests each has sent, were to be sent again later, or met a closed end."""
+        """Numbers of sent and postponed requests and of closed connections."""
         loads = self.loads.values()
         return {
             **{f"requests {name}": load.sent for name, load in self.loads.items()},
@@ -130,12 +127,12 @@ class Clients:
             "kept HTTP/1.1 connection closed before the answer": len(self.closed()),
         }
 
-    async def go_on(self, count: int = 20) -> None:
-        """Wait until each has had so many more answers."""
+    async def make_progress(self, count: int = 20) -> None:
+        """Wait until each client has this many more answers."""
         before = {name: len(answers) for name, answers in self.answers.items()}
         for load in self.loads.values():
             await load.reaches(load.sent + count)
-        # Of its own: on a slow machine, one client may be far behind another.
+        # Each separately: on a slow machine, one client may lag behind another.
         await until(
             lambda: all(
                 len(answers) >= before[name] + count for name, answers in self.answers.items()
@@ -151,10 +148,10 @@ class Clients:
 async def under_load(
     hosted: Hosted, folder: Path, machine: str | None = None, most_closed: int = 0
 ) -> AsyncGenerator[Clients]:
-    """Clients that use a control plane for as long as the block lasts; on a machine of its, too.
+    """Clients that use a control plane within the context, optionally also on one of its machines.
 
-    In the end, whatever was acknowledged is there, the watch has seen it, and no more requests than
-    said have met the end of a kept HTTP/1.1 connection.
+    At the end, all acknowledged writes exist, the watch has reported them, and at most
+    `most_closed` requests have failed with a kept HTTP/1.1 connection.
     """
     kubeconfig = await hosted.kubeconfig()
     config = Config.from_kubeconfig(kubeconfig)
@@ -169,18 +166,20 @@ async def under_load(
     }
     clients = Clients(loads, {f"{place}, {name}": [] for place in nodes for name in _CURL})
     tasks = [asyncio.create_task(load.run()) for load in loads.values()]
-    tasks.append(asyncio.create_task(_watch(config, clients.seen)))
+    tasks.append(asyncio.create_task(_watch(config, clients.watched)))
     for (place, node), (name, options) in product(nodes.items(), _CURL.items()):
         command = _curl(config.server.address, folder, options)
-        # What an exec has started does not end with it.
+        # A process outlives the `docker exec` that started it.
         on_node = ("docker", "exec", node, "timeout", _LONGEST_LOAD, *command)
         tasks.append(asyncio.create_task(_ask(on_node, clients.answers[f"{place}, {name}"])))
     try:
-        await clients.go_on()
+        await clients.make_progress()
         yield clients
-        await clients.go_on()
-        await until(lambda: clients.written() - clients.seen, lambda unseen: not unseen, within=60)
-        # They write on while this is listed.
+        await clients.make_progress()
+        await until(
+            lambda: clients.written() - clients.watched, lambda missing: not missing, within=60
+        )
+        # The clients continue to write during this list.
         written = clients.written()
         async with hosted.workload() as workload:
             kept = {found.name for found in (await workload.list(ConfigMap, "default")).items}
@@ -195,7 +194,7 @@ async def under_load(
 
 
 def met_the_end_of_a_leader(failure: str) -> bool:
-    """Whether a request was answered 500 because etcd's leader ended, or another one came."""
+    """Whether a request got response 500 because etcd's leader changed."""
     return _LEADER_ENDED.search(failure) is not None
 
 
@@ -217,7 +216,7 @@ _CURL = {
 
 
 def _curl(server: str, folder: Path, options: Sequence[str]) -> tuple[str, ...]:
-    """Requests one after the other, and the status of each."""
+    """Sequential requests with the status of each."""
     ca, certificate, key = (str(folder / name) for name in _CERTIFICATES)
     return (
         *("curl", "--silent", "--output", "/dev/null", *options, "--rate", "10/s"),

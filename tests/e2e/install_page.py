@@ -10,14 +10,14 @@ from typing import Final, Literal
 PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "install.md"
 Method = Literal["clusterctl", "Helm"]
 METHODS: Final[tuple[Method, ...]] = ("Helm", "clusterctl")
-"""Helm first: it does not take over the kinds that clusterctl leaves behind."""
+"""Helm first, since it does not adopt the CRDs that clusterctl leaves behind."""
 _PART: Final = re.compile(
     r"^#{2,3} (?P<title>[^\n]+)$|^```bash\n(?P<commands>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 
 
 class CommandFailedError(Exception):
-    """A command of the page failed; the output of its section."""
+    """A command of the page failed. The message is the output of its section."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Section:
 
 
 def sections(text: str) -> Iterator[Section]:
-    """The sections of a page that have commands; other blocks than `bash` are not run."""
+    """The sections of a page with commands. Only `bash` blocks count."""
     title, commands = "", ""
     for part in _PART.finditer(text):
         if part["title"] is None:
@@ -56,7 +56,7 @@ def with_values(commands: str, values: Mapping[str, str]) -> str:
 
 
 class Shell:
-    """Runs sections one after the other, which keep the variables of earlier ones."""
+    """Runs sections in sequence and keeps their variables."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""Which programs of a control plane are killed, and when: planned from a seed. Pure."""
+"""Plans kills of a control plane's processes from a seed. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from capelin_control_plane.desired import PROGRAMS, Component
 Change = Literal["next version", "another API server", "an API server less", "rollout"]
 
 _LONGEST_SECONDS = 6.0
-"""Planned changes take longer than that, so a kill meets them anywhere in their first half."""
+"""Planned changes take longer, so a kill hits them anywhere in their first half."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill, and what happens around it."""
+    """One kill with its planned change and provider restart."""
 
     component: Component | None
-    """What loses an instance; nothing but the provider ends if None."""
+    """The component that loses an instance. If None, only the provider ends."""
     instance: int
-    """Which of its instances, counted round and round."""
+    """The index of the instance, modulo their number."""
     change: Change | None
-    """What is changed on purpose just before."""
+    """The planned change just before."""
     seconds: float
-    """How long after that."""
+    """The delay after the change."""
     stops_provider: bool
     """Whether the provider stops just before the kill and starts again after it."""
 
@@ -38,7 +38,7 @@ def planned_kills(seed: int, count: int) -> tuple[Kill, ...]:
     random = Random(seed)  # noqa: S311 - it has to be repeatable
     targets: list[Component | None] = [*PROGRAMS, None]
     components = _each_first(targets, count, random)
-    # There is nothing to take away before something was added.
+    # A removal is possible only after an addition.
     changes: list[Change | None] = sorted(get_args(Change), key=lambda _: random.random())
     more, fewer = changes.index("another API server"), changes.index("an API server less")
     if fewer < more:

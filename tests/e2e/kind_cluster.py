@@ -1,4 +1,4 @@
-"""A kind cluster for tests, with the images that its tests need; or why there is none."""
+"""A kind cluster for tests with their images, or the reason why it is not available."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 KIND = os.environ.get("CAPELIN_E2E_KIND", "kind")
-"""The program."""
+"""The kind binary."""
 IMAGE = os.environ.get(
     "CAPELIN_E2E_NODE_IMAGE",
     "kindest/node:v1.34.3@sha256:08497ee19eace7b4b5348db5c6a1591d7752b164530a36f855cb0f2bdcbadd48",
@@ -25,7 +25,7 @@ _CREATE_SECONDS = 300
 
 
 def missing() -> str:
-    """What these tests need and do not find; empty if they can run."""
+    """The missing requirements of these tests. Empty if they can run."""
     if shutil.which(KIND) is None:
         return f"no program {KIND}; install kind or name it in CAPELIN_E2E_KIND"
     engine = _output("docker", "version", "--format", "{{.Server.Version}}")
@@ -50,7 +50,7 @@ class KindCluster:
         return any(name in (image.get("repoTags") or ()) for image in json.loads(listed)["images"])
 
     def load_program(self, name: str, program: Path, folder: Path) -> None:
-        """Load an image that has nothing but one static program."""
+        """Load an image with only one static binary."""
         archive = folder / "image.tar"
         archive.write_bytes(program_image(name, program, f"usr/local/bin/{program.name}"))
         self.load_archive(archive)
@@ -61,7 +61,7 @@ class KindCluster:
         run(KIND, "load", "image-archive", "--name", self.name, str(archive))
 
     def tag_image(self, name: str, other: str) -> None:
-        """Give an image of the node another name."""
+        """Add a name to an image of the node."""
         self.on_node("ctr", "--namespace=k8s.io", "images", "tag", name, other)
 
     def on_node(self, *command: str, seconds: float = 60) -> str:
@@ -72,7 +72,7 @@ class KindCluster:
         return self.on_node("kubectl", admin, *arguments, seconds=seconds)
 
     def kill_container(self, name: str, namespace: str) -> None:
-        """Kill containers of the node; its kubelet starts them again."""
+        """Kill containers of the node, which its kubelet restarts."""
         label = f"--label=io.kubernetes.pod.namespace={namespace}"
         for found in self.on_node("crictl", "ps", f"--name=^{name}$", label, "--quiet").split():
             self.on_node("crictl", "stop", "--timeout=0", found)
@@ -107,14 +107,14 @@ def kind_cluster(name: str, folder: Path) -> Generator[KindCluster]:
 
 def copy_to(container: str, path: Path) -> None:
     """Copy a file to the same place in a node or another machine."""
-    # Not `docker cp`, which does not see what is mounted there.
+    # Not `docker cp`, which ignores mounts.
     script = 'mkdir -p "$(dirname "$0")" && cat > "$0"'
     write = ("docker", "exec", "--interactive", container, "sh", "-c", script, str(path))
     subprocess.run(write, input=path.read_bytes(), check=True, timeout=60)
 
 
 def delete(name: str) -> None:
-    """Delete a cluster, if it is there; nobody's kubeconfig is touched."""
+    """Delete a cluster if it exists, without changes to any kubeconfig."""
     with TemporaryDirectory() as folder:
         none = str(Path(folder, "kubeconfig"))
         run(KIND, "delete", "cluster", "--name", name, "--kubeconfig", none)

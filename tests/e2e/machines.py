@@ -1,4 +1,4 @@
-"""Real kubelets: containers that are machines, join a control plane on pods, and run pods."""
+"""Real kubelets: containers that act as machines, join a control plane on pods and run pods."""
 
 import asyncio
 import json
@@ -31,12 +31,12 @@ KUBELET = {
     "cgroup-root": "/kubelet",
     "eviction-hard": "nodefs.available<0%,imagefs.available<0%,nodefs.inodesFree<0%",
 }
-"""Flags as kind has them for its own nodes: they share their disk, however full it is."""
+"""Flags of kind's own nodes, since all share a disk that may be full."""
 _LABEL = "capelin-e2e"
 
 
 async def docker(*arguments: str, content: bytes | None = None, within: float = 300) -> str:
-    """What a command of docker prints, given something to read."""
+    """Output of a docker command with optional input."""
     process = await asyncio.create_subprocess_exec(
         "docker",
         *arguments,
@@ -78,7 +78,7 @@ async def machines_for(cluster: str) -> list[str]:
 
 @asynccontextmanager
 async def machines(kind: KindCluster, count: int) -> AsyncGenerator[list[str]]:
-    """Machines that belong to no cluster yet."""
+    """Machines without a cluster."""
     names = [f"{kind.name}-shoal-{index}-{uuid4().hex[:4]}" for index in range(count)]
     flags = " ".join(f"--{flag}={value}" for flag, value in KUBELET.items())
     try:
@@ -123,7 +123,7 @@ async def load_on(machine: str, archive: Path) -> None:
 
 
 async def join(hosted: Hosted, workload: Client, names: Sequence[str]) -> None:
-    """Have machines join by `kubeadm join`, and wait until their nodes are ready."""
+    """Join machines with `kubeadm join` and wait until their nodes are ready."""
     token = BootstrapToken()
     await workload.create(token.manifest)
     await prepare_for_machines(hosted, workload)
@@ -134,15 +134,15 @@ async def join(hosted: Hosted, workload: Client, names: Sequence[str]) -> None:
 
 
 async def prepare_for_machines(hosted: Hosted, workload: Client) -> None:
-    """Give a workload cluster what machines that are containers need."""
+    """Add the settings for container machines to a workload cluster."""
     await spare_the_kernel(hosted, workload)
     for manifest in pod_network(hosted.kind):
         await workload.apply(manifest)
 
 
 async def spare_the_kernel(hosted: Hosted, workload: Client) -> None:
-    """Have kube-proxy leave settings of the kernel alone, which a container may not change."""
-    # What is there stays there, and is nobody's any more.
+    """Configure kube-proxy to change no kernel settings, which a container may not change."""
+    # The existing objects stay, without an owner.
     await hosted.change(addons={"kubeProxy": {"enabled": False}})
     await hosted.settles()
     proxy = await workload.get(ConfigMap, "kube-proxy", "kube-system")
@@ -152,7 +152,7 @@ async def spare_the_kernel(hosted: Hosted, workload: Client) -> None:
 
 
 async def are_ready(workload: Client, count: int) -> bool:
-    """Whether there are so many nodes, all of them ready."""
+    """Whether exactly this many nodes exist, all ready."""
     nodes = (await workload.list(Node)).items
     return len(nodes) == count and all(map(node_is_ready, nodes))
 
@@ -167,7 +167,7 @@ async def run_pods(hosted: Hosted, workload: Client, names: Sequence[str]) -> No
 
 
 async def use(hosted: Hosted, workload: Client, count: int, folder: Path) -> None:
-    """DNS, services, logs, exec and port-forward, of the pods of so many machines."""
+    """Check DNS, services, logs, exec and port-forward of the pods of this many machines."""
     for index in range(count):
         name = f"web-{index}"
         assert "serving" in await kubectl(hosted, folder, "logs", name)
@@ -191,7 +191,7 @@ async def use(hosted: Hosted, workload: Client, count: int, folder: Path) -> Non
 
 
 async def kubectl(hosted: Hosted, folder: Path, *arguments: str) -> str:
-    """What kubectl says as the administrator of the workload cluster."""
+    """Output of kubectl as the administrator of the workload cluster."""
     kubeconfig = folder / "workload.kubeconfig"
     kubeconfig.write_bytes(await hosted.kubeconfig())
     process = await asyncio.create_subprocess_exec(
@@ -212,7 +212,7 @@ async def all_run(workload: Client, count: int) -> bool:
 
 
 async def containers(workload: Client) -> Mapping[str, int | None]:
-    """By pod, how often its container was started again."""
+    """Container restarts by pod."""
     return {
         f"{pod.name} {pod.uid}": pod.status.container_statuses[0].restart_count
         for pod in (await workload.list(Pod)).items
@@ -262,6 +262,6 @@ async def join_command(hosted: Hosted, token: BootstrapToken) -> tuple[str, ...]
         *("kubeadm", "join", server.address.removeprefix("https://")),
         f"--token={token}",
         f"--discovery-token-ca-cert-hash={ca_cert_hash(server.ca)}",
-        # A container is no machine; and the only kubelet at hand is the newer version's.
+        # A container fails preflight checks, and the only kubelet has the newer version.
         "--ignore-preflight-errors=all",
     )

@@ -1,4 +1,4 @@
-"""An image of one manager, as Deployments of Cluster API's providers expect it."""
+"""An image of one manager for Deployments of Cluster API's providers."""
 
 import hashlib
 import io

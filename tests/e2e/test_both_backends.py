@@ -1,4 +1,4 @@
-"""The life of a control plane, alike on processes of this machine and on pods of a kind cluster."""
+"""The life of a control plane, both on processes of this machine and on pods of kind."""
 
 import asyncio
 import os
@@ -36,15 +36,15 @@ PAUSE_SECONDS = 0.1
 SEED = int(os.environ.get("CAPELIN_TEST_SEED", "1"))
 KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "8"))
 ANSWER_SECONDS = 2
-# As long as a campaign of faults allows: see tests/faults.
-LIE_SECONDS = 15
+# The limit of the campaigns in tests/faults.
+FALSE_SECONDS = 15
 
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(params=["Processes", "Pods"])
 def hosted_if_on_pods(request: pytest.FixtureRequest) -> Hosted | None:
-    """What the tests of pods need: no loop runs here, so it may be a coroutine's."""
+    """The fixture for tests of pods. No event loop runs here, so it may be asynchronous."""
     return request.getfixturevalue("unmanaged") if request.param == "Pods" else None
 
 
@@ -117,7 +117,7 @@ class Provider:
         await self._stack.aclose()
 
 
-async def test_no_seeded_kill_loses_a_write_or_leaves_anything_behind(
+async def test_seeded_kills_neither_lose_a_write_nor_leave_processes(
     under_test: UnderTest, record_property: Callable[[str, object], None]
 ) -> None:
     mine = under_test.control_plane
@@ -130,7 +130,10 @@ async def test_no_seeded_kill_loses_a_write_or_leaves_anything_behind(
         kubeconfig = await mine.kubeconfig()
         config = Config.from_kubeconfig(kubeconfig)
         load = Load(config, pause=PAUSE_SECONDS)
-        async with beside(load.run()), lies_of(mine, config, provider) as lies:
+        async with (
+            in_background(load.run()),
+            false_conditions_of(mine, config, provider) as false_periods,
+        ):
             for number, kill in enumerate(kills):
                 with history_of(kills[: number + 1]):
                     began = monotonic()
@@ -144,7 +147,7 @@ async def test_no_seeded_kill_loses_a_write_or_leaves_anything_behind(
                         kept = (await workload.list(ConfigMap, "default")).items
                     assert written - {found.name for found in kept} == set()
                     assert await mine.kubeconfig() == kubeconfig
-                    assert lies == []
+                    assert false_periods == []
         record_property("requests", load.sent)
         record_property("requests that failed", len(load.failed))
         with history_of(kills):
@@ -181,7 +184,7 @@ async def carry_out(kill: Kill, under_test: UnderTest, provider: Provider) -> No
 
 @contextmanager
 def history_of(kills: Sequence[Kill]) -> Generator[None]:
-    """Say with a failure what led to it, and how to have it again."""
+    """Add the kills and the seed to a failure, to reproduce it."""
     try:
         yield
     except AssertionError as error:
@@ -191,12 +194,12 @@ def history_of(kills: Sequence[Kill]) -> Generator[None]:
 
 
 @asynccontextmanager
-async def beside(work: Awaitable[None]) -> AsyncGenerator[None]:
-    """Let work go on for as long as a block lasts."""
+async def in_background(work: Awaitable[None]) -> AsyncGenerator[None]:
+    """Run work in the background of the context."""
     task = asyncio.ensure_future(work)
     try:
         yield
-        # It has ended by itself only if it failed.
+        # The work ends early only if it fails.
         assert not task.done() or task.exception() is None
     finally:
         task.cancel()
@@ -204,14 +207,14 @@ async def beside(work: Awaitable[None]) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def lies_of(
+async def false_conditions_of(
     mine: ControlPlane, config: Config, provider: Provider
 ) -> AsyncGenerator[list[str]]:
-    """Note whenever it is called available for long while it does not answer.
+    """Record periods in which it is reported as available but does not answer.
 
-    Nobody corrects a condition while the provider is away.
+    While the provider is down, conditions are not updated.
     """
-    lies: list[str] = []
+    false_periods: list[str] = []
 
     async def answers() -> bool:
         try:
@@ -230,14 +233,14 @@ async def lies_of(
                 since = None
             elif since is None:
                 since = monotonic()
-            elif monotonic() - since > LIE_SECONDS:
-                lies.append(f"Available for {LIE_SECONDS} s while nothing answered")
+            elif monotonic() - since > FALSE_SECONDS:
+                false_periods.append(f"Available for {FALSE_SECONDS} s while nothing answered")
 
-    async with beside(look()):
-        yield lies
+    async with in_background(look()):
+        yield false_periods
 
 
-async def test_what_cannot_be_run_is_said_and_changes_nothing(under_test: UnderTest) -> None:
+async def test_an_invalid_change_is_reported_and_restarts_nothing(under_test: UnderTest) -> None:
     mine = under_test.control_plane
     async with under_test.provider():
         await mine.create(NEW)
@@ -247,7 +250,7 @@ async def test_what_cannot_be_run_is_said_and_changes_nothing(under_test: UnderT
             await mine.change(version=OLD)
         await mine.change(apiServer={"extraArgs": {"audit-log-path": "/etc/passwd"}})
         await until(mine.reasons, lambda reasons: "InvalidConfiguration" in reasons)
-        # It cannot be said that it is available as desired; it is as before.
+        # Its availability with the desired spec is unknown, but it serves as before.
         assert (await mine.conditions())["Available"] != "False"
         async with mine.workload() as workload:
             await workload.list(ConfigMap, "default")
@@ -257,7 +260,7 @@ async def test_what_cannot_be_run_is_said_and_changes_nothing(under_test: UnderT
         await mine.delete_all()
 
 
-async def test_nothing_restarts_while_the_provider_is_away(under_test: UnderTest) -> None:
+async def test_a_restart_of_the_provider_restarts_no_process(under_test: UnderTest) -> None:
     mine = under_test.control_plane
     async with under_test.provider():
         await mine.create(NEW)
@@ -271,7 +274,7 @@ async def test_nothing_restarts_while_the_provider_is_away(under_test: UnderTest
         await mine.settles()
         now = await under_test.programs()
         assert before.items() <= now.items()
-        # On pods, there are two of each controller then, too.
+        # On pods, two replicas of each controller exist too.
         assert count(now, "kube-apiserver") == count(before, "kube-apiserver") + 1
         await mine.annotate(PAUSED_ANNOTATION, "true")
         await until(mine.conditions, lambda all_: all_.get("Paused") == "True")

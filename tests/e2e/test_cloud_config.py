@@ -1,4 +1,4 @@
-"""Bootstrap data of a machine that joins, as the kubeadm bootstrap provider v1.14.0 wrote it."""
+"""Bootstrap data of a joining machine, from the kubeadm bootstrap provider v1.14.0."""
 
 import pytest
 
@@ -36,7 +36,7 @@ runcmd:
 """
 
 
-def test_files_and_commands_are_read_for_one_machine() -> None:
+def test_cloud_config_is_parsed_for_one_machine() -> None:
     join = JOIN.replace("{{ ds.meta_data.local_hostname }}", "shoal-1")
     assert read_cloud_config(DATA.encode(), "shoal-1") == CloudConfig(
         files=(
@@ -58,6 +58,6 @@ def test_files_and_commands_are_read_for_one_machine() -> None:
         (DATA.replace(COMMAND, "[kubeadm, join]"), "is a list"),
     ],
 )
-def test_anything_else_is_refused(changed: str, message: str) -> None:
+def test_unsupported_cloud_config_is_rejected(changed: str, message: str) -> None:
     with pytest.raises(CloudConfigError, match=message):
         read_cloud_config(changed.encode(), "shoal-1")

@@ -1,4 +1,4 @@
-"""The helpers of the tests on a cluster, without one."""
+"""Helpers of the tests on a cluster, tested without one."""
 
 import asyncio
 import os
@@ -31,13 +31,13 @@ LEAF = issue(CA, common_name="api", usages=("server",), addresses=["127.0.0.1"],
 ANSWER = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}"
 
 
-def test_a_seed_plans_the_same_kills_each_time_and_another_one_others() -> None:
+def test_a_plan_of_kills_depends_only_on_its_seed() -> None:
     assert planned_kills(7, 12) == planned_kills(7, 12)
     assert planned_kills(7, 12) != planned_kills(8, 12)
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_every_target_is_killed_and_every_change_made_in_an_order_that_works(seed: int) -> None:
+def test_a_plan_contains_every_target_and_every_change_in_a_possible_order(seed: int) -> None:
     kills = planned_kills(seed, 8)
     assert len(kills) == 8
     assert {kill.component for kill in kills} == {*PROGRAMS, None}
@@ -125,7 +125,7 @@ def test_required_tests_do_not_skip(
     assert ("is set, and the test was skipped" in done.stdout) is required
 
 
-def test_the_commands_of_a_method_leave_the_other_one_out() -> None:
+def test_the_commands_of_a_method_omit_the_other_method() -> None:
     found = list(sections(PAGE.read_text()))
     titles = [section.title for section in found]
     assert len(titles) == len(set(titles))
@@ -135,7 +135,7 @@ def test_the_commands_of_a_method_leave_the_other_one_out() -> None:
         assert not any(f"with {other}" in title for title in own)
 
 
-def test_values_take_the_place_of_the_page_s() -> None:
+def test_values_replace_those_of_the_page() -> None:
     commands = "export A=1\nexport B=$A\necho A=1\n"
     assert with_values(commands, {"A": "2"}) == "export A=2\nexport B=$A\necho A=1\n"
 

@@ -53,7 +53,7 @@ class Reader:
         self.shell, self._values, self._record = shell, values, record
 
     async def follow(self, title: str) -> str:
-        """Run the commands of a section, and note how long they took."""
+        """Run the commands of a section and record their time."""
         (section,) = [section for section in SECTIONS if section.title == title]
         started = monotonic()
         output = await self.shell.run(with_values(section.commands, self._values))
@@ -188,7 +188,7 @@ async def versions(reader: Reader) -> set[str]:
 
 
 async def hooks_require_a_certificate(reader: Reader, cluster: KindCluster) -> None:
-    """From the node, which no NetworkPolicy concerns."""
+    """From the node, to which NetworkPolicies do not apply."""
     found = json.loads(
         await reader.kubectl(
             f"get services --all-namespaces --selector={LABEL}=runtime-extension-lifecycle"

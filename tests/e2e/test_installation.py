@@ -1,4 +1,4 @@
-"""Our charts, and our component files, on a cluster with nodes: pods under restricted security.
+"""Capelin's charts and component files on a cluster with nodes: pods under restricted security.
 
 Both are installed in an older version and upgraded, while clients use a cluster all the time.
 """
@@ -46,7 +46,7 @@ NAME = "demo"
 
 @pytest.fixture(scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[KindCluster]:
-    """A cluster with the images of all managers, and nothing of Cluster API."""
+    """A cluster with the images of all managers, without Cluster API."""
     if absent := [name for name in (IMAGES, cert_manager.PROGRAM) if name not in os.environ]:
         pytest.skip(f"the environment has no {' and no '.join(absent)}")
     folder = tmp_path_factory.mktemp("kind")
@@ -68,7 +68,7 @@ def archive_of(name: str) -> Path:
 
 @pytest.fixture(scope="module")
 async def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
-    """clusterctl's, with two versions of ours and cert-manager."""
+    """A clusterctl repository with two versions of Capelin and cert-manager."""
     repository = Repository(tmp_path_factory.mktemp("repository"))
     repository.variables.update({"CAPELIN_BACKEND": "Pods", "CAPELIN_EXPOSURE": "NodePort"})
     await repository.add_capelin(VERSION)
@@ -78,7 +78,7 @@ async def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 
 
 class Steps:
-    """What the test has done so far, and how long each step took."""
+    """Steps of the test with their durations."""
 
     def __init__(self, record: Callable[[str, object], None]) -> None:
         self._record = record
@@ -133,7 +133,7 @@ async def test_charts_then_clusterctl(
         await scale(client, 3)
         steps.done("scaled by the upgraded providers")
 
-        # By clusterctl, in the place of Helm, for the same cluster.
+        # clusterctl replaces Helm for the same cluster.
         await helm_in("uninstall", "capelin", "--wait")
         assert await is_available(client)
         ours = [f"--control-plane=capelin:v{OLDER}", f"--infrastructure=capelin:v{OLDER}"]
@@ -162,7 +162,7 @@ async def test_charts_then_clusterctl(
 async def while_clients_call(
     cluster: KindCluster, client: Client, folder: Path, act: Callable[[], Awaitable[None]]
 ) -> None:
-    """Do something while clients call the workload cluster, which stays as it is."""
+    """Run an action while clients call the workload cluster, which must not change."""
     pods = await control_plane_pods(client)
     async with under_load(Hosted(client, NAME, NAME, kind=cluster), folder) as clients:
         await act()
@@ -180,7 +180,7 @@ def generated() -> Iterable[str]:
     """The arguments that make the cluster's manifests."""
     return (
         *("generate", "cluster", NAME, f"--target-namespace={NAME}"),
-        # The charts are no part of its inventory, from which it would take the version.
+        # The charts are not in its inventory, which would provide the version.
         f"--infrastructure=capelin:v{VERSION}",
         f"--kubernetes-version={KUBERNETES}",
         *("--control-plane-machine-count=1", "--worker-machine-count=2"),
@@ -195,7 +195,7 @@ async def create_cluster(client: Client, text: str) -> None:
 
 
 async def all_run(client: Client, deployments: Iterable[tuple[str, str]], version: str) -> None:
-    """Every Deployment has its pods, of one version, in a namespace that restricts them."""
+    """Every Deployment has pods of one version in a restricted namespace."""
     for namespace, name in deployments:
         path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
         deployment: Unstructured = await client.request("GET", path)
@@ -208,7 +208,7 @@ async def all_run(client: Client, deployments: Iterable[tuple[str, str]], versio
 
 
 async def has_columns(client: Client) -> bool:
-    """Whether the kind of pools has what the older version does not have."""
+    """Whether the CRD of pools has a field that the older version lacks."""
     name = "capelinmachinepools.infrastructure.cluster.x-k8s.io"
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
     crd: Unstructured = await client.request("GET", path)

@@ -1,4 +1,4 @@
-"""`capelin up --target kind`: an environment whose API server is a kind cluster of its own."""
+"""`capelin up --target kind`: an environment with its own kind cluster."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -19,15 +19,15 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture
 async def name(tmp_path: Path) -> AsyncGenerator[str]:
-    """An environment of which nothing is left, its kind cluster included, however the test ends."""
+    """An environment that is always removed with its kind cluster."""
     name = f"e2e-{uuid4().hex[:6]}"
     yield name
-    # Where it is gone already, this says so and ends with another code.
+    # If it is already deleted, the command prints that and exits with another code.
     await Home(tmp_path).capelin("down", "--yes", "-e", name)
     kind_cluster.delete(f"capelin-{name}")
 
 
-async def test_an_environment_has_a_kind_cluster_of_its_own(
+async def test_an_environment_has_its_own_kind_cluster(
     tmp_path: Path, name: str, record_property: Callable[[str, object], None]
 ) -> None:
     home, cluster = Home(tmp_path), f"capelin-{name}"

@@ -1,4 +1,4 @@
-"""Pods of nodes that no API server reaches are used through konnectivity, as any others are."""
+"""Konnectivity connects API servers to pods of nodes that they cannot reach."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ pytestmark = [
 ]
 
 
-async def test_pods_are_used_through_konnectivity_where_api_servers_reach_no_node(
+async def test_konnectivity_connects_api_servers_to_unreachable_nodes(
     hosted: Hosted, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     server = program_image(SERVER, await Binaries().path("konnectivity-server"), "proxy-server")
@@ -78,7 +78,7 @@ async def test_pods_are_used_through_konnectivity_where_api_servers_reach_no_nod
 
         await hosted.change(pods={"konnectivity": {"enabled": False}})
         await hosted.settles()
-        # Nothing else leads there.
+        # No other route exists.
         assert "serving" not in await kubectl(hosted, tmp_path, "logs", "web-0")
 
 
@@ -105,7 +105,7 @@ async def serves(hosted: Hosted, folder: Path) -> bool:
 
 
 async def logs_each_time(hosted: Hosted, folder: Path) -> bool:
-    """Whether logs come, whichever API server is met."""
+    """Whether logs are available from each API server."""
     answers = [await kubectl(hosted, folder, "logs", "web-0") for _ in range(8)]
     return all("serving" in answer for answer in answers)
 

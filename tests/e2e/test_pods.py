@@ -1,4 +1,4 @@
-"""Control planes on the pods of a real cluster: made, changed under load, mended, deleted."""
+"""Control planes on the pods of a real cluster: create, change under load, repair, delete."""
 
 import asyncio
 import ssl
@@ -22,13 +22,13 @@ from .hosted import Hosted, is_ready, met_the_end_of_a_leader, under_load
 
 OLD, NEW = VERSIONS
 ETCD_MEMBERS = 3
-# When five API servers end under it. Two runs out of four had one.
+# Five API servers stop under load. Two of four runs had one such failure.
 MOST_CLOSED = 3
 
 pytestmark = pytest.mark.timeout(900)
 
 
-async def test_no_request_fails_while_it_is_upgraded_scaled_renewed_and_rolled_out(
+async def test_no_request_fails_during_upgrade_scaling_renewal_and_rollout(
     hosted: Hosted, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     await hosted.create(OLD, replicas=2)
@@ -48,7 +48,7 @@ async def test_no_request_fails_while_it_is_upgraded_scaled_renewed_and_rolled_o
         await change("rollout", rollout={"after": moment()})
         before = await served_certificate(hosted)
         await hosted.annotate(RENEW_ANNOTATION, moment())
-        # Kubelets bring a changed Secret to pods within two minutes.
+        # Kubelets update a changed Secret in pods within two minutes.
         await until(
             lambda: served_certificates(hosted), lambda shown: before not in shown, within=240
         )
@@ -68,7 +68,7 @@ async def served_certificates(hosted: Hosted) -> set[bytes]:
 
 
 def trust_anybody() -> ssl.SSLContext:
-    """For reading the certificate that a server shows."""
+    """A TLS context to read any server certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -76,7 +76,7 @@ def trust_anybody() -> ssl.SSLContext:
 
 
 async def served_certificate(hosted: Hosted) -> bytes:
-    """What an API server shows, whichever is met."""
+    """The certificate of any API server."""
     server = urlsplit(Config.from_kubeconfig(await hosted.kubeconfig()).server.address)
     _, writer = await asyncio.open_connection(server.hostname, server.port, ssl=trust_anybody())
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
@@ -102,7 +102,7 @@ async def test_no_request_fails_while_every_pod_is_evicted(
         record_property(name, count)
 
 
-async def test_etcd_is_restarted_with_a_flag_without_more_than_its_leader_costs(
+async def test_a_restart_of_etcd_with_a_flag_fails_only_requests_of_the_old_leader(
     hosted: Hosted, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     await hosted.create(NEW, replicas=2, etcd={"replicas": ETCD_MEMBERS})
@@ -113,7 +113,7 @@ async def test_etcd_is_restarted_with_a_flag_without_more_than_its_leader_costs(
         await hosted.settles()
         assert before.isdisjoint({pod.uid for pod in await hosted.pods("etcd")})
     failed = clients.failed()
-    # Nobody but the client knows whether such a request may be sent again: see docs/figures.md.
+    # Only the client can decide whether to repeat such a request: see docs/figures.md.
     of_the_leader = [failure for failure in failed if met_the_end_of_a_leader(failure)]
     record_property("answered 500 when etcd's leader ended", len(of_the_leader))
     assert [failure for failure in failed if failure not in of_the_leader] == []
@@ -155,14 +155,14 @@ async def test_an_etcd_member_without_its_data_is_replaced(hosted: Hosted, damag
         assert (await workload.get(ConfigMap, "kept", "default")).data == {"a": "b"}
 
 
-async def test_nothing_is_left_of_a_deleted_control_plane(hosted: Hosted) -> None:
+async def test_deletion_removes_all_objects_of_a_control_plane(hosted: Hosted) -> None:
     before = hosted.kind.left_in(hosted.namespace)
     await hosted.create(NEW, etcd={"replicas": 3})
     await hosted.settles()
     await hosted.client.delete(CapelinControlPlane, hosted.name, hosted.namespace)
     await until(hosted.is_gone, within=120)
     await hosted.client.delete(Cluster, hosted.name, hosted.namespace)
-    # Volumes, and what controllers made of the rest, go soon after.
+    # Volumes and objects of controllers are deleted soon after.
     left = await until(
         lambda: hosted.kind.left_in(hosted.namespace), lambda left: left == before, within=60
     )

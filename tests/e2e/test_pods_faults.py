@@ -1,4 +1,4 @@
-"""What breaks under control planes on pods: their node, and the management cluster's API server."""
+"""Faults of the node and of the management API server under control planes on pods."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,7 +30,7 @@ async def test_management_restart_fails_no_request(hosted: Hosted, tmp_path: Pat
 
 
 @pytest.mark.parametrize("fault", ["paused", "restarted"])
-async def test_what_was_written_is_there_after_its_node_was_away(
+async def test_writes_survive_an_outage_of_the_node(
     hosted: Hosted, fault: str, record_property: Callable[[str, object], None]
 ) -> None:
     await hosted.create(NEW, etcd={"replicas": 3})
@@ -56,7 +56,7 @@ async def test_what_was_written_is_there_after_its_node_was_away(
 
 
 async def works(hosted: Hosted) -> bool:
-    """Whether it answers and is as its spec says, where the management cluster may not answer."""
+    """Whether it answers and matches its spec, even if the management cluster may not answer."""
     try:
         async with asyncio.timeout(10), hosted.workload() as workload:
             await workload.list(ConfigMap, "default")

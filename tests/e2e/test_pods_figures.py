@@ -1,4 +1,4 @@
-"""How long control planes on pods take to start, beside bare pods, and what they use."""
+"""Start times of control planes on pods compared with bare pods, and their resources."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ async def test_a_control_plane_starts_within_twice_the_time_of_bare_pods(
     assert median(own) <= 2 * median(bare)
 
 
-async def test_ten_at_once_start_within_twice_the_time_of_ten_bare_ones(
+async def test_ten_control_planes_start_within_twice_the_time_of_ten_bare_ones(
     hosted: Hosted, record_property: Record
 ) -> None:
     bare = await bare_start(hosted, AT_ONCE)
@@ -64,7 +64,7 @@ async def test_ten_at_once_start_within_twice_the_time_of_ten_bare_ones(
 
 
 async def start(control_planes: Sequence[Hosted]) -> float:
-    """From before they are created until all are initialized."""
+    """Seconds from creation until all are initialized."""
     began = monotonic()
     await asyncio.gather(*(one.create(VERSION) for one in control_planes))
     for one in control_planes:
@@ -83,11 +83,11 @@ async def bare_start(hosted: Hosted, count: int) -> float:
 
 @asynccontextmanager
 async def namespace_for(hosted: Hosted) -> AsyncGenerator[str]:
-    """A namespace, of which nothing is left afterwards."""
+    """A namespace, which is removed afterwards."""
     name = f"bare-{uuid4().hex[:8]}"
     await hosted.client.create(Namespace.of(name))
     yield name
-    # API servers take their time to end, which nobody waits for.
+    # API servers stop slowly, and the test does not wait for that.
     hosted.kind.kubectl("delete", "pods", "--all", f"--namespace={name}", "--grace-period=1")
     await hosted.client.delete(Namespace, name)
 
@@ -98,7 +98,7 @@ async def namespace_for(hosted: Hosted) -> AsyncGenerator[str]:
 
 
 def usage(hosted: Hosted) -> Mapping[str, tuple[int, float]]:
-    """By pod, the bytes of memory in use, and the seconds of processor time so far."""
+    """Memory in bytes and CPU seconds by pod."""
     summary = hosted.kind.kubelet_summary()
     return {
         pod["podRef"]["name"]: (

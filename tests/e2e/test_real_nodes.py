@@ -49,9 +49,9 @@ REPLICAS = 2
 NODES = 2
 CERTIFICATE = "/var/lib/kubelet/pki/kubelet-client-current.pem"
 SIGNING = "4m"
-"""How long certificates of kubelets last. They renew them after 70 to 90 % of it."""
+"""The validity of kubelets' certificates. Kubelets renew them after 70 to 90 %."""
 HEALTHY = ("Available", "NodeHealthy", "NodeReady", "Ready")
-"""What core says of a Machine that works."""
+"""Conditions of a working Machine."""
 Record = Callable[[str, object], None]
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs_programs(f"kubectl@{KUBECTL}")]
@@ -72,7 +72,7 @@ async def test_machines_that_join_run_pods_and_outlive_an_upgrade(
 
 @pytest.fixture(scope="module")
 async def with_cluster_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[KindCluster]:
-    """A kind cluster with Cluster API's core and kubeadm bootstrap provider, and our kinds."""
+    """A kind cluster with Cluster API's core, kubeadm bootstrap provider and Capelin's CRDs."""
     if cert_manager.PROGRAM not in os.environ:
         pytest.skip(f"the environment has no {cert_manager.PROGRAM}")
     folder = tmp_path_factory.mktemp("kind")
@@ -92,7 +92,7 @@ async def with_cluster_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncGen
 
 @pytest.fixture
 async def hosted_with_cluster_api(with_cluster_api: KindCluster) -> AsyncGenerator[Hosted]:
-    """A control plane that is not made yet, and the providers of it and of its machines."""
+    """A future control plane with its provider and that of its machines."""
     config = Config.from_kubeconfig(with_cluster_api.kubeconfig)
     reconciler = ContainerMachineReconciler(with_cluster_api.name)
     try:
@@ -102,7 +102,7 @@ async def hosted_with_cluster_api(with_cluster_api: KindCluster) -> AsyncGenerat
             running(reconciler, config=config, namespace=hosted.namespace),
         ):
             yield hosted
-            # Core deletes the workers first, as whoever deletes a Cluster has it.
+            # Core deletes the workers first, like for any Cluster.
             await hosted.client.delete(Cluster, hosted.name, hosted.namespace)
             await until(lambda: has_no_cluster(hosted), within=240)
     finally:
@@ -145,7 +145,7 @@ async def test_machines_with_bootstrap_data_run_pods_and_outlive_an_upgrade(
 
 async def create(hosted: Hosted) -> None:
     """Create the control plane, and wait until it has settled."""
-    # Kubelets are of the newer version: nobody has an older one at hand.
+    # The only available kubelets have the newer version.
     await hosted.create(
         OLD,
         replicas=REPLICAS,
@@ -160,12 +160,12 @@ async def create(hosted: Hosted) -> None:
 async def outlive_an_upgrade(
     hosted: Hosted, workload: Client, names: Sequence[str], folder: Path, record: Record
 ) -> None:
-    """Run pods on machines that have joined, and use them before and after an upgrade."""
+    """Run pods on joined machines, and use them before and after an upgrade."""
     certificates = await certificates_of(names)
     await run_pods(hosted, workload, names)
     await use(hosted, workload, NODES, folder)
     before = await containers(workload)
-    # At the end of each API server: see the planned changes in docs/figures.md.
+    # When each API server stops: see the planned changes in docs/figures.md.
     async with under_load(hosted, folder, names[0], most_closed=REPLICAS) as clients:
         await hosted.change(version=NEW)
         await hosted.settles()
@@ -180,7 +180,7 @@ async def outlive_an_upgrade(
 
 
 async def certificates_of(names: Sequence[str]) -> set[str]:
-    """What kubelets show API servers."""
+    """The client certificates of kubelets."""
     return {await docker("exec", name, "cat", CERTIFICATE) for name in names}
 
 
@@ -193,7 +193,7 @@ async def machines_of(hosted: Hosted) -> list[Machine]:
 
 
 async def unhealthy(hosted: Hosted) -> list[str]:
-    """What core says of Machines that are not as they should be."""
+    """Conditions of Machines that differ from those of a working one."""
     problems: list[str] = []
     for machine in await machines_of(hosted):
         status = machine.status
@@ -210,7 +210,7 @@ async def unhealthy(hosted: Hosted) -> list[str]:
 
 
 async def left(hosted: Hosted, workload: Client) -> list[str]:
-    """Machines, nodes and containers that are there."""
+    """Existing machines, nodes and containers."""
     nodes = (await workload.list(Node)).items
     objects = [obj.name for obj in (*await machines_of(hosted), *nodes)]
     return [*objects, *await machines_for(hosted.kind.name)]

@@ -1,4 +1,4 @@
-"""A control plane under test, and what only its backend knows."""
+"""A control plane under test, with functions of its backend."""
 
 import asyncio
 import os
@@ -26,36 +26,36 @@ from tests.support.control_planes import ControlPlane
 from .hosted import Hosted
 
 ETCD_MEMBERS = 3
-"""Of those whose components are counted."""
+"""The etcd members of control planes in tests that count components."""
 
 
 @dataclass(frozen=True)
 class UnderTest:
-    """A control plane that is not made yet, and what only its backend knows."""
+    """A future control plane with functions of its backend."""
 
     control_plane: ControlPlane
     provider: Callable[[], AbstractAsyncContextManager[object]]
-    """Runs the provider for as long as a block lasts."""
+    """Runs the provider within the context."""
     programs: Callable[[], Awaitable[Mapping[str, str]]]
-    """Everything that runs, by its name: something that is another's after a restart."""
+    """Running processes or containers by name, with an identity that changes at a restart."""
     kill: Callable[[str], Awaitable[bool]]
-    """Kills a program by its name, if it runs."""
+    """Kills a process by name if it runs."""
     components: Callable[[], Awaitable[Counter[str]]]
-    """How many programs of each component run, whether anybody knows them or not."""
+    """Running processes of each component, including unmanaged ones."""
     expected: Callable[[int], Mapping[str, int]]
-    """How many there are to be, by the number of API servers."""
+    """The expected counts for a number of API servers."""
     left: Callable[[], list[str]]
-    """What is left of it."""
+    """Leftovers after its deletion."""
     end: Callable[[], Awaitable[None]]
-    """Ends whatever runs of it, however a test ended."""
+    """Stops all its processes after any test."""
 
-    async def runs_as_wanted(self) -> bool:
+    async def runs_as_desired(self) -> bool:
         return (
             await self.control_plane.is_settled() and not await self.control_plane.is_remediating()
         )
 
     async def kill_any(self, component: str, index: int) -> str:
-        """Kill one of a component's programs, and return its name."""
+        """Kill one of a component's processes and return its name."""
 
         async def killed() -> str | None:
             names = sorted(name for name in await self.programs() if component in name)
@@ -67,7 +67,7 @@ class UnderTest:
         return await until(killed)
 
     async def problems(self) -> list[str]:
-        """What is not as its spec says, also of what runs."""
+        """Differences from the spec in status and running processes."""
         found = await self.control_plane.unsettled()
         if await self.control_plane.is_remediating():
             found.append("it is remediating")
@@ -108,7 +108,7 @@ def on_processes(client: Client, config: Config, namespace: str, state: Path) ->
     def wake(key: ObjectKey) -> None:
         reconcilers[-1].wake(key)
 
-    # Its locks end with the process of the provider, which is the test's own.
+    # The test process is the provider and holds its locks.
     backend = ProcessesBackend(state, Binaries(), wake)
     backends: dict[BackendName, Backend] = {"Processes": backend}
 
@@ -131,7 +131,7 @@ def on_processes(client: Client, config: Config, namespace: str, state: Path) ->
 
 
 async def _end(backend: ProcessesBackend, key: ObjectKey, folders: Iterable[Path]) -> None:
-    # Who supervises them would start again what is killed.
+    # A supervisor would restart killed processes.
     await backend.release(key)
     for folder in folders:
         await kill_all(folder)
@@ -176,6 +176,6 @@ def on_pods(hosted: Hosted) -> UnderTest:
         return kind.kubectl(*arguments).split()
 
     async def end() -> None:
-        """Its pods end with its namespace."""
+        """The namespace deletes its pods."""
 
     return UnderTest(hosted, running_provider, programs, kill, components, expected, left, end)

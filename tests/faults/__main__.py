@@ -1,11 +1,11 @@
 """A seeded campaign of faults under load: `python -m tests.faults [--faults N] [--seed N]`.
 
-`--planned N` makes planned changes instead, in which no request may be lost. `--tenants MINUTES`
-lets one tenant attack the managers while three others work, and measures how long these wait.
+`--planned N` makes planned changes instead, in which no request may fail. `--tenants MINUTES` lets
+one tenant attack the managers while three others work, and measures the delay of the others.
 
-Two clusters, each with three etcd members and two API servers, are written to all the time, a
-third is changed, and a fourth is made, scaled, upgraded, renewed and deleted again and again, while
-faults are injected into each of them, into the management cluster and into the machine.
+Two clusters, each with three etcd members and two API servers, serve continuous writes. A third
+changes during each fault, and a fourth is created, scaled, upgraded, renewed and deleted again and
+again. Faults hit each cluster, the management cluster and the machine.
 """
 
 import argparse
@@ -35,7 +35,7 @@ DISK = "4g"
 
 @contextmanager
 def small_disk(*, root: bool) -> Generator[Path]:
-    """A folder on a file system of its own, so that it can be filled."""
+    """A folder on a separate file system that a fault can fill."""
     with tempfile.TemporaryDirectory(prefix="capelin-faults-") as name:
         if not root:
             yield Path(name)
@@ -51,14 +51,14 @@ def small_disk(*, root: bool) -> Generator[Path]:
 def prepare(
     console: Console, folder: Path, interposed: Path, minutes: float, *, root: bool
 ) -> Setting:
-    """Interpose the clock and the API, and say what cannot be broken on this machine."""
+    """Interpose the clock and the API, and print which faults this machine does not support."""
     if not root:
-        console.print("no disk is filled: a file system of its own needs root")
+        console.print("no disk faults: a separate file system needs root")
     library = faketime_library()
     if library is None:
-        console.print("no clock jumps: libfaketime is not installed")
+        console.print("no clock faults: libfaketime is not installed")
     proxy = ApiProxy(free_port("127.0.0.1"), folder)
-    # The supervisor of the environment, and so the providers, are started with it.
+    # This Python starts the supervisor of the environment, and so the providers.
     sys.executable = str(python_of_campaign(interposed, proxy.port, library))
     clock = Clock(interposed / "clock")
     has_clock = library is not None
@@ -66,7 +66,7 @@ def prepare(
 
 
 def main() -> int:
-    """Run a campaign, print what it saw, and fail if a promise was broken."""
+    """Run a campaign, print its report, and fail if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--faults", type=int, default=40, help="how many (40)")
     parser.add_argument("--minutes", type=float, default=600, help="end after so many (600)")
@@ -93,11 +93,11 @@ def main() -> int:
         asyncio.run(campaign(setting, options.faults, Journal(console, report, file)))
     console.print(report.table())
     console.print(
-        f"{report.recovered} of {len(report.recoveries)} faults recovered from; "
-        f"{report.compared} of {report.written} acknowledged writes compared, "
-        f"{report.failed_requests} of {report.sent_requests} requests failed while something was "
-        f"broken; {report.changes} changes during faults; {report.churned} clusters made and "
-        f"deleted; {report.failed_api_requests} requests of providers failed on purpose"
+        f"{report.recovered} of {len(report.recoveries)} recovered faults, "
+        f"{report.compared} of {report.written} compared acknowledged writes, "
+        f"{report.failed_requests} of {report.sent_requests} failed requests during faults, "
+        f"{report.changes} changes during faults, {report.churned} clusters created and deleted, "
+        f"{report.failed_api_requests} requests of providers failed on purpose"
     )
     for problem in report.problems:
         console.print(f"[red]{problem}[/]")
@@ -107,19 +107,21 @@ def main() -> int:
 
 
 def planned(console: Console, count: int, seed: int) -> int:
-    """Make planned changes, print what was seen, and fail if a request was lost."""
+    """Make planned changes, print the report, and fail if a request failed."""
     with tempfile.TemporaryDirectory(prefix="capelin-planned-") as folder:
         report = asyncio.run(planned_changes(Path(folder), count, seed, console))
     console.print(report.table())
     for name, sent in report.sent.items():
-        console.print(f"{name}: {sent} requests, {report.postponed[name]} asked to come later")
+        console.print(
+            f"{name}: {sent} requests, {report.postponed[name]} postponed with Retry-After"
+        )
     for problem in report.problems:
         console.print(f"[red]{problem}[/]")
     return 1 if report.problems or report.changes < count else 0
 
 
 def tenants(console: Console, minutes: float, seed: int, file: Path | None) -> int:
-    """Let one tenant attack, print the figures of the others, and fail if one of them suffered."""
+    """Let one tenant attack, print the figures of the others, and fail if a limit is exceeded."""
     with tempfile.TemporaryDirectory(prefix="capelin-tenants-") as folder:
         report = asyncio.run(tenants_campaign(Path(folder), minutes, seed, console))
     print_report(report, console)

@@ -1,4 +1,4 @@
-"""A tenant with real rights, who sends bytes that no client library would send."""
+"""A tenant with real permissions that sends bytes which no client library would send."""
 
 import asyncio
 import json
@@ -72,9 +72,9 @@ _RULES: Final[list[Unstructured]] = [
         "verbs": ["get", "list", "watch", "delete"],
     },
 ]
-"""The rights of the ClusterRole `edit`: no status, and nothing in other namespaces."""
+"""The permissions of the ClusterRole `edit`: no status, and only its namespace."""
 FAILURES: Final = (ClientError, HTTPException, OSError, TimeoutError)
-"""A busy API server may not answer, and that ends no campaign."""
+"""Errors of a busy API server, which do not end the campaign."""
 _KEPT_OBJECTS: Final = 90
 _SPACES: Final = "\u00a0\u1680\u2003\u2028\u202f\u3000\ufeff\u200b\u0085\v\f"
 _ODD: Final = _SPACES + "\u0660\u0967\uff11\u212a\u0130\u00df\u202e\u0301\U0001f41f"
@@ -85,15 +85,15 @@ _ADMISSION_POLICY: Final = re.compile(r"ValidatingAdmissionPolicy '([^']+)'")
 @dataclass(frozen=True, slots=True)
 class Attack:
     name: str
-    """Names of its objects begin with it."""
+    """The prefix of the names of its objects."""
     run: Callable[["Attacker"], Awaitable[object]]
     limits: tuple[str, ...]
-    """Parts of the texts that show that a limit or a check of the product has stopped it."""
+    """Parts of messages which show that a limit or check of the product stopped the attack."""
 
 
 @dataclass
 class AttackFigures:
-    """How often a kind of attack occurred, and what came of it."""
+    """Counts and results of a kind of attack."""
 
     times: int = 0
     accepted: int = 0
@@ -122,7 +122,7 @@ class Evidence:
         self.figures = {name: AttackFigures() for name in self._attacks}
 
     def add(self, attack: str, source: str, text: str) -> None:
-        """Note a text about an object or an answer; each source counts once."""
+        """Record a text about an object or an answer. Each source counts once."""
         figures = self.figures[attack]
         if any(limit in text for limit in self._attacks[attack].limits):
             figures.stopped.add(source)
@@ -130,7 +130,7 @@ class Evidence:
             figures.texts[shortened(text)] += 1
 
     def add_about(self, name: str, text: str) -> None:
-        """Note a text about an object, whose name tells the kind of attack."""
+        """Record a text about an object, whose name contains the kind of attack."""
         attack = name.rpartition("-")[0]
         if attack in self._attacks:
             self.add(attack, name, text)
@@ -146,14 +146,14 @@ def shortened(text: str) -> str:
 
 
 def rounds(attacks: Sequence[Attack], random: Random) -> Iterator[Attack]:
-    """All kinds of attacks in one order after the other, so that each occurs regularly."""
+    """All kinds of attacks in random rounds, so that each occurs regularly."""
     while True:
         yield from random.sample(attacks, len(attacks))
 
 
 @dataclass
 class Attacker:
-    """Carries out attacks, and counts objects that were accepted and refused."""
+    """Runs attacks, and counts accepted and refused objects."""
 
     environment: Environment
     administrator: Client
@@ -190,17 +190,17 @@ class Attacker:
 
     @property
     def figures(self) -> AttackFigures:
-        """The figures of the attack that is carried out."""
+        """The figures of the current attack."""
         return self.evidence.figures[self._attack]
 
     def answered(self, text: str, attack: str = "") -> None:
-        """Note an answer to an attack: to the one that is carried out if it is not named."""
+        """Record an answer to an attack, by default to the current one."""
         name = attack or self._attack
         source = f"answer {self.evidence.figures[name].times}: {text}"
         self.evidence.add(name, source, text)
 
     def follow_up(self, work: Coroutine[Any, Any, None]) -> None:
-        """Continue an attack while the next ones are carried out."""
+        """Continue an attack in the background."""
         task = asyncio.create_task(work)
         self._following.add(task)
         task.add_done_callback(self._following.discard)
@@ -210,7 +210,7 @@ class Attacker:
         path = f"{group}/namespaces/{ATTACKER}/{plural}"
         status, answer = await self.send("POST", path, text.encode("utf-8", "surrogatepass"))
         self._count(status, answer)
-        # The answer can be too deep to be parsed.
+        # The answer can be too deep for the parser.
         if status == 201 and (name := _NAME.search(answer)):
             self._written.append(f"{path}/{name[1].decode()}")
         return status == 201
@@ -271,7 +271,7 @@ class Attacker:
             self.answered(refusal(status, answer))
 
     def name(self) -> str:
-        """A fresh name, which tells the kind of attack."""
+        """A new name, which contains the kind of attack."""
         return f"{self._attack}-{self.random.randrange(10**9)}"
 
     def odd(self, length: int) -> str:
@@ -291,7 +291,7 @@ def refusal(status: int, answer: bytes) -> str:
 
 
 async def grant(client: Client) -> None:
-    """Give the attacker the rights of a tenant who may also write policies."""
+    """Give the attacker the permissions of a tenant who may also write policies."""
     rbac, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
     metadata = {"name": ATTACKER, "namespace": ATTACKER}
     await client.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})

@@ -45,7 +45,7 @@ from tests.faults.attacker import (
 from tests.faults.hostile import ALLOWED, FORBIDDEN, TOKEN
 
 SHOP: Final = "shop"
-"""The attacker's cluster that runs; its upgrade waits for an administrator."""
+"""The attacker's running cluster, whose upgrade waits for an administrator."""
 GATED: Final = "gated"
 """The attacker's Cluster whose creation waits for an administrator."""
 VICTIM_POLICY: Final = "honest-0/proxy"
@@ -64,7 +64,7 @@ _CONTROL_PLANES: Final = "/apis/controlplane.cluster.x-k8s.io/v1alpha1/capelinco
 
 
 def _cluster(name: str, variables: str) -> str:
-    """The JSON of a Cluster of a missing class; variables are raw JSON."""
+    """The JSON of a Cluster of a missing class, with variables as raw JSON."""
     return (
         '{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": {"name": "'
         + name
@@ -89,7 +89,7 @@ async def deep_cluster(attacker: Attacker) -> None:
 
 
 async def wide_cluster(attacker: Attacker) -> None:
-    """A Cluster with many values, and one with more than the API server takes."""
+    """A Cluster with many values, and one with more than the API server accepts."""
     for count in (attacker.random.choice([1_000, 50_000, 200_000]), 2_000_000):
         variables = f'[{{"name": "wide", "value": [{",".join("1" * count)}]}}]'
         await attacker.create("clusters", _cluster(attacker.name(), variables), CAPI)
@@ -134,7 +134,7 @@ async def odd_policy(attacker: Attacker) -> None:
 
 
 async def _expression(attacker: Attacker, text: str) -> None:
-    """A rule; its hook is called for a Cluster that waits."""
+    """A rule for a waiting Cluster, so that its hook is called."""
     hook = attacker.random.choice(["BeforeClusterCreate", "BeforeClusterUpgrade"])
     body = policy(attacker.name(), ATTACKER, validate(text), hook)
     await attacker.create("lifecyclepolicies", body, POLICIES)
@@ -156,14 +156,14 @@ async def growing_expression(attacker: Attacker) -> None:
 
 
 async def slow_expression(attacker: Attacker) -> None:
-    """A rule that takes much time."""
+    """A rule that needs much time."""
     numbers, text = _numbers(attacker.random.randrange(90, 99)), _text(3000)
     slow = f"{text}.matches('(x+x+)+y')"
     await _expression(attacker, f"{numbers}.all(a, {numbers}.all(b, !{slow}))")
 
 
 async def large_expression(attacker: Attacker) -> None:
-    """A rule that takes much memory."""
+    """A rule that needs much memory."""
     numbers = _numbers(attacker.random.randrange(80, 99))
     added = " + ".join(["s"] * 20)
     inner = f"{numbers}.map(a, {numbers}.map(b, {added}))"
@@ -201,12 +201,12 @@ async def aliases(attacker: Attacker) -> None:
 
 
 async def slow_manifests(attacker: Attacker) -> None:
-    """Manifests that take a parser much time."""
+    """Manifests that need much time to parse."""
     await _manifests(attacker, attacker.random.choice(["{a: ", "["]) * 60_000)
 
 
 async def large_manifests(attacker: Attacker) -> None:
-    """Manifests that take a parser much memory."""
+    """Manifests that need much memory to parse."""
     await _manifests(attacker, "- " * attacker.random.randrange(150_000, 250_000))
 
 
@@ -307,7 +307,7 @@ async def replaced_kubeconfig(attacker: Attacker) -> None:
 async def _expect(
     attacker: Attacker, is_so: Callable[[], Awaitable[bool]], attack: str, text: str
 ) -> None:
-    """Note if something happens within half a minute."""
+    """Record whether something happens within half a minute."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         with suppress(*FAILURES):
@@ -353,7 +353,7 @@ async def around_a_gate(attacker: Attacker) -> None:
 
 
 async def deleted_results(attacker: Attacker) -> None:
-    """A tenant may delete results; the gates have to close again."""
+    """A tenant may delete results, but the gates must close again."""
     gates = await _gates(attacker)
     for result in gates:
         await attacker.delete(f"{POLICIES}/lifecycleresults/{result.name}")
@@ -454,7 +454,7 @@ async def uncertified_call(attacker: Attacker) -> None:
 async def _send_call(
     attacker: Attacker, hook: AnyHook, body: str, *, certified: bool = True
 ) -> None:
-    """Call a hook with Cluster API's own certificate, as the worst proxy could, or without it."""
+    """Call a hook with Cluster API's own certificate, like a hostile proxy, or without it."""
     config = await attacker.administrator.get(ExtensionConfig, "lifecycle")
     handlers = [
         handler.name.partition(".")[0]
@@ -499,7 +499,7 @@ def outcome_of(status: int, answer: str) -> str:
 
 
 def _approved(cluster: Cluster) -> Unstructured:
-    """A Cluster as a forger shows it: approved, and with its references."""
+    """A forged Cluster with approvals and references."""
     manifest = cluster.dump()
     annotations = {f"{_APPROVAL}/{gate}": f"00000000:{_APPROVER}" for gate in _GATES}
     manifest["metadata"].setdefault("annotations", {}).update(annotations)

@@ -1,7 +1,7 @@
-"""A campaign of faults from its beginning to the look at what is left of it.
+"""A campaign of faults from setup to the search for leftovers.
 
-However it ends, it compares acknowledged writes, deletes its clusters and looks for orphans, each
-within a bounded time.
+It always compares acknowledged writes, deletes its clusters and searches for orphans, each within a
+bounded time.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from tests.leftovers import mentioning
 
 T = TypeVar("T")
 
-LIE_SECONDS = 15.0
+FALSE_SECONDS = 15.0
 LOADED, CANARY, CHURNING = ("steady-a", "steady-b"), "canary", "churn"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a campaign runs, what can be broken there, and for how long."""
+    """The folder, possible faults and duration of a campaign."""
 
     folder: Path
     proxy: ApiProxy
@@ -46,17 +46,17 @@ class Setting:
     root: bool
     has_clock: bool
     minutes: float
-    """After so long no fault is injected any more."""
+    """After this time the campaign injects no faults."""
 
     def allows(self, fault: Fault[T]) -> bool:
-        """Whether this machine lets that be broken."""
+        """Whether this machine supports the fault."""
         return (self.root or not fault.needs_root) and (self.has_clock or not fault.needs_clock)
 
 
 def chosen(
     faults: Sequence[Fault[T]], count: int, random: Random, setting: Setting
 ) -> list[Fault[T]]:
-    """Which faults, in which order: each kind once, then by weight."""
+    """Faults in random order: each kind once, then by weight."""
     possible = [fault for fault in faults if setting.allows(fault)]
     first = random.sample(possible, len(possible))[:count]
     weights = [fault.weight for fault in possible]
@@ -64,7 +64,7 @@ def chosen(
 
 
 def shares(count: int) -> tuple[list[int], int, int]:
-    """How many faults for each loaded cluster, the management cluster and the churning one."""
+    """Numbers of faults for each loaded cluster, the management cluster and the churning one."""
     churning = count // 25
     management = count // 6
     rest = count - churning - management
@@ -73,7 +73,7 @@ def shares(count: int) -> tuple[list[int], int, int]:
 
 
 async def campaign(setting: Setting, count: int, journal: Journal) -> None:
-    """Inject so many faults, and then remove everything and look at what is left."""
+    """Inject this many faults, then remove everything and search for leftovers."""
     report = journal.report
     async with world(setting.folder, TESTED_KUBERNETES[-1], setting.proxy, setting.clock) as made:
         loaded = [made.cluster(name, api_servers=2, etcd=3) for name in LOADED]
@@ -85,7 +85,7 @@ async def campaign(setting: Setting, count: int, journal: Journal) -> None:
         for cluster in loaded:
             background += await cluster.put_under_load()
         for cluster in steady:
-            background.append(asyncio.create_task(cluster.watch_for_lies(LIE_SECONDS)))
+            background.append(asyncio.create_task(cluster.watch_availability(FALSE_SECONDS)))
         lanes = asyncio.create_task(inject(setting, count, journal, loaded, canary, churn))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, lanes.cancel)
@@ -109,7 +109,7 @@ async def inject(
     canary: Canary,
     churn: Churn,
 ) -> None:
-    """Run all lanes at once, each with the faults that the seed chooses for it."""
+    """Run all lanes at once, each with the faults of its seed."""
     seed = journal.report.seed
     end = time.monotonic() + 60 * setting.minutes
     of_loaded, of_management, of_churning = shares(count)
@@ -132,7 +132,7 @@ async def inject(
             faults=chosen(MANAGEMENT_FAULTS, of_management, random, setting),
             random=random,
             is_well=canary.is_well,
-            beside=canary.change,
+            during=canary.change,
             check=canary.cluster.check_authorities,
         )
         lanes.create_task(management.run(journal, end))
@@ -143,7 +143,7 @@ async def inject(
             faults=chosen(CHURN_FAULTS, of_churning, random, setting),
             random=random,
             is_well=churn.is_well,
-            beside=churn.begin,
+            during=churn.begin,
         )
         lanes.create_task(churning.run(journal, end))
 
@@ -154,15 +154,15 @@ async def _judge(
     loaded: Sequence[ClusterUnderTest],
     canary: ClusterUnderTest,
 ) -> None:
-    """Find out whether a write was lost, or a condition lied."""
+    """Report lost writes and false conditions."""
     report = journal.report
     loads = [load for cluster in loaded for load in cluster.loads]
     report.written = sum(len(load.written) for load in loads)
     report.sent_requests = sum(load.sent for load in loads)
     report.failed_requests = sum(len(load.failed) for load in loads)
     report.failed_api_requests = setting.proxy.failed
-    for lie in [lie for cluster in (*loaded, canary) for lie in cluster.lies]:
-        journal.problem(lie)
+    for problem in [text for cluster in (*loaded, canary) for text in cluster.false_conditions]:
+        journal.problem(problem)
     for cluster in loaded:
         try:
             lost = await _lost_writes(cluster)
@@ -177,7 +177,7 @@ async def _judge(
 
 
 async def _lost_writes(cluster: ClusterUnderTest) -> set[str]:
-    """Ask until there is an answer: what was broken last may still be recovering."""
+    """Repeat until an answer: the last fault may not have recovered."""
     async with asyncio.timeout(RECOVERY_LIMIT):
         while True:
             try:
@@ -187,7 +187,7 @@ async def _lost_writes(cluster: ClusterUnderTest) -> set[str]:
 
 
 def _keep_evidence(console: Console, made: World) -> None:
-    """Copy the logs to where they outlive the environment."""
+    """Copy the logs, since the environment is removed."""
     kept = Path(tempfile.mkdtemp(prefix="capelin-faults-failed-"))
     for log in made.environment.folder.rglob("*.log*"):
         copy = kept / log.relative_to(made.environment.folder)
@@ -197,7 +197,7 @@ def _keep_evidence(console: Console, made: World) -> None:
 
 
 async def _remove_clusters(journal: Journal, clusters: Sequence[ClusterUnderTest]) -> None:
-    """Delete the clusters, and see that nothing of them is left."""
+    """Delete the clusters and check that nothing remains."""
     try:
         for cluster in clusters:
             await until_done(cluster.delete)

@@ -1,4 +1,4 @@
-"""The faults of a campaign: what each breaks, and what it needs of the machine."""
+"""The faults of a campaign, and their requirements."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ Inject = Callable[[T, Random], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Fault(Generic[T]):
-    """One way to break something."""
+    """A kind of fault."""
 
     name: str
     inject: Inject[T]
@@ -32,7 +32,7 @@ class Fault(Generic[T]):
 
 
 def _send(process: Process | None, number: signal.Signals) -> None:
-    """Signal a process, unless it is being restarted in this moment."""
+    """Signal a process, unless it is just restarting."""
     if process is not None:
         process.signal(number)
 
@@ -52,7 +52,7 @@ def killed(component: str) -> Inject[ClusterUnderTest]:
 
 
 def killed_repeatedly(component: str, times: int) -> Inject[ClusterUnderTest]:
-    """SIGKILL an instance as soon as it is back, some times in a row."""
+    """SIGKILL an instance several times, each time after its restart."""
 
     async def inject(cluster: ClusterUnderTest, random: Random) -> None:
         name = random.choice(cluster.instances(component))
@@ -93,7 +93,7 @@ def management_killed(name: str) -> Inject[World]:
 
 
 async def management_hung(world: World, random: Random) -> None:
-    """Have the management API server answer nobody for some seconds."""
+    """SIGSTOP the management API server for some seconds."""
     process = world.process("kube-apiserver")
     _send(process, signal.SIGSTOP)
     await asyncio.sleep(random.uniform(1, 4))
@@ -102,7 +102,7 @@ async def management_hung(world: World, random: Random) -> None:
 
 
 async def kwok_killed(cluster: ClusterUnderTest, random: Random) -> None:  # noqa: ARG001
-    """SIGKILL the process that keeps the nodes alive."""
+    """SIGKILL the process that renews the leases of nodes."""
     _send(cluster.kwok(), signal.SIGKILL)
 
 
@@ -118,7 +118,7 @@ async def member_corrupted(cluster: ClusterUnderTest, random: Random) -> None:
     """Overwrite a part of one etcd member's database while it is down."""
     name = random.choice(cluster.instances("etcd"))
     process = cluster.instance(name)
-    # What was set aside before is kept for people to look at; here it would fill the small disk.
+    # The provider keeps earlier corrupt data for inspection, which would fill the small disk.
     for aside in _data(cluster, name).parent.glob("etcd-*.corrupt-*"):
         await asyncio.to_thread(shutil.rmtree, aside, ignore_errors=True)
     _send(process, signal.SIGSTOP)
@@ -163,7 +163,7 @@ def _fill(path: Path) -> None:
 
 
 def clock_jumped(offset: str) -> Inject[World]:
-    """Have the clock of the providers and of their supervisor be off for some seconds."""
+    """Change the clock of the providers and their supervisor for some seconds."""
 
     async def inject(world: World, random: Random) -> None:
         world.clock.set(offset)
@@ -176,7 +176,7 @@ def clock_jumped(offset: str) -> Inject[World]:
 
 
 def api_failed(error: ApiError, share: float) -> Inject[World]:
-    """Have a share of the providers' requests to the management API server fail for some time."""
+    """Let a share of the providers' requests to the management API server fail for some time."""
 
     async def inject(world: World, random: Random) -> None:
         async with world.proxy.failing(error, share):
@@ -186,7 +186,7 @@ def api_failed(error: ApiError, share: float) -> Inject[World]:
 
 
 async def any_process_killed(cluster: ClusterUnderTest, random: Random) -> None:
-    """SIGKILL any process of a control plane, in whatever change it is."""
+    """SIGKILL any process of a control plane at any moment of a change."""
     names = cluster.instances()
     if names:
         _send(cluster.instance(random.choice(names)), signal.SIGKILL)
@@ -205,7 +205,7 @@ CLUSTER_FAULTS: tuple[Fault[ClusterUnderTest], ...] = (
     Fault("relay killed", killed("relay"), 2),
     Fault("KWOK killed", kwok_killed, 2),
 )
-"""What breaks one cluster, and has to leave it usable."""
+"""Faults of one cluster, which must stay usable."""
 
 MANAGEMENT_FAULTS: tuple[Fault[World], ...] = (
     Fault("control plane provider killed", management_killed("control-plane-capelin"), 4),
@@ -227,9 +227,9 @@ MANAGEMENT_FAULTS: tuple[Fault[World], ...] = (
     Fault("clock 30 days behind", clock_jumped("-30d"), needs_clock=True),
     Fault("disk full", disk_filled, 2, needs_root=True),
 )
-"""What breaks the management cluster, the providers or the machine under all clusters."""
+"""Faults of the management cluster, the providers or the machine, which affect all clusters."""
 
 CHURN_FAULTS: tuple[Fault[ClusterUnderTest], ...] = (
     Fault("any process killed during a change", any_process_killed),
 )
-"""What breaks a cluster that is created, scaled, upgraded, renewed and deleted meanwhile."""
+"""Faults of a cluster that is created, scaled, upgraded, renewed and deleted meanwhile."""

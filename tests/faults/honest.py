@@ -1,4 +1,4 @@
-"""Honest tenants: they change their objects, and measure until managers have reconciled them.
+"""Honest tenants change their objects and measure the time until managers reconcile them.
 
 Reconciles are observed through one watch for each kind and namespace, which costs the API server
 next to nothing. Parts of the times are measured too, so that the API server's own part is known.
@@ -99,7 +99,7 @@ class Watched:
 
 
 class HonestTenant:
-    """Works in a namespace, and measures how long managers take."""
+    """Works in a namespace and measures the reaction time of managers."""
 
     def __init__(self, client: Client, namespace: str, report: TenantReport) -> None:
         self._client, self._namespace, self._report = client, namespace, report
@@ -156,7 +156,7 @@ class HonestTenant:
         self._report.took("API server: from a change to its watch event", arrival - sent)
 
     async def _patch(self, kind: type[ObjectT], name: str, patch: Any) -> tuple[ObjectT, float]:
-        """Change an object; also, when the API server had accepted that."""
+        """Change an object. Also returns when the API server accepted that."""
         sent = time.monotonic()
         changed = await self._client.patch(kind, name, self._namespace, patch)
         accepted = time.monotonic()
@@ -164,7 +164,7 @@ class HonestTenant:
         return changed, accepted
 
     async def _draft(self, number: int) -> None:
-        """Create a Cluster that a policy holds up, and measure until its result shows that."""
+        """Create a Cluster that a policy blocks, and measure until its result shows that."""
         name = f"draft-{number}"
         await create_cluster(self._client, name, self._namespace)
         accepted = time.monotonic()

@@ -1,4 +1,4 @@
-"""API servers of an attacker: they never end, never answer, expand, or send clients elsewhere.
+"""Hostile API servers: endless or missing answers, expanding data, and redirects.
 
 Only Capelin's clients get answers without a bound: Cluster API's own managers read them until the
 machine has no memory left, and then nothing on it can be measured.
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 ALLOWED: Final = "127.0.0.1"
-"""The address that the environment of a campaign allows."""
+"""An allowed address in the environment of a campaign."""
 FORBIDDEN: Final = "127.0.0.2"
-"""An address at which the same servers listen, and that is not allowed."""
+"""A forbidden address of the same servers."""
 TOKEN: Final = "token-of-the-attacker"
 CLIENT: Final = "capelin"
-"""What the user agent of Capelin's managers begins with."""
+"""The prefix of the user agent of Capelin's managers."""
 _ENDS: Final = (
     OSError,
     asyncio.CancelledError,
@@ -38,7 +38,7 @@ class Request:
 
     path: str
     client: str
-    """The program, as its user agent has it."""
+    """The client in the user agent."""
     token: str
     """The bearer token, if the request has one."""
 
@@ -70,7 +70,7 @@ class HostileServers:
 
 
 def read_request(head: bytes) -> Request | None:
-    """The request that a head has; `None` if it is not HTTP, as a TLS handshake."""
+    """The request in a head, or `None` if it is not HTTP, such as a TLS handshake."""
     first, *lines = head.decode("latin-1").split("\r\n")
     parts = first.split(" ")
     if len(parts) != 3 or not parts[2].startswith("HTTP/"):

@@ -1,8 +1,8 @@
-"""Requests over HTTP/2 connections, one after the other, as Kubernetes' own clients send them.
+"""Sequential requests over HTTP/2 connections, like those of Kubernetes' own clients.
 
-A connection that the server ends with GOAWAY is used for no further request. A request that the
-server says it did nothing of is sent again over a new one. No library that is at hand goes on
-reading the answers that are under way after a GOAWAY, as the protocol has it.
+After GOAWAY, a connection gets no further request. If the server did not process a request, the
+client repeats it over a new connection. Available libraries do not read pending answers after a
+GOAWAY, which the protocol requires.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _REFUSED_STREAM = 7
 
 
 class NotProcessedError(Exception):
-    """The server did nothing of a request: it can be sent again whatever it is."""
+    """The server did not process a request, so any request can be repeated."""
 
 
 class Http2Load(Load):
@@ -44,7 +44,7 @@ class Http2Load(Load):
         return await Http2Connection.open(self)
 
     async def exchange(self, method: str, path: str, content: object) -> Answer:
-        """Send a request, and again if the server did nothing of it, and read its answer."""
+        """Send a request, repeat it if the server did not process it, and read the response."""
         while True:
             with suppress(NotProcessedError):
                 return await super().exchange(method, path, content)
@@ -58,7 +58,7 @@ class Http2Connection:
     reader: StreamReader
     writer: StreamWriter
     is_over: bool = False
-    """Whether the server wants no further request over it."""
+    """Whether the server accepts no further request over it."""
     _streams: int = 0
     _encoder: Encoder = field(default_factory=Encoder)
     _decoder: Decoder = field(default_factory=Decoder)
@@ -77,7 +77,7 @@ class Http2Connection:
         return connection
 
     async def exchange(self, method: str, path: str, content: object) -> Answer:
-        """Send one request, and read its answer."""
+        """Send one request and read the response."""
         stream = 2 * self._streams + 1
         self._streams += 1
         self._send(stream, method, path, content)
@@ -137,7 +137,7 @@ class Http2Connection:
         return {_text(name): _text(value) for name, value, *_ in self._decoder.decode(block)}
 
     async def _receive(self) -> None:
-        """Answer what concerns the connection, and leave the rest to the request."""
+        """Handle frames of the connection, and pass the others to the request."""
         try:
             while True:
                 head = await self.reader.readexactly(_HEADER_BYTES)

@@ -1,8 +1,8 @@
-"""What stands between the providers and the world: a clock that jumps, and an API that fails.
+"""A clock that jumps and an API that fails, between the providers and the machine.
 
-The providers and their supervisor are started by a Python of the campaign's own. It gives them a
-clock that is read from a file (libfaketime), and has the providers reach the management API server
-through a proxy in the campaign's process.
+A separate Python of the campaign starts the providers and their supervisor. They read the clock
+from a file (libfaketime), and the providers reach the management API server through a proxy in the
+campaign's process.
 """
 
 import asyncio
@@ -45,11 +45,11 @@ class ApiProxy:
 
     port: int
     kubeconfig: Path
-    """Of the environment; it need not exist before there are requests."""
+    """The kubeconfig of the environment, which must exist before the first request."""
     error: ApiError | None = None
     share: float = 1.0
     """The share of requests that fail, as long as there is an error."""
-    random: Random = Random(0)  # noqa: S311, RUF009 - which requests fail is no secret
+    random: Random = Random(0)  # noqa: S311, RUF009 - failures need no secret randomness
     failed: int = 0
     _server: Server | None = None
     _session: ClientSession | None = None
@@ -122,7 +122,7 @@ class ApiProxy:
                     await response.write(chunk)
                 await response.write_eof()
         except (ClientConnectionError, ClientPayloadError, OSError, TimeoutError):
-            # As if there were no proxy: the connection breaks.
+            # Like without a proxy: the connection breaks.
             if request.transport is not None:
                 request.transport.abort()
             return response or web.Response(status=503)
@@ -130,11 +130,11 @@ class ApiProxy:
 
     @asynccontextmanager
     async def _send(self, request: web.Request) -> AsyncGenerator[ClientResponse]:
-        # It never changes, and providers ask often.
+        # It never changes, and providers read it often.
         server = self._server = self._server or Config.from_kubeconfig(self.kubeconfig).server
         if self._session is None:
             assert isinstance(server.ca, bytes)
-            # No certificate of ours: each provider is known by its own token.
+            # No client certificate: each provider authenticates with its own token.
             context = tls_context(server.ca, None, None)
             self._session = ClientSession(
                 connector=TCPConnector(ssl=context, limit=0),
@@ -169,20 +169,20 @@ def _failure(code: int, reason: str) -> web.Response:
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of the Python processes of the environment: how far it is off."""
+    """The clock offset of the Python processes of the environment."""
 
     file: Path
 
     def set(self, offset: str) -> None:
-        """Jump to so far from the right time: `+0`, `+3h`, `-30d`."""
-        # Replaced at once: a reader must not find an empty file.
+        """Set the offset from the right time: `+0`, `+3h`, `-30d`."""
+        # Atomic, since a reader must not find an empty file.
         fresh = self.file.with_suffix(".new")
         fresh.write_text(f"{offset}\n")
         fresh.replace(self.file)
 
 
 def faketime_library() -> Path | None:
-    """The library that gives a process a clock of its own, if it is installed."""
+    """libfaketime, if it is installed."""
     folders = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
     paths = (Path(folder, "faketime", "libfaketimeMT.so.1") for folder in folders)
     return next((path for path in paths if path.exists()), None)

@@ -1,4 +1,4 @@
-"""Lanes of a campaign: faults one after the other in one subject, and changes beside them."""
+"""Lanes of a campaign: sequential faults in one subject, and changes at the same time."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from tests.faults.world import UNREACHABLE, ClusterUnderTest
 T = TypeVar("T")
 
 RECOVERY_LIMIT = 240.0
-"""Seconds after which a fault counts as never recovered from."""
+"""Seconds after which a fault counts as not recovered."""
 _POLL_SECONDS = 1.0
 _ATTEMPT_SECONDS = 15.0
 
@@ -29,20 +29,20 @@ Question = Callable[[], Awaitable[bool]]
 
 @dataclass
 class Lane(Generic[T]):
-    """Faults one after the other, each once the last one is recovered from."""
+    """Sequential faults, each after the recovery from the last one."""
 
     name: str
     subject: T
     faults: Sequence[Fault[T]]
     random: Random
     is_well: Question
-    beside: Action | None = None
-    """What is done while a fault is in force."""
+    during: Action | None = None
+    """An action during each fault."""
     check: Action | None = None
-    """What has to hold after each recovery."""
+    """A check after each recovery."""
 
     async def run(self, journal: Journal, end: float) -> None:
-        """Inject them all, or as many as there is time for. A broken promise ends no campaign."""
+        """Inject as many faults as possible in time. A broken promise does not end the campaign."""
         for number, fault in enumerate(self.faults, 1):
             if time.monotonic() > end:
                 return
@@ -50,8 +50,8 @@ class Lane(Generic[T]):
             journal.began(self.name, fault.name)
             began = time.monotonic()
             actions = [fault.inject(self.subject, self.random)]
-            if self.beside is not None:
-                actions.append(_awaited(self.beside))
+            if self.during is not None:
+                actions.append(_awaited(self.during))
             for error in await asyncio.gather(*actions, return_exceptions=True):
                 if error is not None:
                     journal.problem(f"{where}: {error!r}")
@@ -74,7 +74,7 @@ async def _awaited(action: Action) -> None:
 
 
 async def _recovered(is_well: Question, limit: float) -> bool:
-    """Wait until everything is well, twice in a row."""
+    """Wait until two consecutive checks succeed."""
     well = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(limit):
@@ -87,17 +87,17 @@ async def _recovered(is_well: Question, limit: float) -> bool:
 
 @dataclass
 class Canary:
-    """A cluster that is changed during each fault of the management cluster.
+    """A cluster that changes during each fault of the management cluster.
 
-    What recovered is what carries out changes again: the control plane gets an annotation from its
-    topology, and the pool another number of machines, which become Nodes or go.
+    The recovered controllers must apply the changes: an annotation of the topology for the control
+    plane, and another number of machines, which become Nodes or are deleted.
     """
 
     cluster: ClusterUnderTest
     report: Report
 
     async def change(self) -> None:
-        """Ask for a change, however often that takes."""
+        """Request a change until the API server accepts it."""
         self.report.changes += 1
         annotations = {"canary.example.com/change": f"{self.report.changes}"}
         workers = 1 + self.report.changes % 2
@@ -115,15 +115,15 @@ class Canary:
 
 @dataclass
 class Churn:
-    """A cluster that is created, scaled, upgraded, renewed and deleted, over and over."""
+    """A cluster that is created, scaled, upgraded, renewed and deleted repeatedly."""
 
     cluster: ClusterUnderTest
     report: Report
     steps: int = 0
-    seen: int = 0
+    step_at_fault: int = 0
 
     async def run(self) -> None:
-        """Change it until cancelled, whatever is broken."""
+        """Change it until cancelled, regardless of faults."""
         old, new = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
         cluster = self.cluster
         while True:
@@ -148,21 +148,21 @@ class Churn:
             self.report.churned += 1
 
     async def _step(self, action: Action, question: Question) -> None:
-        # The lane notices when a step takes too long.
+        # The lane reports a step that takes too long.
         await until_done(action, within=None)
         await until(question, within=None)
         self.steps += 1
 
     async def begin(self) -> None:
         """Remember the step in which a fault was injected."""
-        self.seen = self.steps
+        self.step_at_fault = self.steps
 
     async def is_well(self) -> bool:
-        return self.steps > self.seen
+        return self.steps > self.step_at_fault
 
 
 async def until_done(action: Action, *, within: float | None = RECOVERY_LIMIT) -> None:
-    """Do it, however often that takes.
+    """Repeat an action until it succeeds.
 
     Raises:
         TimeoutError: it was never done.
@@ -175,7 +175,7 @@ async def until_done(action: Action, *, within: float | None = RECOVERY_LIMIT) -
             except UNREACHABLE as error:
                 reason = getattr(error, "reason", "")
                 if reason == "BadRequest":
-                    # No fault of the clusters, but of the campaign.
+                    # A defect of the campaign, not of the clusters.
                     raise
                 if reason in {"AlreadyExists", "NotFound"}:
                     return
@@ -185,7 +185,7 @@ async def until_done(action: Action, *, within: float | None = RECOVERY_LIMIT) -
 
 
 async def until(question: Question, *, within: float | None = RECOVERY_LIMIT) -> None:
-    """Wait until something is so.
+    """Wait until a condition is met.
 
     Raises:
         TimeoutError: it never was.

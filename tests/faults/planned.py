@@ -1,7 +1,7 @@
-"""Planned changes of every kind, one after the other, of clusters that are asked all the time.
+"""Sequential planned changes of every kind, of clusters under continuous load.
 
-Requests come over HTTP/1.1 and HTTP/2, over new and over kept connections. None may be lost: each
-is answered, or the server says that it did nothing of it and is asked again.
+Clients use HTTP/1.1 and HTTP/2 with new and kept connections. No request may fail: the server
+answers it or reports that it did not process it, and the client repeats it.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ _REQUESTS_AFTERWARDS = 50
 
 @dataclass(frozen=True)
 class Change:
-    """One way to change a cluster on purpose."""
+    """A kind of planned change."""
 
     name: str
     make: Callable[[ClusterUnderTest, int], Awaitable[None]]
     certificates: bool = False
-    """Whether it has new certificates issued, and is done when they are there."""
+    """Whether the change issues new certificates, and is done when they exist."""
     version: str = OLD
-    """The version that it leads to."""
+    """The version after the change."""
 
 
 def _arguments(field_: str, values: Mapping[str, str]) -> Change:
@@ -105,14 +105,14 @@ class PlannedReport:
     postponed: dict[str, int] = field(default_factory=dict[str, int])
     problems: list[str] = field(default_factory=list[str])
     is_stuck: bool = False
-    """Whether a change was never done, so that nothing can be said of others."""
+    """Whether a change was never done, which makes further changes meaningless."""
 
     @property
     def changes(self) -> int:
         return sum(map(len, self.seconds.values()))
 
     def table(self) -> Table:
-        """How long each kind of change took."""
+        """Durations by kind of change."""
         made = Table("change", "times", "median s", "longest s", title="planned changes")
         for name, times in sorted(self.seconds.items()):
             figures = (statistics.median(times), max(times))
@@ -121,7 +121,7 @@ class PlannedReport:
 
 
 async def planned_changes(folder: Path, count: int, seed: int, console: Console) -> PlannedReport:
-    """Make so many changes, of a new cluster whenever every kind was made once."""
+    """Make this many changes, with a new cluster after each round of all kinds."""
     report, random = PlannedReport(), Random(seed)  # noqa: S311 - seeds shall be repeatable
     proxy = ApiProxy(free_port("127.0.0.1"), folder)
     async with world(folder, NEW, proxy, Clock(folder / "clock")) as made:
@@ -179,7 +179,7 @@ async def _change(
             console.print(f"{report.changes} {cluster.name} {change.name}: {seconds:.1f} s")
             for name, load in loads.items():
                 new, reported[name] = load.failed[reported[name] :], len(load.failed)
-                report.problems += [f"{change.name}: {name}: {each}" for each in new]
+                report.problems += [f"{change.name}: {name}: {failure}" for failure in new]
         for task in running:
             task.cancel()
     for name, load in loads.items():

@@ -1,4 +1,4 @@
-"""What a campaign saw: each recovery as it happens, and all of them together."""
+"""Recoveries of a campaign: a journal and a report."""
 
 import json
 import os
@@ -14,31 +14,31 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Recovery:
-    """A fault, and how long everything took to be well again."""
+    """A fault and its recovery time."""
 
     lane: str
     fault: str
     number: int
     at: str
     seconds: float | None
-    """None: it was not well within the limit."""
+    """None if the recovery exceeded the limit."""
     beside: list[str]
-    """The faults that were in force, or being recovered from, in other lanes."""
+    """Faults of other lanes that were active or not recovered."""
     load_average: float
 
 
 @dataclass
 class Report:
-    """What a campaign saw."""
+    """The results of a campaign."""
 
     seed: int
     recoveries: list[Recovery] = field(default_factory=list[Recovery])
     problems: list[str] = field(default_factory=list[str])
     churned: int = 0
     changes: int = 0
-    """Changes of the canary, one during each fault of the management cluster."""
+    """Changes of the canary: one during each fault of the management cluster."""
     compared: int = 0
-    """Acknowledged writes that were looked for at the end."""
+    """Acknowledged writes that the end of the campaign checks."""
     written: int = 0
     failed_requests: int = 0
     sent_requests: int = 0
@@ -67,7 +67,7 @@ class Report:
 
 @dataclass
 class Journal:
-    """Writes down every recovery at once: what is seen of a campaign that is ended is not lost."""
+    """Writes every recovery at once, so that an interrupted campaign keeps its results."""
 
     console: Console
     report: Report
@@ -75,11 +75,11 @@ class Journal:
     in_force: dict[str, str] = field(default_factory=dict[str, str])
 
     def began(self, lane: str, fault: str) -> None:
-        """Note a fault that is injected now."""
+        """Record a fault at its injection."""
         self.in_force[lane] = fault
 
     def ended(self, lane: str, number: int, seconds: float | None) -> None:
-        """Note how long the recovery from it took."""
+        """Record the recovery time of a fault."""
         fault = self.in_force.pop(lane)
         recovery = Recovery(
             lane=lane,
@@ -97,7 +97,7 @@ class Journal:
         self._write(asdict(recovery))
 
     def problem(self, text: str) -> None:
-        """Note a promise that was broken."""
+        """Record a broken promise."""
         self.report.problems.append(text)
         self.console.print(f"[red]{text}[/]")
         self._write({"problem": text})
@@ -109,6 +109,6 @@ class Journal:
 
 
 def percentile(times: Sequence[float], share: float) -> float:
-    """The smallest time that such a share of all times does not exceed."""
+    """The time that this share of all times does not exceed."""
     ordered = sorted(times)
     return ordered[max(0, -(-len(ordered) * int(share * 100) // 100) - 1)]

@@ -1,4 +1,4 @@
-"""The figures of a campaign of a hostile tenant, their limits, and the tables that show them."""
+"""Figures of a campaign with a hostile tenant, with limits and tables."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ P99_SECONDS: Final = 5.0
 MEMORY_LIMIT_MIB: Final = 512
 """The memory limit of the charts."""
 LONGEST_PAUSE: Final = 180.0
-"""Seconds in which each kind of attack has to occur."""
+"""Seconds in which each kind of attack must occur."""
 _SHOWN_TEXTS: Final = 3
 
 
@@ -38,25 +38,25 @@ class TenantReport:
     """Requests that arrived at hostile servers, by server and client."""
     logged: Counter[str] = field(default_factory=Counter[str])
     memory: dict[str, float] = field(default_factory=dict[str, float])
-    """The most MiB that each manager used with its own helper processes."""
+    """The maximum MiB of each manager with its helper processes."""
     processor: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds of processor time that each process of the environment took during the attacks."""
+    """CPU seconds of each process of the environment during the attacks."""
     checks: Counter[str] = field(default_factory=Counter[str])
-    """How often it was checked that something did not happen."""
+    """Number of checks by name."""
     problems: list[str] = field(default_factory=list[str])
 
     def reconciled(self, kind: str, seconds: float) -> None:
-        """Note the time from a change to its reconcile."""
+        """Record the time from a change to its reconcile."""
         times = self.attacked if self.is_attacked else self.calm
         times.setdefault(kind, []).append(max(0.0, seconds))
 
     def took(self, share: str, seconds: float) -> None:
-        """Note a part of a time."""
+        """Record a part of a time."""
         if self.is_attacked:
             self.shares.setdefault(share, []).append(max(0.0, seconds))
 
     def problem(self, text: str) -> None:
-        """Note a problem once."""
+        """Record a problem once."""
         if text not in self.problems:
             self.problems.append(text)
 
@@ -101,7 +101,7 @@ def broken_limits(report: TenantReport) -> list[str]:
 
 
 def print_report(report: TenantReport, console: Console) -> None:
-    """The tables of a campaign, and whether it kept its limits."""
+    """Print the tables of a campaign and its verdict."""
     console.print(_latencies(report))
     console.print(_attacks(report))
     console.print(_safety(report))
@@ -110,7 +110,7 @@ def print_report(report: TenantReport, console: Console) -> None:
     for problem in report.problems:
         console.print(problem, style="red", markup=False)
     count = len(report.problems)
-    verdict = "PASSED: all limits were kept" if not count else f"FAILED: {count} problems"
+    verdict = "PASSED: all figures are within limits" if not count else f"FAILED: {count} problems"
     console.print(
         f"{verdict} (seed {report.seed}, {report.minutes:g} minutes)",
         style="bold red" if count else "bold green",
@@ -160,7 +160,7 @@ def _safety(report: TenantReport) -> Table:
 
 
 def _other_texts(report: TenantReport) -> list[str]:
-    """What else was answered to attacks that did not reach a limit."""
+    """Other answers to attacks that did not reach a limit."""
     return [
         f"{name}: {count} times: {text}"
         for name, figure in report.evidence.figures.items()

@@ -1,4 +1,4 @@
-"""Three honest tenants work while another tenant attacks the managers that all of them share.
+"""Three honest tenants work while another tenant attacks the shared managers.
 
 The attacks are seeded and mutated: deep, wide and long objects, odd Unicode, expressions and YAML
 that expand, API servers that never end or never answer, and forged calls of hooks. Each kind of
@@ -62,9 +62,9 @@ MANAGERS: Final = (
 )
 _SERVERS: Final = ("kube-apiserver", "etcd", CORE.label)
 _LANES: Final = 2
-"""How many attacks the attacker carries out at the same time."""
+"""The number of simultaneous attacks."""
 _CALM: Final = 0.2
-"""The time before the attacks, as a part of theirs."""
+"""The time before the attacks as a fraction of their time."""
 _QUOTAS: Final = Resource("", "v1", "ResourceQuota", "resourcequotas")
 _QUOTA: Final[dict[str, Any]] = {
     "count/clusters.cluster.x-k8s.io": 30,
@@ -73,7 +73,7 @@ _QUOTA: Final[dict[str, Any]] = {
     "count/configmaps": 60,
     "count/secrets": 120,
 }
-"""The quota of each tenant, as docs/security.md asks for: memory and time grow with objects."""
+"""The quota of each tenant from docs/security.md, since memory and time grow with objects."""
 _NOTES: Final = "notes"
 """A policy of an honest tenant that changes."""
 _ABOUT: Final = re.compile(rf"{ATTACKER}/([a-z-]+-\d+)")
@@ -83,11 +83,11 @@ _CIRCUITS: Final = "No requests to cluster"
 async def tenants_campaign(
     folder: Path, minutes: float, seed: int, console: Console
 ) -> TenantReport:
-    """Let honest tenants work under attack for so many minutes."""
+    """Let honest tenants work under attack for some minutes."""
     report = TenantReport(seed, minutes, Evidence(ATTACKS))
     environment = Environment(folder / "capelin" / "tenants")
-    # Of the hostile servers, managers may reach those at one address, so that limits are tested
-    # that come after the check of addresses.
+    # Managers may reach the hostile servers at one address, to test the limits after the check of
+    # addresses.
     os.environ["CAPELIN_ALLOWED_NETWORKS"] = f"{NETWORK},{ALLOWED}/32"
     try:
         providers = ("kubeadm-bootstrap", "lifecycle")
@@ -128,7 +128,7 @@ async def tenants_campaign(
 async def _run(
     client: Client, attackers: list[Attacker], seconds: float, report: TenantReport
 ) -> None:
-    """Let everybody work for so many seconds, after some time without attacks."""
+    """Let all tenants work for some seconds, after some time without attacks."""
     attacks = rounds(ATTACKS, Random(f"{report.seed}"))  # noqa: S311 - the same order every time
     tasks = [
         asyncio.create_task(work)
@@ -163,7 +163,7 @@ async def _wait(tasks: list[asyncio.Task[Any]], seconds: float, report: TenantRe
 
 @asynccontextmanager
 async def _processes(environment: Environment, report: TenantReport) -> AsyncGenerator[None]:
-    """Watch the managers' memory, and notice restarts."""
+    """Watch the managers' memory and restarts."""
     names = (CORE.label, *MANAGERS)
     pids = {name: _pid(environment, name) for name in names}
     report.problems += [f"{name} does not run" for name, pid in pids.items() if pid is None]
@@ -189,7 +189,7 @@ def _add_servers(report: TenantReport, servers: HostileServers) -> None:
 
 
 def _read_logs(environment: Environment, report: TenantReport) -> None:
-    """What managers logged about the attacker's objects."""
+    """Log lines of managers about the attacker's objects."""
     for manager in MANAGERS:
         process = Process.adopt(environment.processes, manager)
         text = "" if process is None else process.log.read_text(errors="replace")
@@ -200,7 +200,7 @@ def _read_logs(environment: Environment, report: TenantReport) -> None:
 
 
 def _cpu_seconds(environment: Environment) -> dict[str, float]:
-    """The processor time of each process of the environment itself, without its children."""
+    """The CPU seconds of each process of the environment, without its children."""
     used: dict[str, float] = {}
     for name in (*_SERVERS, *MANAGERS):
         pid = _pid(environment, name)
@@ -219,7 +219,7 @@ def _pid(environment: Environment, name: str) -> int | None:
 
 
 async def _prepare(client: Client) -> None:
-    """Namespaces, clusters and policies of the honest tenants; the gates; the attacker's rights."""
+    """Prepare the honest tenants, the gates and the attacker's permissions."""
     for namespace in (*HONEST, ATTACKER):
         await client.apply(Namespace.of(namespace))
         await client.apply(_quota(namespace))
@@ -250,7 +250,7 @@ async def _is_counted(client: Client, namespace: str) -> bool:
     quota = await client.get(_QUOTAS, "tenant", namespace)
     if quota.get("status", {}).get("used", {}).keys() == _QUOTA.keys():
         return True
-    # Its controller looks for new kinds every 30 s, and at a quota that it knows every 5 minutes.
+    # The quota controller discovers new kinds every 30 s, and resyncs a quota every 5 minutes.
     await client.delete(_QUOTAS, "tenant", namespace)
     await client.apply(_quota(namespace))
     await asyncio.sleep(5)
@@ -277,7 +277,7 @@ async def _wait_for_gates(client: Client) -> bool:
     return waiting == {"gate", "upgrades"}
 
 
-# What must not happen
+# Safety checks
 
 
 async def _watch_memory(environment: Environment, report: TenantReport) -> None:
@@ -322,7 +322,7 @@ def _check_gate(report: TenantReport, *, is_open: bool, text: str) -> None:
 
 
 async def _watch_results(client: Client, report: TenantReport) -> None:
-    """Results of gates stay open; those of the attacker's policies show limits."""
+    """Results of gates stay open, and those of the attacker's policies show limits."""
     async with aclosing(client.watch(LifecycleResult, ATTACKER)) as events:
         async for event in events:
             name, status = event.object.spec.policy.name, event.object.status
@@ -382,7 +382,7 @@ async def _watch_neighbours(attacker: Attacker, report: TenantReport) -> None:
         while True:
             with suppress(*FAILURES):
                 async for piece in attacker.watch(group, plural):
-                    # The secret may be in two pieces.
+                    # The secret may be split between two pieces.
                     before = before[-len(SECRET) :] + piece
                     report.checks["KiB that the attacker read"] += len(piece) // 1024
                     if SECRET.encode() in before:

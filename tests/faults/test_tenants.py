@@ -1,4 +1,4 @@
-"""Tests of how the campaign of a hostile tenant judges its observations."""
+"""Verdicts of the campaign of a hostile tenant."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ from tests.faults.tenant_report import TenantReport, broken_limits
         (b"upstream failed", "422"),
     ],
 )
-def test_refusals_have_the_reason_or_the_admission_policy(answer: bytes, expected: str) -> None:
+def test_a_refusal_names_its_reason_or_admission_policy(answer: bytes, expected: str) -> None:
     assert refusal(422, answer) == expected
 
 
@@ -57,7 +57,7 @@ def test_outcome_of_a_forged_call(answer: object, expected: str) -> None:
     assert outcome_of(200, json.dumps(answer)) == expected
 
 
-def test_no_answer_and_an_error_are_not_an_open_gate() -> None:
+def test_a_missing_answer_or_an_error_is_not_an_open_gate() -> None:
     assert outcome_of(0, "") == "no answer"
     assert outcome_of(413, "") == "HTTP 413"
 
@@ -112,7 +112,7 @@ KINDS = tuple(Attack(f"kind-{number}", nothing, ("too large",)) for number in ra
 
 
 def finished_report() -> TenantReport:
-    """The report of a campaign that kept its limits."""
+    """The report of a campaign within its limits."""
     report = TenantReport(1, 3, Evidence(KINDS[:2]))
     report.attacked = {"LifecyclePolicy": [0.1] * 50}
     report.memory = {"one": 100}
@@ -161,7 +161,7 @@ def test_each_kind_of_attack_occurs_in_each_round() -> None:
     assert taken[0] != taken[1]
 
 
-def test_texts_about_objects_count_for_the_attack_that_made_them() -> None:
+def test_texts_about_objects_count_for_their_attack() -> None:
     evidence = Evidence(KINDS)
     for name in ("kind-1-17", "kind-1-17", "kind-1-18", "demo"):
         evidence.add_about(name, "the response is too large")
@@ -173,13 +173,13 @@ def test_texts_about_objects_count_for_the_attack_that_made_them() -> None:
     assert evidence.figures["kind-2"].texts == {"waiting": 1}
 
 
-def test_kinds_of_attacks_have_names_of_their_own_that_objects_can_have() -> None:
+def test_kinds_of_attacks_have_unique_names_that_are_valid_for_objects() -> None:
     names = [attack.name for attack in ATTACKS]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z][a-z-]{1,40}", name) for name in names)
 
 
-def test_a_version_that_arrived_before_it_is_awaited_counts_from_its_arrival() -> None:
+def test_an_early_version_counts_from_its_arrival() -> None:
     async def arrivals() -> list[float]:
         watched = Watched(FakeClient(), "team")
         watched.note(ConfigMap, ConfigMap(metadata=ObjectMeta(name="first")), 3.0)

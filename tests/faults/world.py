@@ -1,4 +1,4 @@
-"""What a campaign acts on: an environment, its clusters, their processes, and probes of them."""
+"""The subjects of a campaign: an environment, its clusters, their processes and checks."""
 
 import asyncio
 import hashlib
@@ -44,7 +44,7 @@ LOAD_PAUSE = 0.2
 
 @dataclass
 class World:
-    """An environment, and what was put between it and its providers."""
+    """An environment with its interposed clock and API."""
 
     environment: Environment
     client: Client
@@ -61,7 +61,7 @@ class World:
 
 @dataclass
 class ClusterUnderTest:
-    """A cluster of the class `capelin`, its processes, and what it promised."""
+    """A cluster of the class `capelin`, with its processes and promises."""
 
     world: World
     name: str
@@ -69,8 +69,8 @@ class ClusterUnderTest:
     etcd: int = 1
     workers: int = 2
     authorities: dict[str, str] = field(default_factory=dict[str, str])
-    lies: list[str] = field(default_factory=list[str])
-    """When it was called available for long although nobody could use it."""
+    false_conditions: list[str] = field(default_factory=list[str])
+    """Periods of a false condition Available."""
     loads: list[Load] = field(default_factory=list[Load])
     _access: "tuple[bytes, Load] | None" = None
 
@@ -78,7 +78,7 @@ class ClusterUnderTest:
 
     @property
     def state_dir(self) -> Path | None:
-        """Where its control plane keeps its state."""
+        """The state folder of its control plane."""
         state = self.world.environment.workloads / CONTROL_PLANES
         for owner in state.glob("*/owner.json"):
             with suppress(OSError, ValueError):
@@ -90,7 +90,7 @@ class ClusterUnderTest:
         return None if self.state_dir is None else Process.adopt(self.state_dir / "run", name)
 
     def instances(self, component: str = "") -> list[str]:
-        """The names of the processes of its control plane that run."""
+        """The names of its control plane's running processes."""
         if self.state_dir is None:
             return []
         names = sorted(path.stem for path in (self.state_dir / "run").glob("*.process"))
@@ -102,7 +102,7 @@ class ClusterUnderTest:
         ]
 
     def kwok(self) -> Process | None:
-        """The process that keeps its nodes alive."""
+        """The process that renews the leases of its nodes."""
         folder = self.world.environment.workloads / POOLS / f"{NAMESPACE}.{self.name}" / "run"
         return Process.adopt(folder, "kwok")
 
@@ -133,7 +133,7 @@ class ClusterUnderTest:
         self.workers = count
 
     async def patch_control_plane(self, spec: dict[str, object]) -> None:
-        """Change its control plane itself, in fields that its class leaves alone."""
+        """Change fields of its control plane that its class does not set."""
         found = await self.control_plane()
         assert found is not None
         await self.world.client.patch(CapelinControlPlane, found.name, NAMESPACE, {"spec": spec})
@@ -160,7 +160,7 @@ class ClusterUnderTest:
         return await self.world.client.find(CapelinControlPlane, reference.name, NAMESPACE)
 
     async def is_settled(self, *, api_servers: int | None = None, version: str = "") -> bool:
-        """Whether it is as its spec has it, with nothing left to do, and says so."""
+        """Whether its status reports that everything matches its spec."""
         found = await self.control_plane()
         if found is None or found.status is None:
             return False
@@ -178,7 +178,7 @@ class ClusterUnderTest:
         return (await self._access_now()).config
 
     async def _access_now(self) -> Load:
-        """Requests to it with the credentials that its secret has now, parsed once."""
+        """A client with the current credentials in its secret, parsed once."""
         secret = await self.world.client.get(Secret, f"{self.name}-kubeconfig", NAMESPACE)
         data = secret.data["value"]
         if self._access is None or self._access[0] != data:
@@ -198,10 +198,10 @@ class ClusterUnderTest:
         return [Node.read(item) for item in json.loads(answer.text)["items"]]
 
     async def is_well(self, *, nodes: bool) -> bool:
-        """Whether everything that belongs to it runs, answers and says so."""
+        """Whether all its parts run, answer and are reported as ready."""
         try:
             async with asyncio.timeout(10):
-                # Conditions that say so may be older than the fault.
+                # The conditions may be older than the fault.
                 if not await self._all_run() or not await self.is_settled():
                     return False
                 found = await self.nodes()
@@ -216,11 +216,11 @@ class ClusterUnderTest:
         )
 
     async def _all_run(self) -> bool:
-        """Whether all processes run, and what serves has come as far as to accept connections."""
+        """Whether all processes run and all servers accept connections."""
         folder, names = self.state_dir, self.instances()
         if folder is None or len(names) != self.etcd + self.api_servers + 3:
             return False
-        # What hangs may not have been noticed yet.
+        # The provider may not have detected a hanging process yet.
         if any(_is_stopped(self.instance(name)) for name in names):
             return False
         for name in names:
@@ -245,7 +245,7 @@ class ClusterUnderTest:
     # Promises
 
     async def check_authorities(self) -> None:
-        """Every CA and key stays what it was when it was first seen."""
+        """No CA or key changes after its first observation."""
         for purpose in AUTHORITIES:
             secret = await self.world.client.find(Secret, f"{self.name}-{purpose}", NAMESPACE)
             assert secret is not None, f"the secret of {purpose} of {self.name} is lost"
@@ -254,19 +254,19 @@ class ClusterUnderTest:
             assert self.authorities.setdefault(purpose, digest) == digest, purpose
 
     async def put_under_load(self) -> list[asyncio.Task[None]]:
-        """Write to it over new and over kept connections, until cancelled."""
+        """Write to it over new and kept connections until cancelled."""
         config = await self.kubeconfig()
         self.loads = [Load(config, pause=LOAD_PAUSE, keeps=keeps) for keeps in (False, True)]
         return [asyncio.create_task(load.run()) for load in self.loads]
 
     async def lost_writes(self) -> set[str]:
-        """Acknowledged writes that are not there any more."""
+        """Acknowledged writes that are missing."""
         async with Client(await self.kubeconfig()) as workload:
             kept = {found.name async for found in _config_maps(workload)}
         return {name for load in self.loads for name in load.written} - kept
 
-    async def watch_for_lies(self, allowed: float) -> None:
-        """Note whenever it is called available for long while it does not answer."""
+    async def watch_availability(self, allowed: float) -> None:
+        """Record periods in which it is reported as available but does not answer."""
         since: float | None = None
         while True:
             await asyncio.sleep(1)
@@ -279,7 +279,7 @@ class ClusterUnderTest:
             elif since is None:
                 since = time.monotonic()
             elif time.monotonic() - since > allowed:
-                self.lies.append(
+                self.false_conditions.append(
                     f"{self.name}: Available for {allowed:g} s while no request was answered, at"
                     f" {datetime.now(UTC):%H:%M:%S}"
                 )
@@ -292,7 +292,7 @@ class ClusterUnderTest:
 
 
 def _is_stopped(process: Process | None) -> bool:
-    """Whether a process does nothing because of a SIGSTOP."""
+    """Whether a process is stopped by SIGSTOP."""
     if process is None:
         return False
     try:
@@ -309,7 +309,7 @@ async def _config_maps(workload: Client) -> AsyncGenerator[ConfigMap]:
 
 @asynccontextmanager
 async def world(folder: Path, version: str, proxy: ApiProxy, clock: Clock) -> AsyncGenerator[World]:
-    """An environment with the class of the demo in it, and nothing left of it afterwards."""
+    """An environment with the class of the demo, which is removed afterwards."""
     environment = Environment(folder / "capelin" / "faults")
     try:
         async with proxy.serving():
@@ -328,7 +328,7 @@ async def world(folder: Path, version: str, proxy: ApiProxy, clock: Clock) -> As
 
 
 async def bring_up_clusters(clusters: list[ClusterUnderTest], version: str) -> None:
-    """Create clusters, and wait until all of them are well."""
+    """Create clusters and wait until all are ready."""
     for cluster in clusters:
         await cluster.create(version)
     for cluster in clusters:

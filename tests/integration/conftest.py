@@ -1,4 +1,4 @@
-"""What the integration tests share."""
+"""Fixtures of the integration tests."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ async def management(management_cluster: ManagementCluster) -> AsyncGenerator[Cl
 
 @pytest.fixture
 def run_program() -> Callable[..., Awaitable[str]]:
-    """Runs one of the cached programs with a kubeconfig; returns what it prints."""
+    """Runs a cached binary with a kubeconfig and returns its output."""
 
     async def run(kubeconfig: Path, program: str, *arguments: str) -> str:
         process = await asyncio.create_subprocess_exec(
@@ -43,7 +43,7 @@ def run_program() -> Callable[..., Awaitable[str]]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Generator[Home]:
-    """A home whose environments are gone after the test, however it ends."""
+    """A home whose environments are always removed after the test."""
     home = Home(tmp_path)
     yield home
     for environment in all_environments(home.variables):

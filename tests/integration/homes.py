@@ -1,4 +1,4 @@
-"""Home folders that nobody else has, for the command to keep environments in."""
+"""Separate home folders for environments of the command."""
 
 import asyncio
 import os
@@ -21,13 +21,13 @@ class Ended:
 
 @dataclass(frozen=True)
 class Home:
-    """A home folder for environments that nobody else has."""
+    """A separate home folder for environments."""
 
     folder: Path
 
     @property
     def variables(self) -> dict[str, str]:
-        # Hints name the command as it was called, and uv may run the tests.
+        # Hints show the invocation, and uv may run the tests.
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("UV_")}
         return {**inherited, "XDG_STATE_HOME": str(self.folder), "COLUMNS": "200"}
 
@@ -44,7 +44,7 @@ class Home:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            # Whatever is started in the background of a shell without job control ignores it.
+            # Background processes of a shell without job control ignore it.
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
 
@@ -59,8 +59,8 @@ class Home:
 
 
 def processes(environment: Environment) -> dict[str, int]:
-    """Everything that runs of an environment, by name."""
+    """Processes of an environment by name."""
     folders = (environment.supervisor, environment.processes)
     names = [path.stem for folder in folders for path in folder.glob("*.process")]
     found = [Process.adopt(folder, name) for name in names for folder in folders]
-    return {each.name: each.pid for each in found if each is not None}
+    return {process.name: process.pid for process in found if process is not None}

@@ -1,4 +1,4 @@
-"""A cluster of Cluster API's own tests that hooks hold up, and what it tells of them."""
+"""A cluster of Cluster API's own tests that hooks block, and its conditions about them."""
 
 import asyncio
 import base64
@@ -33,17 +33,17 @@ PROGRAMS = (
     "kubeadm-control-plane-controller",
     "capd-manager",
 )
-"""What the providers of such a cluster are."""
+"""The providers of such a cluster."""
 PATIENCE = 300.0
-"""Seconds for each step: what Cluster API tries again, it tries later and later."""
+"""Seconds for each step, since Cluster API retries with growing delays."""
 
 Check = Callable[[], Awaitable[bool]]
-"""Something about the cluster that holds or does not."""
+"""A condition of the cluster that a test checks."""
 
 
 @dataclass
 class Life:
-    """A cluster and the extension that holds it up."""
+    """A cluster and the extension that blocks it."""
 
     client: Client
     name: str
@@ -55,28 +55,30 @@ class Life:
     async def cluster(self) -> Cluster:
         return await self.client.get(Cluster, self.name, self.name)
 
-    async def said(self) -> str:
-        """What keeps the topology from being reconciled."""
+    async def blocking_message(self) -> str:
+        """Why Cluster API does not reconcile the topology."""
         conditions = (await self.cluster()).status.conditions
         return "".join(each.message for each in conditions if each.type == "TopologyReconciled")
 
     async def statuses(self) -> dict[str, str]:
-        """How each hook was answered last."""
+        """The last response of each hook."""
         name = f"{self.name}-{self.name}-test-extension-hookresponses"
         found = await self.client.find(ConfigMap, name, self.name)
         ending = "-actualResponseStatus"
-        said = found.data.items() if found else ()
-        return {key.removesuffix(ending): value for key, value in said if key.endswith(ending)}
+        responses = found.data.items() if found else ()
+        return {key.removesuffix(ending): value for key, value in responses if key.endswith(ending)}
 
     def calls(self, hook: str) -> int:
         return sum(each.hook.id.name == hook for each in self.recorder.exchanges)
 
-    async def held(self, hook: str, *versions: str, still: Check, told: bool = True) -> None:
-        """See that a hook is called and blocks, and that it does so when it is called again."""
+    async def assert_blocks(
+        self, hook: str, *versions: str, still: Check, is_reported: bool = True
+    ) -> None:
+        """Check that the first and a repeated call of a hook block."""
         key = "-".join((hook, *versions))
 
         async def blocks() -> bool:
-            return not told or hook in await self.said()
+            return not is_reported or hook in await self.blocking_message()
 
         async def called() -> bool:
             return key in await self.statuses() and await blocks()
@@ -84,21 +86,21 @@ class Life:
         await until(called, within=PATIENCE)
         calls = self.calls(hook)
         while self.calls(hook) == calls:
-            assert await still(), f"{hook} does not hold the cluster"
-            assert await blocks(), f"the cluster does not tell of {hook}"
+            assert await still(), f"{hook} does not block the cluster"
+            assert await blocks(), f"no condition of the cluster names {hook}"
             await asyncio.sleep(0.2)
 
     async def release(self, hook: str, *versions: str) -> None:
-        """Have a hook answered with success from now on."""
+        """Let a hook answer with success from now on."""
         key = "-".join((hook, *versions))
         name = f"{self.name}-{self.name}-test-extension-hookresponses"
         answer = {"data": {f"{key}-preloadedResponse": '{"Status": "Success"}'}}
         await self.client.patch(ConfigMap, name, self.name, answer)
         self.released.append(key)
 
-    async def held_and_released(self, hook: str, *versions: str, still: Check) -> None:
-        """See that a hook blocks, and that the cluster goes on without that."""
-        await self.held(hook, *versions, still=still)
+    async def assert_blocks_and_release(self, hook: str, *versions: str, still: Check) -> None:
+        """Check that a hook blocks, and let the cluster continue."""
+        await self.assert_blocks(hook, *versions, still=still)
         await self.release(hook, *versions)
 
         async def over() -> bool:
@@ -107,7 +109,7 @@ class Life:
         await until(over, within=PATIENCE)
 
     def on(self, control_plane: str, workers: str) -> Check:
-        """Whether the control plane and the workers have these versions, all of them."""
+        """Whether exactly these versions are in the specs of control plane and workers."""
 
         async def check() -> bool:
             planes = (await self.client.list(KubeadmControlPlane, self.name)).items
@@ -119,7 +121,7 @@ class Life:
         return check
 
     def reached(self, control_plane: str, workers: str) -> Check:
-        """Whether every machine has the version of the part that it belongs to."""
+        """Whether every machine has the version of its role."""
 
         async def check() -> bool:
             machines = (await self.client.list(Machine, self.name)).items
@@ -137,7 +139,7 @@ class Life:
 async def recorded(
     client: Client, name: str, management_cluster: ManagementCluster, folder: Path
 ) -> AsyncGenerator[Life]:
-    """The extension as a program, behind a recorder of its calls."""
+    """The extension as a process, behind a recorder of its calls."""
     await management_cluster.require("kubeadm", "dev")
     ca = certificates(folder)
     async with drop_in(folder, management_cluster.kubeconfig) as running:
@@ -150,7 +152,7 @@ async def recorded(
 async def registered(
     life: Life, *, blocking: bool = True, in_place: bool = False
 ) -> AsyncGenerator[None]:
-    """The extension, known to Cluster API; whether its hooks block, and change what is there."""
+    """The registered extension, with blocking hooks and in-place updates switched on or off."""
     config = {
         "apiVersion": ExtensionConfig.resource.api_version,
         "kind": "ExtensionConfig",
@@ -200,7 +202,7 @@ async def manifests(file: str, name: str, **more: str) -> list[dict[str, Any]]:
 
 
 async def create(life: Life, **variables: str) -> None:
-    """The ClusterClass and the Cluster that Cluster API tests its hooks with."""
+    """The ClusterClass and the Cluster of Cluster API's tests of hooks."""
     for manifest in await manifests("clusterclass-in-memory.yaml", life.name):
         if manifest["kind"] == "ClusterClass":
             external = manifest["spec"]["patches"][0]["external"]
@@ -214,7 +216,7 @@ async def create(life: Life, **variables: str) -> None:
     topology = cluster["spec"]["topology"]
     topology["classRef"]["namespace"] = life.name
     for part in (topology["controlPlane"], topology["workers"]["machineDeployments"][0]):
-        # They are behind a feature gate that is off unless somebody asks for it.
+        # They need a feature gate that is off by default.
         part.pop("taints")
 
     async def described() -> bool:

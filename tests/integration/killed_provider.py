@@ -1,7 +1,7 @@
-"""The provider as processes that die: by SIGKILL, just before they would change something more.
+"""Runs the provider as processes that receive SIGKILL before or after one of their changes.
 
-Reads a line for each life: how many changes it may make to the world, and the provider's
-arguments. Everything is imported once; each life is a fork, so that it begins in no time.
+Reads a line for each life: the number of allowed changes and the provider's arguments. Each life
+is a fork, so that the imports run only once.
 """
 
 import ctypes
@@ -22,19 +22,19 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Life:
-    """Counts the changes made to the world, and kills the process after the last allowed one."""
+    """Counts changes, and kills the process after the last allowed one."""
 
     def __init__(self, changes: int) -> None:
         self._left = changes
 
     def change(self) -> None:
-        """One more change is about to be made, or was made just now and nobody knows of it yet."""
+        """Count a change, before it or before the provider gets its result."""
         self._left -= 1
         if self._left < 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def notice(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """An audit hook: the interpreter is about to ask something of the kernel."""
+        """An audit hook, which runs before the interpreter calls the kernel."""
         if event in _CHANGES or (event == "open" and int(arguments[2] or 0) & _WRITING):
             self.change()
 
@@ -62,10 +62,10 @@ def live(changes: int, arguments: list[str]) -> None:
 
 
 for line in sys.stdin:
-    wanted = json.loads(line)
+    order = json.loads(line)
     child = os.fork()
     if not child:
-        live(wanted["changes"], wanted["arguments"])
+        live(order["changes"], order["arguments"])
     sys.stdout.write(f"{child}\n")
     sys.stdout.flush()
     _, status = os.waitpid(child, 0)

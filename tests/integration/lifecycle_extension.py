@@ -18,7 +18,7 @@ FILE = Path(os.environ["CLOCK"])
 
 
 def clock() -> datetime:
-    """The time that the test has set."""
+    """The time that the test set."""
     try:
         return datetime.fromisoformat(FILE.read_text())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Clusters of a ClusterClass and the policies that hold them up, in one namespace."""
+"""Clusters of a ClusterClass and the policies that block them, in one namespace."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
@@ -19,12 +19,12 @@ from capelin_lifecycle.reconcilers.registration import handler_name
 
 BEFORE, AFTER = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 PATIENCE = 300.0
-"""Seconds for each step: what Cluster API tries again, it tries later and later."""
+"""Seconds for each step, since Cluster API retries with growing delays."""
 
 
 @dataclass
 class Stories:
-    """The namespace, and what is done and seen in it."""
+    """The namespace, with steps and checks of the tests."""
 
     client: Client
     namespace: str
@@ -40,7 +40,7 @@ class Stories:
             try:
                 await self.client.create(manifest, resource=Cluster.resource)
             except ApiError:
-                # The ClusterClass cannot be used before core has reconciled it.
+                # Core must reconcile the ClusterClass first.
                 return False
             return True
 
@@ -68,8 +68,8 @@ class Stories:
         conditions = (await self.cluster(name)).status.conditions
         return " ".join(condition.message for condition in conditions)
 
-    async def says(self, name: str, text: str) -> None:
-        """Wait until a condition of a Cluster says so."""
+    async def wait_for_message(self, name: str, text: str) -> None:
+        """Wait until a condition of a Cluster contains the text."""
         await until(lambda: self.messages(name), lambda messages: text in messages, within=PATIENCE)
 
     async def apply(self, name: str, hook: str, action: dict[str, Any], **spec: Any) -> None:
@@ -93,7 +93,7 @@ class Stories:
         await until(are_discovered, within=PATIENCE)
 
     async def phase(self, policy: str, cluster: str) -> str:
-        """The phase of the result of a policy for a Cluster; empty if it has none."""
+        """The phase of the result of a policy for a Cluster. Empty without a result."""
         for result in (await self.client.list(LifecycleResult, self.namespace)).items:
             if (result.spec.policy.name, result.spec.cluster.name) == (policy, cluster):
                 return result.status.phase if result.status else ""
@@ -112,7 +112,7 @@ class Stories:
         return text.rpartition("=")[2].strip("'").partition(":")[0]
 
     async def create_class(self, *patches: Unstructured, variables: Iterable[str] = ()) -> None:
-        """Create the demo's ClusterClass with further patches, which bring these variables."""
+        """Create the demo's ClusterClass with more patches and their variables."""
         for manifest in demo_manifests():
             manifest["metadata"]["namespace"] = self.namespace
             if manifest["kind"] == "ClusterClass":
@@ -128,13 +128,13 @@ class Stories:
 
 @asynccontextmanager
 async def stories_in(client: Client, namespace: str) -> AsyncGenerator[Stories]:
-    """A namespace for stories, of which nothing is left afterwards."""
+    """A namespace for stories, which is removed afterwards."""
     stories = Stories(client, namespace)
     await client.apply(Namespace.of(namespace))
     try:
         yield stories
     finally:
-        # Policies that hold a deletion up go first.
+        # Policies that block a deletion are removed first.
         policies = (await client.list(LifecyclePolicy, namespace)).items
         await asyncio.gather(
             *(client.delete(LifecyclePolicy, policy.name, namespace) for policy in policies)

@@ -1,4 +1,4 @@
-"""A cluster of Capelin's own providers, object by object, and what tests ask of it."""
+"""A cluster of Capelin's providers, object by object, and checks of it."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ POOL = "workers"
 
 
 def reference(group: str, kind: str, name: str) -> dict[str, str]:
-    """A reference as Cluster API's kinds have it."""
+    """A reference in the form of Cluster API's kinds."""
     return {"apiGroup": f"{group}.cluster.x-k8s.io", "kind": kind, "name": name}
 
 
@@ -59,7 +59,7 @@ class Whole:
         await self.management.patch(CapelinMachinePool, POOL, self.namespace, {"spec": spec})
 
     async def remove_pool(self) -> None:
-        """Delete the pool, and wait until nothing of it is left."""
+        """Delete the pool and wait until all its objects are deleted."""
         await self.management.delete(MachinePool, POOL, self.namespace)
 
         async def gone() -> bool:
@@ -73,7 +73,7 @@ class Whole:
         await self.management.patch(MachinePool, POOL, self.namespace, {"spec": spec})
 
     async def is_whole(self, replicas: int, version: str) -> bool:
-        """Whether there are as many machines as wanted, on every level, and no more."""
+        """Whether exactly the desired number of machines exists on every level."""
         pool, nodes = await self.pool(), await self.nodes()
         machines, instances = await self.machines(), await self.instances()
         infrastructure = await self.infrastructure()
@@ -94,7 +94,7 @@ class Whole:
         )
 
     async def is_available(self) -> bool:
-        """Whether core calls the cluster available."""
+        """Whether core reports the cluster as available."""
         cluster = await self.management.get(Cluster, self.name, self.namespace)
         return condition(cluster, "Available") == "True"
 
@@ -104,7 +104,7 @@ def condition(obj: Any, type_: str) -> str | None:
 
 
 def is_ready(node: Node) -> bool:
-    """Whether pods can run on a node, and may be sent there."""
+    """Whether pods can run and be scheduled on a node."""
     return condition(node, "Ready") == "True" and not node.spec.unschedulable
 
 
@@ -115,7 +115,7 @@ def cluster_manifests(
     domains: tuple[str, ...] = (),
     addons: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """A cluster with a control plane of ours, and no machines."""
+    """A cluster with a control plane of Capelin and no machines."""
     meta = {"name": name, "namespace": namespace}
     return [
         {
@@ -124,7 +124,7 @@ def cluster_manifests(
             "metadata": meta,
             "spec": {
                 "clusterNetwork": {
-                    # Room for 4,096 Nodes: one without pod addresses is tried again and again.
+                    # Room for 4,096 Nodes, since a Node without a pod CIDR causes endless retries.
                     "pods": {"cidrBlocks": ["172.16.0.0/12"]},
                     "services": {"cidrBlocks": ["10.96.0.0/16"]},
                 },
@@ -201,13 +201,13 @@ async def whole_cluster(
     domains: tuple[str, ...] = (),
     addons: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[Whole]:
-    """A cluster in a namespace of its own, of which nothing is left afterwards."""
+    """A cluster in its own namespace, which is removed afterwards."""
     await management.apply(Namespace.of(name))
     try:
         for manifest in cluster_manifests(name, name, domains=domains, addons=addons):
             await management.apply(manifest)
-        said: list[str] = []
-        await wait_until_ready(management, name, name, 120, said.append)
+        progress: list[str] = []
+        await wait_until_ready(management, name, name, 120, progress.append)
         clients = WorkloadClients(management)
         async with clients.client(name, name) as workload:
             yield Whole(management, workload, name, name)

@@ -1,4 +1,4 @@
-"""Stands between Cluster API and an extension, and keeps what the two say to each other."""
+"""A proxy between Cluster API and an extension that records their messages."""
 
 import json
 import ssl
@@ -16,7 +16,7 @@ from capelin.runtime.v1alpha1 import CLUSTER_API
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One call, as it went over the wire."""
+    """One call as bytes."""
 
     path: str
     request: bytes
@@ -28,7 +28,7 @@ class Exchange:
         return next(hook for hook in CLUSTER_API if hook.id.name.lower() == name)
 
     def is_kept(self) -> bool:
-        """Whether both messages come out of our types as they went in."""
+        """Whether both messages are unchanged after a round trip through Capelin's types."""
         request = read_json(self.hook.request_type(), self.request)
         response = read_json(self.hook.response_type(), self.response)
         return request.dump() == json.loads(self.request) and response.dump() == json.loads(
@@ -46,7 +46,7 @@ class Recorder:
 
     @asynccontextmanager
     async def listening(self, host: str) -> AsyncGenerator[int]:
-        """Listen with the extension's certificate, in `tls.crt` and `tls.key`; gives the port."""
+        """Listen with the extension's `tls.crt` and `tls.key`, and yield the port."""
         shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         shown.load_cert_chain(self._folder / "tls.crt", self._folder / "tls.key")
         trusted = ssl.create_default_context(cafile=self._folder / "ca.crt")
@@ -55,12 +55,12 @@ class Recorder:
 
             async def pass_on(request: web.Request) -> web.Response:
                 body = await request.read()
-                # Cluster API says nothing of the kind of its body, and neither do we.
-                asked = session.post(request.path_qs, data=body, skip_auto_headers=["Content-Type"])
-                async with asked as answer:
-                    said = await answer.read()
-                self.exchanges.append(Exchange(request.path, body, said))
-                return web.Response(body=said, status=answer.status)
+                # Cluster API sends no Content-Type, so the proxy does not either.
+                call = session.post(request.path_qs, data=body, skip_auto_headers=["Content-Type"])
+                async with call as answer:
+                    content = await answer.read()
+                self.exchanges.append(Exchange(request.path, body, content))
+                return web.Response(body=content, status=answer.status)
 
             app = web.Application(client_max_size=0)
             app.router.add_post("/{path:.*}", pass_on)
@@ -70,5 +70,5 @@ class Recorder:
                 await web.TCPSite(runner, host, 0, ssl_context=shown).start()
                 yield runner.addresses[0][1]
             finally:
-                # Before the session closes: a call that is under way needs it.
+                # Calls in flight need the session, so the runner stops first.
                 await runner.cleanup()

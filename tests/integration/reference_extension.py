@@ -1,6 +1,6 @@
-"""What Cluster API's own reference extension does, on the Runtime SDK: a drop-in for it.
+"""A drop-in for Cluster API's reference extension, on the Runtime SDK.
 
-Tests say in a ConfigMap what hooks answer, and read there that they were called.
+Tests set the responses of hooks in a ConfigMap, where the extension records its calls.
 """
 
 import re
@@ -49,7 +49,7 @@ class File(Model):
 
 
 class Variables(Model):
-    """What users of the ClusterClass can set."""
+    """Variables of the ClusterClass."""
 
     kubeadm_control_plane_max_surge: Annotated[str, Field(examples=["0"])] = ""
     files: list[File] = []
@@ -59,7 +59,7 @@ class Variables(Model):
 
 
 class Settings(Model):
-    """What the ExtensionConfig says."""
+    """Settings in the ExtensionConfig."""
 
     extension_config_name: str
     default_all_handlers_to_blocking: bool = False
@@ -73,17 +73,17 @@ ext.handler(v1.DiscoverVariables, name="discover-variables")(mutations.described
 
 @ext.handler(v1.ValidateTopology)
 def validate_topology(_: Call[v1.ValidateTopology, None]) -> None:
-    """Agree to everything."""
+    """Accept every topology."""
 
 
 def mark(metadata: dict[str, Any]) -> None:
-    """Leave a trace of having been here."""
+    """Add a label and an annotation."""
     for sign in ("label", "annotation"):
         metadata.setdefault(f"{sign}s", {})[f"top-level-{sign}-1"] = f"top-level-{sign}-value-1"
 
 
 def add_argument(to: Template[Variables], *where: str, name: str = "v", value: str = "2") -> None:
-    """Start a component with one more argument, as the template's version writes it."""
+    """Add an argument to a component, in the form of the template's API version."""
     if to.api_version.endswith("/v1beta1"):
         to.mapping(*where)[name] = value
     else:
@@ -91,7 +91,7 @@ def add_argument(to: Template[Variables], *where: str, name: str = "v", value: s
 
 
 def add_files_and_commands(template: Template[Variables], *where: str) -> None:
-    """What users want on their machines, beside what is there."""
+    """Add the user's files and commands to the existing ones."""
     variables, owned = template.variables, {"owner": "root:root", "permissions": "0600"}
     if variables.files:
         files = (file.model_dump(exclude_none=True) | owned for file in variables.files)
@@ -102,7 +102,7 @@ def add_files_and_commands(template: Template[Variables], *where: str) -> None:
 
 @mutations.on("DevClusterTemplate")
 def load_balancer_image(template: Template[Variables]) -> None:
-    """Take the load balancer's image from where the user says."""
+    """Use the user's image of the load balancer."""
     mark(template.metadata)
     if (docker := template.mapping("backend").get("docker")) is not None:
         balancer = docker.setdefault("loadBalancer", {})
@@ -111,7 +111,7 @@ def load_balancer_image(template: Template[Variables]) -> None:
 
 @mutations.on("KubeadmControlPlaneTemplate")
 def control_plane(template: Template[Variables]) -> None:
-    """More to log, and what the user wants on control planes."""
+    """Raise the log level, and add the user's settings of control planes."""
     if (builtin := template.builtin.control_plane) is None:
         raise Failure("a control plane's template has no control plane")
     mark(template.metadata)
@@ -133,7 +133,7 @@ def control_plane(template: Template[Variables]) -> None:
 
 @mutations.on("KubeadmConfigTemplate")
 def workers(template: Template[Variables]) -> None:
-    """More to log, and what the user wants on workers."""
+    """Raise the log level, and add the user's settings of workers."""
     mark(template.own_metadata)
     add_argument(template, "joinConfiguration", "nodeRegistration", "kubeletExtraArgs")
     add_files_and_commands(template)
@@ -144,7 +144,7 @@ def workers(template: Template[Variables]) -> None:
 @mutations.on("DevMachineTemplate")
 @mutations.on("DevMachinePoolTemplate")
 def machine_image(template: Template[Variables]) -> None:
-    """The image for the version that the machines are to be on."""
+    """The image for the desired version of machines."""
     pool, builtin = template.kind == "DevMachinePoolTemplate", template.builtin
     mark(template.metadata if pool else template.own_metadata)
     owner = builtin.machine_pool if pool else builtin.control_plane or builtin.machine_deployment
@@ -158,7 +158,7 @@ VERSIONS = ("from_kubernetes_version", "to_kubernetes_version", "kubernetes_vers
 
 
 def lifecycle(hook: type[Hook[Any, Any]]) -> None:
-    """Answer a hook with what a ConfigMap holds for it, and note there that it was called."""
+    """Answer a hook with the response in a ConfigMap, and record the call there."""
 
     async def answer(call: Call[Hook[Any, Any], Settings]) -> Response:
         client, cluster, settings = Management.client, call.request.cluster, call.settings
@@ -169,8 +169,8 @@ def lifecycle(hook: type[Hook[Any, Any]]) -> None:
         found = await client.find(ConfigMap, *place) or await client.create(ConfigMap.of(*place))
         wait = 5 if settings.default_all_handlers_to_blocking else 0
         preloaded = found.data.get(f"{key}-preloadedResponse", f"RetryAfterSeconds: {wait}")
-        said = {"Status": "Success", "RetryAfterSeconds": 0} | yaml.safe_load(preloaded)
-        response = read(hook.response_type(), said)
+        answer_fields = {"Status": "Success", "RetryAfterSeconds": 0} | yaml.safe_load(preloaded)
+        response = read(hook.response_type(), answer_fields)
         status = response.status
         if hook.blocks():
             status = f"Status: {status}, RetryAfterSeconds: {response.retry_after_seconds}"
@@ -189,7 +189,7 @@ NEWEST = {33: "v1.33.12", 34: "v1.34.8", 35: "v1.35.5", 36: "v1.36.1"}
 
 @ext.handler(v1.GenerateUpgradePlan)
 def generate_upgrade_plan(call: Call[v1.GenerateUpgradePlan, None]) -> Response:
-    """Go through the newest version of each minor on the way, with workers as seldom as can be."""
+    """Plan the newest version of each minor, with as few upgrades of workers as possible."""
     target = call.request.to_kubernetes_version
     start = call.request.from_control_plane_kubernetes_version
     minors = range(int(start.split(".")[1]) + 1, int(target.split(".")[1]))
@@ -206,7 +206,7 @@ IN_PLACE = {
 
 
 def in_place(part: str, current: Any, desired: Any, *spec: str) -> v1.Patch:
-    """A patch for what can change in place: some fields of some kinds."""
+    """A patch with the fields that can change in place."""
     after = deepcopy(current)
     kind = "Machine" if part.startswith("machine") else current["kind"].removesuffix("Template")
     for field in IN_PLACE.get(kind, ()):
@@ -218,14 +218,14 @@ def in_place(part: str, current: Any, desired: Any, *spec: str) -> v1.Patch:
 
 
 def can_update(hook: type[Hook[Any, Any]], name: str, *spec: str) -> None:
-    """Answer a hook with what can change in place."""
+    """Answer a hook with the changes that are possible in place."""
 
     def answer(call: Call[Hook[Any, Any], Settings]) -> Response:
-        said: dict[str, Any] = {"status": "Success"}
+        answer_fields: dict[str, Any] = {"status": "Success"}
         now, then = (getattr(call.request, side).dump() for side in ("current", "desired"))
         for part in () if call.settings.disable_in_place_updates else now:
-            said[f"{part}Patch"] = in_place(part, now[part], then[part], *spec)
-        return read(hook.response_type(), said)
+            answer_fields[f"{part}Patch"] = in_place(part, now[part], then[part], *spec)
+        return read(hook.response_type(), answer_fields)
 
     ext.handler(hook, name=name, settings=Settings)(answer)
 
@@ -237,9 +237,9 @@ began: dict[str, float] = {}
 
 @ext.handler(v1.UpdateMachine, settings=Settings)
 async def update_machine(call: Call[v1.UpdateMachine, Settings]) -> Response | None:
-    """Act as if it took a while."""
+    """Simulate a slow update."""
     if call.settings.disable_in_place_updates:
-        raise Failure("UpdateMachine is called although nothing can change in place")
+        raise Failure("UpdateMachine must not run if in-place updates are disabled")
     name, now = call.request.desired.machine.name, time.monotonic()
     if now - began.setdefault(name, now) < 15:
         return retry_after(5, "Extension is updating Machine")

@@ -1,4 +1,4 @@
-"""A folder that clusterctl takes for the repositories of providers: ours, and Cluster API's own."""
+"""A local clusterctl repository of Capelin's and Cluster API's providers."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ SHARED_VARIABLES = {
 
 
 class CommandError(Exception):
-    """A command failed; what it printed."""
+    """A command failed. The message is its output."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Repository:
         return self.folder / "clusterctl.yaml"
 
     async def clusterctl(self, *arguments: str, kubeconfig: Path | None = None) -> str:
-        """What it prints to its standard output."""
+        """Run clusterctl and return its standard output."""
         program = await Binaries().path("clusterctl")
         environment = {
             **os.environ,
@@ -55,7 +55,7 @@ class Repository:
         return await run([program, *arguments, f"--config={self.config}"], environment)
 
     async def add_capelin(self, version: str) -> None:
-        """Have our providers in a version as `0.1.0`."""
+        """Add Capelin's providers in a version such as `0.1.0`."""
         await write_installation(
             self.folder / "dist",
             our_installation(version=version, registry=REGISTRY),
@@ -65,7 +65,7 @@ class Repository:
         )
 
     async def add_older_capelin(self, version: str) -> None:
-        """Make an earlier release up: a role that is gone since, a kind without its columns."""
+        """Create a fictional earlier release: with an obsolete role and a kind without columns."""
         await self.add_capelin(version)
         label = "infrastructure-capelin"
         file = self.file(label, version)
@@ -82,13 +82,13 @@ class Repository:
         file.write_text(escape("---\n".join(dump_yaml(obj) for obj in objects)))
 
     def file(self, label: str, version: str) -> Path:
-        """A component file of ours."""
+        """A component file of Capelin."""
         folder = self.folder / "dist" / "clusterctl" / label / f"v{version}"
         (file,) = folder.glob("*-components.yaml")
         return file
 
     async def add_cluster_api(self) -> None:
-        """Have Cluster API's core and kubeadm bootstrap provider, and cert-manager."""
+        """Add Cluster API's core, its kubeadm bootstrap provider and cert-manager."""
         await write_upstream(self.folder / "dist", modified=0)
 
     def write_config(self, versions: Mapping[str, str]) -> None:
@@ -117,7 +117,7 @@ class Repository:
 
 
 def older_charts(version: str) -> dict[str, Chart]:
-    """Our charts of an earlier release that is made up, with the same difference."""
+    """Capelin's charts of a fictional earlier release with the same differences."""
     charts = our_charts(version, REGISTRY)
     kinds = charts["capelin-crds"]
     file = "templates/infrastructure-capelin-kinds.yaml"
@@ -139,12 +139,12 @@ def _older(obj: Unstructured) -> Unstructured:
 
 
 def _older_template(text: str) -> str:
-    """The same of a chart's template, which is no YAML. The columns are the last part of it."""
+    """The same for a chart's template, which is not YAML. The columns are its last part."""
     return text.partition("      additionalPrinterColumns:")[0] if f": {POOLS}\n" in text else text
 
 
 async def run(command: list[object], environment: Mapping[str, str] | None = None) -> str:
-    """Run a command; returns its standard output."""
+    """Run a command and return its standard output."""
     process = await asyncio.create_subprocess_exec(
         *map(str, command),
         env=environment,

@@ -1,4 +1,4 @@
-"""A pseudo-terminal: what a person sees of a command, and a picture of it for the documents."""
+"""A pseudo-terminal: the screen of a command, and its picture for the documents."""
 
 import asyncio
 import fcntl
@@ -21,24 +21,24 @@ WIDTH, HEIGHT = 110, 50
 _CONTROL = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\x1b\][^\x07]*\x07")
 
 _FONTS = re.compile(r"\s*@font-face \{[^}]*\}")
-"""Fonts that a browser would fetch from elsewhere; any other of fixed width will do."""
+"""Fonts that a browser would load from another host. Any monospaced font is sufficient."""
 _VIEW_BOX = re.compile(r'viewBox="0 0 (\S+) \S+"')
 _SCALE = 0.6
-"""Letters are as large as in a terminal, however many there are in a line."""
+"""Scale of the pictures, so that all have the same font size."""
 
 
 @dataclass
 class Screen:
-    """The lines that stay after all that was drawn over: what a step list leaves on a terminal.
+    """The final lines of a terminal after a progress display.
 
-    It knows what progress displays use: lines that are erased, and the way up to them.
+    It supports the control sequences of such displays: erase a line and move up.
     """
 
     lines: list[str] = field(default_factory=lambda: [""])
     row: int = 0
 
     def feed(self, text: str) -> None:
-        """Draw what a program printed."""
+        """Process the output of a command."""
         position = 0
         while position < len(text):
             control = _CONTROL.match(text, position)
@@ -74,7 +74,7 @@ class Screen:
 
     @property
     def words(self) -> str:
-        """The text as if no line had been too long."""
+        """The text without line wraps."""
         return " ".join(self.text.split())
 
 
@@ -92,7 +92,7 @@ class Running:
         assert words in self.screen.words, self.screen.text
 
     async def finish(self) -> str:
-        """Wait until it ends well; what the screen shows then."""
+        """Wait until it succeeds, and return the screen."""
         code = await self.process.wait()
         await self.ended.wait()
         assert code == 0, self.screen.text
@@ -101,15 +101,15 @@ class Running:
 
 @dataclass
 class Terminal:
-    """Where a person types commands, one after the other."""
+    """A shell for sequential commands."""
 
     variables: Mapping[str, str]
     pictures: Path
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What pictures show instead of folders of the test."""
+    """Replacements of the test's folders in pictures."""
 
     async def start(self, *arguments: str) -> Running:
-        """Begin a command; `capelin` is the one of these tests."""
+        """Start a command. `capelin` is the version under test."""
         primary, secondary = pty.openpty()
         fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
         program = [sys.executable, "-m", "capelin_infra", *arguments]
@@ -130,17 +130,17 @@ class Terminal:
         return await (await self.start(*arguments)).finish()
 
     def picture(self, name: str, command: str, screen: Screen) -> None:
-        """Keep a picture of a screen, with the command above it."""
+        """Save a picture of a screen with its command."""
         ansi = screen.ansi
         for folder, shown in self.shown.items():
             ansi = ansi.replace(folder, shown)
         text = Text.from_ansi(ansi)
-        # Beside the title are the three buttons of a window.
+        # The title bar also has three window buttons.
         width = max(len(command) + 14, *map(len, text.plain.splitlines()))
         console = Console(record=True, file=io.StringIO(), width=width + 1)
         console.print(Text(f"$ {command}", "bold"))
         console.print(text)
-        # The last line would be cut at its foot.
+        # Without extra space, the last line would be cut off.
         console.print()
         self.pictures.mkdir(parents=True, exist_ok=True)
         picture = _FONTS.sub("", console.export_svg(title=command))
@@ -153,7 +153,7 @@ def _with_width(view_box: re.Match[str]) -> str:
 
 
 def _follow(descriptor: int, feed: Callable[[str], None], ended: asyncio.Event) -> None:
-    """Read a terminal until nobody has its other end any more."""
+    """Read a terminal until its other end is closed."""
     loop = asyncio.get_running_loop()
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""The real clusterctl, with our release as a local repository."""
+"""The real clusterctl with Capelin's release in a local repository."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -51,7 +51,9 @@ def keyed(objects: list[Unstructured]) -> dict[tuple[str, str], Unstructured]:
     return {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects if obj}
 
 
-async def test_the_release_is_a_repository_of_both_providers(repository: Repository) -> None:
+async def test_the_release_is_a_clusterctl_repository_of_both_providers(
+    repository: Repository,
+) -> None:
     lines = (await repository.clusterctl("config", "repositories")).splitlines()
     found = [line.split()[:2] for line in lines if "/dist/" in line]
     assert ["capelin", "ControlPlaneProvider"] in found
@@ -60,7 +62,9 @@ async def test_the_release_is_a_repository_of_both_providers(repository: Reposit
 
 
 @pytest.mark.parametrize("label", [*PROVIDERS, "runtime-extension-lifecycle"])
-async def test_clusterctl_generates_what_we_rendered(repository: Repository, label: str) -> None:
+async def test_clusterctl_generates_the_rendered_components(
+    repository: Repository, label: str
+) -> None:
     kind, _, name = label.rpartition("-")
     text = await repository.clusterctl("generate", "provider", f"--{kind}={name}:v{VERSION}")
     generated = keyed(list(read_all_yaml(text)))
@@ -125,7 +129,7 @@ async def nodes(workload: Client) -> list[Any]:
 
 @pytest.fixture
 async def bare(own_api_server: ApiServer) -> AsyncGenerator[tuple[Client, Path]]:
-    """An API server with cert-manager's kinds, and nothing else."""
+    """An API server with only cert-manager's kinds."""
     async with Client(Config.from_kubeconfig(own_api_server.kubeconfig)) as client:
         for crd in await cert_manager_crds():
             await client.apply(crd)

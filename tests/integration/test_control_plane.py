@@ -1,4 +1,4 @@
-"""What Cluster API's own tests assert of control planes, on its real core."""
+"""The assertions of Cluster API's own tests about control planes, with its real core."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ from .pools import (
 pytestmark = pytest.mark.timeout(600)
 
 QUIET_SECONDS = float(os.environ.get("CAPELIN_TEST_QUIET_SECONDS", "30"))
-"""How long nothing may change. Cluster API's own test takes two minutes."""
+"""Seconds without any change. Cluster API's own test takes two minutes."""
 SECRETS = ("ca", "etcd", "proxy", "sa", "kubeconfig")
 CLASSY = "classy"
 
@@ -64,16 +64,16 @@ async def test_owners_and_finalizers_are_restored(whole: Whole) -> None:
         await management.apply(manifest)
     await until(lambda: whole.is_whole(2, VERSION))
     machines = {machine.name for machine in await whole.instances()}
-    # As Cluster API's test does it: everything is taken away while nobody looks.
+    # Like Cluster API's test: remove everything while the Cluster is paused.
     await management.patch(Cluster, name, namespace, {"spec": {"paused": True}})
     await until(lambda: is_paused(whole))
-    nobody = {"metadata": {"ownerReferences": None, "finalizers": None}}
-    await management.patch(CapelinControlPlane, name, namespace, nobody)
-    await management.patch(CapelinMachinePool, POOL, namespace, nobody)
+    removal = {"metadata": {"ownerReferences": None, "finalizers": None}}
+    await management.patch(CapelinControlPlane, name, namespace, removal)
+    await management.patch(CapelinMachinePool, POOL, namespace, removal)
     for machine in machines:
-        await management.patch(CapelinMachine, machine, namespace, nobody)
+        await management.patch(CapelinMachine, machine, namespace, removal)
     for purpose in SECRETS:
-        await management.patch(Secret, f"{name}-{purpose}", namespace, nobody)
+        await management.patch(Secret, f"{name}-{purpose}", namespace, removal)
     await management.patch(Cluster, name, namespace, {"spec": {"paused": False}})
 
     async def is_restored() -> bool:
@@ -114,7 +114,7 @@ async def is_paused(whole: Whole) -> bool:
     return all(condition(obj, "Paused") == "True" for obj in objects)
 
 
-async def test_nothing_changes_where_nothing_has_to(whole: Whole) -> None:
+async def test_a_settled_cluster_does_not_change(whole: Whole) -> None:
     async def versions() -> dict[tuple[str, str], str]:
         kinds = (Cluster, CapelinControlPlane, CapelinCluster, Secret)
         return {
@@ -175,7 +175,9 @@ def machine_deployment(whole: Whole, version: str) -> list[Any]:
     ]
 
 
-async def test_the_preflight_checks_of_machine_sets_read_our_versions(whole: Whole) -> None:
+async def test_preflight_checks_of_machine_sets_use_the_control_planes_version(
+    whole: Whole,
+) -> None:
     for manifest in machine_deployment(whole, VERSION):
         await whole.management.apply(manifest)
 
@@ -186,16 +188,16 @@ async def test_the_preflight_checks_of_machine_sets_read_our_versions(whole: Who
         return await machines() == 1
 
     await until(has_one)
-    # A control plane that is left alone stays behind its version for good.
+    # A paused control plane keeps its old version.
     ahead = KNOWN_KUBERNETES[KNOWN_KUBERNETES.index(VERSION) + 1]
     await change_while_paused(whole, paused="true", version=ahead)
     scaled = {"spec": {"replicas": 2}}
     await whole.management.patch(MachineDeployment, "workers", whole.namespace, scaled)
 
     async def is_held() -> bool:
-        (one,) = (await whole.management.list(MachineSet, whole.namespace)).items
-        said = [each.message for each in one.status.conditions if each.type == "ScalingUp"]
-        return any("ControlPlaneIsStable" in message for message in said)
+        (machine_set,) = (await whole.management.list(MachineSet, whole.namespace)).items
+        messages = [c.message for c in machine_set.status.conditions if c.type == "ScalingUp"]
+        return any("ControlPlaneIsStable" in message for message in messages)
 
     await until(is_held)
     assert await machines() == 1
@@ -203,7 +205,7 @@ async def test_the_preflight_checks_of_machine_sets_read_our_versions(whole: Who
 
 
 async def change_while_paused(whole: Whole, *, paused: str | None, version: str) -> None:
-    """Give the control plane a version, and begin or end to leave it alone."""
+    """Set the version of the control plane, and pause or resume it."""
     change = {
         "metadata": {"annotations": {PAUSED_ANNOTATION: paused}},
         "spec": {"version": version},
@@ -213,7 +215,7 @@ async def change_while_paused(whole: Whole, *, paused: str | None, version: str)
 
 @pytest.fixture
 async def classy(management: Client) -> AsyncGenerator[Client]:
-    """A cluster of our ClusterClass in the older version, with workers."""
+    """A cluster of Capelin's ClusterClass in the older version, with workers."""
     await management.apply(Namespace.of(CLASSY))
     for manifest in demo_manifests():
         manifest["metadata"]["namespace"] = CLASSY
@@ -224,7 +226,7 @@ async def classy(management: Client) -> AsyncGenerator[Client]:
     async def is_taken() -> bool:
         try:
             await management.create(new_cluster(CLASSY, CLASSY, OLDER, options, found))
-        except Exception:  # noqa: BLE001 - a class takes a moment until it can be used
+        except Exception:  # noqa: BLE001 - a new class is not usable at once
             return False
         return True
 
@@ -241,20 +243,20 @@ async def classy(management: Client) -> AsyncGenerator[Client]:
 
 @pytest.mark.representative
 async def test_a_cluster_class_upgrades_workers_after_the_control_plane(classy: Client) -> None:
-    said: list[str] = []
-    await wait_until_ready(classy, CLASSY, CLASSY, 180, said.append)
+    progress: list[str] = []
+    await wait_until_ready(classy, CLASSY, CLASSY, 180, progress.append)
     await classy.patch(Cluster, CLASSY, CLASSY, upgrade_patch(VERSION), type="json")
-    seen: list[tuple[str | None, str | None]] = []
+    pairs: list[tuple[str | None, str | None]] = []
 
     async def are_upgraded() -> bool:
         (pool,) = (await classy.list(MachinePool, CLASSY)).items
         (mine,) = (await classy.list(CapelinControlPlane, CLASSY)).items
-        # The pool first: what is read later can only be further.
+        # Read the pool first: the control plane can only be further ahead.
         now = (pool.spec.template.spec.version, mine.status.version if mine.status else None)
-        if now not in seen:
-            seen.append(now)
+        if now not in pairs:
+            pairs.append(now)
         return now == (VERSION, VERSION)
 
     await until(are_upgraded, within=180)
-    assert seen == [(OLDER, OLDER), (OLDER, VERSION), (VERSION, VERSION)]
-    await wait_until_ready(classy, CLASSY, CLASSY, 180, said.append)
+    assert pairs == [(OLDER, OLDER), (OLDER, VERSION), (VERSION, VERSION)]
+    await wait_until_ready(classy, CLASSY, CLASSY, 180, progress.append)

@@ -1,6 +1,6 @@
-"""The control plane provider is killed over and over while it makes, changes and removes one.
+"""SIGKILL hits the provider again and again while it creates, changes and deletes a control plane.
 
-`CAPELIN_TEST_KILLS=200 CAPELIN_TEST_SEED=7` kills it more often, and elsewhere.
+`CAPELIN_TEST_KILLS=200 CAPELIN_TEST_SEED=7` sets the number and the moments of the kills.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ from tests.support.control_planes import ControlPlane
 
 OLD, NEW = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "100"))
-"""How many there are at least."""
+"""The minimum number of kills."""
 SEED = int(os.environ.get("CAPELIN_TEST_SEED", "1"))
 ETCD = 3 if SEED % 2 == 0 else 1
-"""With three members, one loses its data on the way."""
+"""With three members, one loses its data during the test."""
 NAME = "shoal"
 AUTHORITIES = ("ca", "etcd", "proxy", "sa")
 QUIET = ("RollingOut", "ScalingUp", "ScalingDown", "Remediating")
@@ -55,7 +55,7 @@ pytestmark = [
 
 @dataclass
 class Mortal:
-    """The provider, one life after the other."""
+    """The provider in sequential lives."""
 
     ancestor: asyncio.subprocess.Process
     arguments: list[str]
@@ -63,13 +63,13 @@ class Mortal:
     kills: int = 0
 
     async def live(self, changes: int, seconds: float) -> None:
-        """Let it make so many changes, or live so long, and kill it."""
+        """Kill it after this many changes or seconds."""
         pid = await self._begin(changes)
         try:
             async with asyncio.timeout(seconds):
                 ended = await self._ended()
         except TimeoutError:
-            # It may have died in this very moment.
+            # It may have just died.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             ended = await self._ended()
@@ -79,7 +79,7 @@ class Mortal:
 
     @asynccontextmanager
     async def undisturbed(self) -> AsyncGenerator[None]:
-        """Let it live for a while."""
+        """Let it run for some time."""
         pid = await self._begin(10**9)
         try:
             yield
@@ -88,9 +88,9 @@ class Mortal:
             await self._ended()
 
     async def _begin(self, changes: int) -> int:
-        wanted = json.dumps({"changes": changes, "arguments": self.arguments})
+        order = json.dumps({"changes": changes, "arguments": self.arguments})
         assert self.ancestor.stdin is not None
-        self.ancestor.stdin.write(f"{wanted}\n".encode())
+        self.ancestor.stdin.write(f"{order}\n".encode())
         return await self._said()
 
     async def _ended(self) -> int:
@@ -103,7 +103,7 @@ class Mortal:
 
 @dataclass
 class Shoal:
-    """A control plane, and whoever kills the provider that makes it."""
+    """A control plane and its mortal provider."""
 
     mine: ControlPlane
     state: Path
@@ -112,7 +112,7 @@ class Shoal:
     authorities: dict[str, str] = field(default_factory=dict[str, str])
 
     async def through_kills(self, done: Callable[[], Awaitable[bool]], kills: int) -> None:
-        """Kill the provider over and over, then leave it alone until it is done."""
+        """Kill the provider again and again, then let it finish."""
         for _ in range(kills):
             changes = self.random.randrange(1, 40)
             await self.mortal.live(changes, self.random.uniform(0.3, 3.0))
@@ -122,7 +122,7 @@ class Shoal:
         await self.look_at_authorities()
 
     async def look_at_authorities(self) -> None:
-        """Whatever was made once stays as it is."""
+        """CAs and keys never change."""
         for purpose in AUTHORITIES:
             secret = await self.mine.client.find(Secret, f"{NAME}-{purpose}", self.mine.namespace)
             if secret is not None:
@@ -131,7 +131,7 @@ class Shoal:
                 assert self.authorities.setdefault(purpose, digest) == digest, purpose
 
     async def settled(self) -> bool:
-        """Whether everything is as the spec has it, and nothing is left to do."""
+        """Whether everything matches the spec."""
         if await self.mine.unsettled():
             return False
         conditions = await self.mine.conditions()
@@ -144,7 +144,7 @@ class Shoal:
 
     @staticmethod
     def expected(replicas: int) -> list[str]:
-        """The components that are to run, one word a process."""
+        """Components of the desired processes."""
         others = ("kube-controller-manager", "kube-scheduler", "relay")
         return [*others, *["etcd"] * ETCD, *["kube-apiserver"] * replicas]
 
@@ -157,7 +157,7 @@ class Shoal:
         )
 
     async def lose(self, member: str) -> None:
-        """Remove all that an etcd member knows, and end it."""
+        """Delete the data of an etcd member and kill it."""
         (place,) = self.state.iterdir()
         process = Process.adopt(place / "run", member)
         assert process is not None
@@ -166,7 +166,7 @@ class Shoal:
         await process.wait()
 
     def certificates(self) -> dict[str, bytes]:
-        """Every certificate of the control plane that is not an authority's."""
+        """Certificates of the control plane without CAs."""
         return {path.name: path.read_bytes() for path in self.state.glob("*/pki/*.pem")}
 
 
@@ -178,7 +178,7 @@ async def shoal(
     install_crds: Callable[..., None],
     tmp_path: Path,
 ) -> AsyncGenerator[Shoal]:
-    """A control plane to be, and the provider that will make it."""
+    """A future control plane and its provider."""
     install_crds(provider())
     state = tmp_path / "control-planes"
     arguments = [
@@ -204,7 +204,9 @@ async def shoal(
         await kill_all(place / "run")
 
 
-async def test_no_kill_of_the_provider_leaves_a_trace(shoal: Shoal) -> None:
+async def test_a_control_plane_survives_kills_of_its_provider_without_leftovers(
+    shoal: Shoal,
+) -> None:
     each = -(-KILLS // 6)
     mine = shoal.mine
     await mine.create(OLD, etcd={"replicas": ETCD})
@@ -223,14 +225,14 @@ async def test_no_kill_of_the_provider_leaves_a_trace(shoal: Shoal) -> None:
         await shoal.through_kills(shoal.settled, each)
 
     before = shoal.certificates() | {"kubeconfig": await mine.kubeconfig()}
-    asked = datetime.now(UTC) + timedelta(seconds=1)
+    moment = datetime.now(UTC) + timedelta(seconds=1)
     await asyncio.sleep(1)
-    await mine.annotate(RENEW_ANNOTATION, asked.isoformat())
+    await mine.annotate(RENEW_ANNOTATION, moment.isoformat())
 
     async def renewed() -> bool:
         now = shoal.certificates() | {"kubeconfig": await mine.kubeconfig()}
-        anew = {name for name in before if now[name] != before[name]}
-        return anew == before.keys() - {"ca-signing.pem"} and await shoal.settled()
+        renewed = {name for name in before if now[name] != before[name]}
+        return renewed == before.keys() - {"ca-signing.pem"} and await shoal.settled()
 
     await shoal.through_kills(renewed, each)
     await mine.change(replicas=1)

@@ -1,4 +1,4 @@
-"""`capelin dev`: a provider whose code changes is restarted, the others go on."""
+"""`capelin dev` restarts a provider after a change of its code. The others keep running."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 CHANGED, OTHER = "infrastructure-capelin", "control-plane-capelin"
 
 
-async def test_a_provider_is_restarted_when_its_code_changes(
+async def test_dev_restarts_a_provider_when_its_code_changes(
     home: Home, record_property: Callable[[str, object], None]
 ) -> None:
     environment = home.environment()
@@ -37,14 +37,14 @@ async def test_a_provider_is_restarted_when_its_code_changes(
         before = processes(environment)
         os.utime(Path(capelin_machine_pool.__file__))
         assert (await line_with("Changed:")).strip() == f"Changed: {CHANGED}"
-        record_property("what dev says", (await line_with("Running the new code")).strip())
+        record_property("output of dev", (await line_with("Running the new code")).strip())
         after = processes(environment)
         assert after[CHANGED] != before[CHANGED]
         assert after[OTHER] == before[OTHER]
     finally:
         develop.send_signal(signal.SIGINT)
         await asyncio.gather(develop.communicate())
-    # The environment goes on without it.
+    # The environment keeps running without it.
     assert develop.returncode == 130
 
     def as_before() -> bool:

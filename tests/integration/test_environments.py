@@ -1,4 +1,4 @@
-"""The command, on real environments: what it starts, what survives, and that nothing is left."""
+"""The command on real environments: start, recovery and removal."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ DOWN_SECONDS = 5.0
 
 
 def listeners(ports: set[int], address: str) -> set[str]:
-    """Who listens on some of these ports, or on any of an address: as the kernel writes it."""
+    """Listening sockets on these ports or on an address, in the notation of the kernel."""
     reverse = "".join(f"{int(part):02X}" for part in reversed(address.split(".")))
     found: set[str] = set()
     for table in ("tcp", "tcp6"):
@@ -53,7 +53,7 @@ def listening(environment: Environment) -> Callable[[], set[str]]:
 
 
 def processes_of(environment: Environment) -> list[ProcessStatus]:
-    """The processes in the status that the supervisor last wrote."""
+    """The processes in the supervisor's last status."""
     status = read_status(environment.status_file)
     assert status is not None
     return status.processes
@@ -63,15 +63,15 @@ def client_of(environment: Environment) -> Client:
     return Client(Config.from_kubeconfig(environment.kubeconfig))
 
 
-async def test_up_is_quick_and_down_leaves_nothing(home: Home) -> None:
-    # The first one of a machine renders what is then in the cache, and machines have bad moments.
+async def test_up_is_fast_and_down_removes_everything(home: Home) -> None:
+    # The first run fills the cache, and a busy machine may slow one of them down.
     took = [await up_and_down(home), await up_and_down(home)]
     assert min(up for up, _ in took) < UP_SECONDS
     assert min(down for _, down in took) < DOWN_SECONDS
 
 
 async def up_and_down(home: Home) -> tuple[float, float]:
-    """How long both take; and down leaves nothing."""
+    """Seconds of up and down. Also checks that down removes everything."""
     began = time.monotonic()
     await home.up()
     up = time.monotonic() - began
@@ -121,7 +121,7 @@ def pids_of(folder: Path) -> list[int]:
 
 
 def listening_sockets(pid: int) -> set[str]:
-    """Local addresses on which a process listens: as the kernel writes them."""
+    """Local addresses of listening sockets, in the notation of the kernel."""
     inodes: set[str] = set()
     with suppress(OSError):
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
@@ -136,14 +136,14 @@ def listening_sockets(pid: int) -> set[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address as the kernel writes it is 127.x.x.x or ::1."""
+    """Whether an address in the kernel's notation is 127.x.x.x or ::1."""
     mapped = host.startswith("0000000000000000FFFF0000")
     is_ipv4 = len(host) == 8 or mapped
     return host[-2:] == "7F" if is_ipv4 else host == "00000000000000000000000001000000"
 
 
 @pytest.mark.representative
-async def test_whatever_is_killed_comes_back_and_no_object_is_lost(home: Home) -> None:
+async def test_killed_processes_restart_without_loss_of_objects(home: Home) -> None:
     await home.up()
     environment = home.environment()
     async with client_of(environment) as client:
@@ -156,8 +156,8 @@ async def test_whatever_is_killed_comes_back_and_no_object_is_lost(home: Home) -
 
         async def is_back(name: str = name) -> bool:
             now = processes(environment).get(name)
-            said = current_status(environment)
-            return now not in {None, before[name]} and said is not None and said.is_up
+            status = current_status(environment)
+            return now not in {None, before[name]} and status is not None and status.is_up
 
         await until(is_back)
 
@@ -180,7 +180,7 @@ async def test_whatever_is_killed_comes_back_and_no_object_is_lost(home: Home) -
     assert survivors.keys() - {"supervisor"} <= after.keys()
     assert {name: after[name] for name in survivors if name != "supervisor"} == {
         name: pid for name, pid in survivors.items() if name != "supervisor"
-    }, "what ran on without a supervisor is left alone"
+    }, "the new supervisor restarted a running process"
 
     for pid in processes(environment).values():
         os.kill(pid, signal.SIGKILL)
@@ -208,7 +208,7 @@ async def test_two_environments(home: Home, run_program: Callable[..., Awaitable
         assert await client.find(ConfigMap, "only-here", "default") is None
 
 
-async def test_a_second_up_is_told_that_the_first_is_at_work(home: Home) -> None:
+async def test_a_second_up_reports_that_the_first_is_running(home: Home) -> None:
     first = await home.start("up", "--management-only")
 
     async def has_begun() -> bool:
@@ -222,7 +222,7 @@ async def test_a_second_up_is_told_that_the_first_is_at_work(home: Home) -> None
     assert first.returncode == 0
 
 
-async def test_ctrl_c_at_any_time_leaves_what_up_continues_and_down_cleans(home: Home) -> None:
+async def test_up_and_down_continue_after_ctrl_c_at_any_time(home: Home) -> None:
     async def interrupted(*arguments: str, once: Callable[[], bool]) -> tuple[int, str]:
         command = await home.start(*arguments)
         await until(lambda: once() or command.returncode is not None)
@@ -247,10 +247,10 @@ async def test_ctrl_c_at_any_time_leaves_what_up_continues_and_down_cleans(home:
         partial(runs, "cluster-api"),
     ):
         await nothing_is_left()
-        code, said = await interrupted("up", "--management-only", once=moment)
+        code, err = await interrupted("up", "--management-only", once=moment)
         assert code == 130
-        assert re.search(r"Continue with .*up -e default", said), said
+        assert re.search(r"Continue with .*up -e default", err), err
     await home.up()
-    code, said = await interrupted("down", "--yes", once=lambda: not runs("kube-apiserver"))
-    assert code in {0, 130}, said
+    code, err = await interrupted("down", "--yes", once=lambda: not runs("kube-apiserver"))
+    assert code in {0, 130}, err
     await nothing_is_left()

@@ -1,4 +1,4 @@
-"""The command from nothing to a demo cluster, and a cluster's whole life by its verbs."""
+"""The command from an empty home to a demo cluster, and all verbs of a cluster's life."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -22,8 +22,8 @@ OLD, NEW = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 RunProgram = Callable[..., Awaitable[str]]
 
 
-async def said(home: Home, *arguments: str) -> str:
-    """What a command prints that does what it is told."""
+async def output_of(home: Home, *arguments: str) -> str:
+    """Output of a successful command."""
     ended = await home.capelin(*arguments)
     assert ended.code == 0, ended.err
     return ended.out
@@ -43,31 +43,31 @@ async def set_version(home: Home, name: str, version: str) -> None:
 
 async def upgrade_and_resume(home: Home, name: str) -> None:
     """Upgrade a cluster without waiting, then wait for it with `upgrade` and `wait`."""
-    # The next minor version is meant where none is named.
-    begun = await said(home, "upgrade", "cluster", name, "--no-wait")
+    # Without a version, upgrade uses the next minor version.
+    begun = await output_of(home, "upgrade", "cluster", name, "--no-wait")
     assert f"Cluster API upgrades cluster {name} to {NEW}." in begun
     assert f"Wait for it with capelin wait cluster {name}." in begun
     late = await home.capelin("wait", "cluster", name, "--within", "1")
     assert late.code == 6
     assert f"wait again with capelin wait cluster {name}." in late.err
-    # It waits for the upgrade that has begun, whether its version is named or not.
+    # It waits for the running upgrade, with or without a version.
     resumed = await home.start("upgrade", "cluster", name)
     # On a busy machine, the upgrade may be done before this command has started.
-    followed = await said(home, "upgrade", "cluster", name, NEW)
+    followed = await output_of(home, "upgrade", "cluster", name, NEW)
     done = (f"cluster {name} upgraded to {NEW}", f"Cluster {name} runs {NEW} already.")
     assert any(text in followed for text in done)
     assert await resumed.wait() == 0
-    assert await said(home, "upgrade", "cluster", name, NEW) == (
+    assert await output_of(home, "upgrade", "cluster", name, NEW) == (
         f"Cluster {name} runs {NEW} already.\n"
     )
-    assert f"cluster {name} ready" in await said(home, "wait", "cluster", name)
+    assert f"cluster {name} ready" in await output_of(home, "wait", "cluster", name)
 
 
 @pytest.mark.representative
 async def test_life_of_a_cluster_by_commands(home: Home, run_program: RunProgram) -> None:
-    # A file, not $(...): KUBECONFIG is never left empty.
-    assert "kubeconfigs/default.demo" in await said(home, "up", "--workers", "1")
-    status = json.loads(await said(home, "status", "-o", "json"))
+    # A file and not $(...), so that KUBECONFIG is never empty.
+    assert "kubeconfigs/default.demo" in await output_of(home, "up", "--workers", "1")
+    status = json.loads(await output_of(home, "status", "-o", "json"))
     assert [each["state"] for each in status] == ["up"]
 
     unknown = await home.capelin("create", "cluster", "two", "--kubernetes-version", "v9.9.9")
@@ -77,18 +77,18 @@ async def test_life_of_a_cluster_by_commands(home: Home, run_program: RunProgram
     assert late.code == 2
     assert f"Known: {', '.join(KNOWN_KUBERNETES)}." in late.err
 
-    # Admission refuses it too, whoever asks.
+    # The admission policy also rejects it.
     with pytest.raises(ApiError, match=r"v1\.99\.0 is not a Kubernetes"):
         await set_version(home, "demo", "v1.99.0")
 
     shape = ("--kubernetes-version", OLD, "--workers", "1")
     shown = cast(
         "dict[str, Any]",
-        yaml.safe_load(await said(home, "create", "cluster", "two", *shape, "--dry-run")),
+        yaml.safe_load(await output_of(home, "create", "cluster", "two", *shape, "--dry-run")),
     )
     assert (shown["kind"], shown["metadata"]["name"]) == ("Cluster", "two")
     assert await clusters(home) == ["demo"]
-    await said(home, "create", "cluster", "two", *shape)
+    await output_of(home, "create", "cluster", "two", *shape)
     again = await home.capelin("create", "cluster", "two", *shape)
     assert again.code == 2
     assert "There is a cluster two" in again.err
@@ -98,28 +98,28 @@ async def test_life_of_a_cluster_by_commands(home: Home, run_program: RunProgram
     assert "machines.dies takes an integer from 0 to 100." in invalid.err
     assert await clusters(home) == ["demo", "two"]
 
-    kubeconfig = Path((await said(home, "kubeconfig", "two")).strip())
-    raw = yaml.safe_load(await said(home, "kubeconfig", "two", "--raw"))
+    kubeconfig = Path((await output_of(home, "kubeconfig", "two")).strip())
+    raw = yaml.safe_load(await output_of(home, "kubeconfig", "two", "--raw"))
     assert raw["current-context"] == "capelin-default-two"
     assert raw["clusters"][0]["cluster"]["server"].startswith("https://127.")
     versions = ("get", "nodes", "-o", "jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
     assert await run_program(kubeconfig, "kubectl", *versions) == OLD
 
-    assert NEW in await said(home, "upgrade", "cluster", "two", NEW, "--dry-run")
+    assert NEW in await output_of(home, "upgrade", "cluster", "two", NEW, "--dry-run")
     assert await run_program(kubeconfig, "kubectl", *versions) == OLD
     await upgrade_and_resume(home, "two")
     assert await run_program(kubeconfig, "kubectl", *versions) == NEW
     back = await home.capelin("upgrade", "cluster", "two", OLD)
     assert back.code == 2
 
-    await said(home, "delete", "cluster", "two", "--yes", "--dry-run")
+    await output_of(home, "delete", "cluster", "two", "--yes", "--dry-run")
     assert await clusters(home) == ["demo", "two"]
-    begun = await said(home, "delete", "cluster", "two", "--yes", "--no-wait")
+    begun = await output_of(home, "delete", "cluster", "two", "--yes", "--no-wait")
     assert "Wait for it with capelin wait cluster two --deleted." in begun
-    await said(home, "wait", "cluster", "two", "--deleted")
+    await output_of(home, "wait", "cluster", "two", "--deleted")
     assert await clusters(home) == ["demo"]
 
-    await said(home, "down", "--all", "--yes")
+    await output_of(home, "down", "--all", "--yes")
     assert mentioning(home.folder, "environ") == []
     assert list((home.folder / "capelin").iterdir()) == []
 
@@ -137,13 +137,13 @@ MOTTO = {"name": "motto", "required": False, "schema": {"openAPIV3Schema": {"typ
 
 
 async def test_create_installs_a_missing_class(home: Home, tmp_path: Path) -> None:
-    await said(home, "up", "--management-only")
-    kubeconfig = yaml.safe_load(await said(home, "kubeconfig", "--raw"))
+    await output_of(home, "up", "--management-only")
+    kubeconfig = yaml.safe_load(await output_of(home, "kubeconfig", "--raw"))
     assert kubeconfig["current-context"] == "capelin-default"
 
-    # A file brings its clusters, and the namespaces that they are in.
+    # A file creates its clusters and their namespaces.
     (tmp_path / "capelin.yaml").write_text(FILE)
-    shown = await said(home, "up", "-f", str(tmp_path / "capelin.yaml"))
+    shown = await output_of(home, "up", "-f", str(tmp_path / "capelin.yaml"))
     assert "kubeconfigs/team.described" in shown
     assert "upgrade cluster described -n team" in shown
     config = Config.from_kubeconfig(home.environment().kubeconfig)
@@ -153,18 +153,18 @@ async def test_create_installs_a_missing_class(home: Home, tmp_path: Path) -> No
         await client.patch(ClusterClass, "capelin", "team", [add], type="json")
     assert pool.spec.simulated.startup_seconds == 1
 
-    # Once more: what somebody has changed stays as it is.
-    again = await said(home, "up", "-f", str(tmp_path / "capelin.yaml"))
+    # A repeated up keeps the changes of users.
+    again = await output_of(home, "up", "-f", str(tmp_path / "capelin.yaml"))
     assert "ClusterClass capelin was changed by another user, and stays as it is." in again
 
     nowhere = await home.capelin("create", "cluster", "one", "--namespace", "nope")
     assert nowhere.code == 4
     assert "Namespace nope does not exist." in nowhere.err
-    await said(home, "create", "cluster", "one", "--workers", "1")
+    await output_of(home, "create", "cluster", "one", "--workers", "1")
     assert await clusters(home) == ["described", "one"]
-    await said(home, "status", "--exit-code")
-    await said(home, "scale", "one", "--control-plane-replicas", "2")
-    status = json.loads(await said(home, "status", "-o", "json"))
+    await output_of(home, "status", "--exit-code")
+    await output_of(home, "scale", "one", "--control-plane-replicas", "2")
+    status = json.loads(await output_of(home, "status", "-o", "json"))
     (cluster,) = [each for each in status[0]["clusters"] if each["object"] == "Cluster/one"]
     children = cluster["children"]
     replicas = {each["object"].partition("/")[0]: each.get("replicas") for each in children}

@@ -39,7 +39,7 @@ async def create(client: Client) -> None:
 
 
 @pytest.mark.representative
-async def test_a_protected_cluster_is_deleted_only_when_it_is_released(
+async def test_a_protected_cluster_is_deleted_only_after_its_release(
     management: Client, management_cluster: ManagementCluster, tmp_path: Path
 ) -> None:
     await management_cluster.require("kubeadm", "dev")

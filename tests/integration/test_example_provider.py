@@ -1,4 +1,4 @@
-"""The smallest provider of `examples/`, with the real core: made, scaled and deleted."""
+"""The smallest provider of `examples/` with the real core: create, scale, delete."""
 
 import asyncio
 import sys
@@ -32,7 +32,7 @@ def paper() -> Any:
 
 @pytest.fixture
 async def management(home: Home, paper: Any) -> AsyncGenerator[Client]:
-    """An environment with the provider at work in a namespace."""
+    """An environment with the provider for one namespace."""
     up = await home.capelin("up", "--management-only", "--with", "kubeadm-bootstrap")
     assert up.code == 0, up.err
     config = Config.from_kubeconfig(home.environment().kubeconfig)

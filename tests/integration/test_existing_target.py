@@ -1,4 +1,4 @@
-"""The command with an API server that was there before: it moves in, and moves out again."""
+"""The command with an existing API server: install and remove."""
 
 import os
 import signal
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def of_others(environment: Environment) -> dict[str, int]:
-    """All that runs of an environment but its supervisor."""
+    """Processes of an environment without its supervisor."""
     return {name: pid for name, pid in processes(environment).items() if name != "supervisor"}
 
 
 async def left_of_it(client: Client) -> list[str]:
-    """What an API server has that only an environment puts there."""
+    """Objects that only an environment adds to an API server."""
     listings = [
-        *[await client.list(each) for each in (CustomResourceDefinition.resource, *WEBHOOKS)],
+        *[await client.list(kind) for kind in (CustomResourceDefinition.resource, *WEBHOOKS)],
         await client.list(Secret.resource),
     ]
     return [each["metadata"]["name"] for listing in listings for each in listing.items]
@@ -77,8 +77,8 @@ async def test_existing_api_server(own_api_server: ApiServer, home: Home) -> Non
         assert await left_of_it(client) == []
         assert await client.find(ConfigMap, "theirs", "default") is not None
 
-        anew = await home.capelin("up", "--management-only", *there)
-        assert anew.code == 0, anew.err
+        repeated = await home.capelin("up", "--management-only", *there)
+        assert repeated.code == 0, repeated.err
         assert (await client.list(Cluster)).items == []
 
 

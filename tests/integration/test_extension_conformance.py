@@ -1,4 +1,4 @@
-"""The rules of conformance, held against Cluster API's own reference extension."""
+"""Cluster API's own reference extension against the rules of conformance."""
 
 from pathlib import Path
 
@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.needs_programs("test-extensi
 
 
 @pytest.mark.representative
-async def test_cluster_api_s_reference_extension_holds_every_rule(
+async def test_cluster_apis_reference_extension_passes_every_rule(
     tmp_path: Path, kubeconfig: Path, namespace: str
 ) -> None:
     variables = {"imageRepository": "kindest", "kubeadmControlPlaneMaxSurge": "1"}
-    # It plans upgrades between the versions that it has images of, and to no others.
+    # It plans only upgrades to versions that it has images of.
     scene = sample_cluster(
         "example",
         namespace,

@@ -57,7 +57,7 @@ def terminal(home: Home, tmp_path: Path) -> Terminal:
 
 
 async def step(terminal: Terminal, name: str, *arguments: str) -> str:
-    """Type a command of the tour, and keep a picture of it."""
+    """Run a command of the tour and save its picture."""
     running = await terminal.start(*arguments)
     text = await running.finish()
     terminal.picture(name, f"capelin {' '.join(arguments)}", running.screen)
@@ -66,7 +66,7 @@ async def step(terminal: Terminal, name: str, *arguments: str) -> str:
 
 @asynccontextmanager
 async def extension(folder: Path, certificates: Path) -> AsyncGenerator[str]:
-    """The user's extension, at work; its URL."""
+    """The URL of the user's running extension."""
     program = folder / "guard.py"
     program.write_text(EXTENSION)
     port = free_port("127.0.0.1")

@@ -1,4 +1,4 @@
-"""An extension, asked what its document allows and forbids; `nox -s fuzz` asks on for longer."""
+"""Valid and invalid requests to an extension. `nox -s fuzz` runs longer."""
 
 import pytest
 
@@ -8,8 +8,8 @@ pytestmark = pytest.mark.timeout(300)
 
 BRIEFLY = ("--phases=fuzzing", "--max-examples=15")
 PATIENTLY = ("--max-response-time=10", "--suppress-health-check=all")
-"""Others use the machine: what takes long is no mistake here, what never ends is."""
+"""The machine is shared, so only endless answers are failures."""
 
 
-def test_an_extension_answers_whatever_it_is_asked_and_goes_on() -> None:
+def test_an_extension_answers_valid_and_invalid_requests_and_keeps_running() -> None:
     assert main([*BRIEFLY, *PATIENTLY]) == 0

@@ -1,4 +1,4 @@
-"""Our messages beside Cluster API's own types, in Go: the same fields, paths and names."""
+"""Capelin's messages compared with Cluster API's Go types: equal fields, paths and names."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from capelin.runtime.fixtures import request_for, sample_cluster
 from capelin.runtime.messages import read
 from capelin.runtime.v1alpha1 import CLUSTER_API
 
-# Without what Go keeps of earlier builds, it compiles a good part of Kubernetes' libraries.
+# Without a build cache, Go compiles a large part of Kubernetes' libraries.
 pytestmark = pytest.mark.timeout(1200)
 
 PROGRAM = Path(__file__).with_name("go_types") / "main.go"
@@ -30,7 +30,7 @@ Ask = Callable[[Messages], Awaitable[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 async def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
-    """Has the Go types read our messages; what they say of that, and of themselves."""
+    """Lets the Go types read messages, and returns their view of them and of themselves."""
     if shutil.which("go") is None:
         pytest.skip("there is no Go here")
     folder = tmp_path_factory.mktemp("go")
@@ -40,7 +40,7 @@ async def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
     go = await find_go(
         files, what="a test", environment=os.environ, platform=Platform.current(), note=print
     )
-    # As the programs themselves are built, so that they share what is compiled.
+    # The same flags as for the binaries, to share the build cache.
     await go.run("build", "-trimpath", "-buildvcs=false", "-o", "hooks", ".", folder=folder)
 
     async def asked(messages: Messages) -> dict[str, Any]:
@@ -54,8 +54,8 @@ async def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
     return asked
 
 
-def hooks_of(said: dict[str, Any]) -> dict[str, Any]:
-    return {hook["name"]: hook for hook in said["hooks"]}
+def hooks_of(reply: dict[str, Any]) -> dict[str, Any]:
+    return {hook["name"]: hook for hook in reply["hooks"]}
 
 
 def sides(hook: AnyHook) -> dict[str, type[Model]]:
@@ -63,7 +63,7 @@ def sides(hook: AnyHook) -> dict[str, type[Model]]:
 
 
 def missing(model: type[Model], document: dict[str, Any], path: str = "") -> list[str]:
-    """Our fields that a document with every field of Go's does not have."""
+    """Fields of Capelin's types that a document with all Go fields lacks."""
     found: list[str] = []
     for field in model.model_fields.values():
         name = str(field.validation_alias)
@@ -78,11 +78,11 @@ def missing(model: type[Model], document: dict[str, Any], path: str = "") -> lis
     return found
 
 
-async def test_hooks_are_called_what_and_where_go_calls_them(ask: Ask) -> None:
-    said = hooks_of(await ask({}))
-    assert said.keys() == {hook.id.name for hook in CLUSTER_API}
+async def test_hooks_have_the_same_names_and_paths_in_go(ask: Ask) -> None:
+    reply = hooks_of(await ask({}))
+    assert reply.keys() == {hook.id.name for hook in CLUSTER_API}
     for hook in CLUSTER_API:
-        go = said[hook.id.name]
+        go = reply[hook.id.name]
         path = hook.id.path(None if hook.singleton else "handler")
         assert (go["apiVersion"], go["path"]) == (hook.id.api_version, path)
         assert go["singleton"] == hook.singleton
@@ -90,28 +90,28 @@ async def test_hooks_are_called_what_and_where_go_calls_them(ask: Ask) -> None:
             assert go[side]["kind"] == model.__name__
 
 
-async def test_go_messages_survive_our_types(
+async def test_go_messages_are_unchanged_by_capelins_types(
     ask: Ask,
 ) -> None:
-    said = hooks_of(await ask({}))
+    reply = hooks_of(await ask({}))
     for hook in CLUSTER_API:
         for side, model in sides(hook).items():
-            full = said[hook.id.name][side]["full"]
-            # Building is strict: a field that our type does not have would raise.
+            full = reply[hook.id.name][side]["full"]
+            # Strict: an unknown field would raise.
             assert model.model_validate(full).dump() == full
             assert missing(model, full) == []
 
 
-async def test_go_reads_our_messages_and_finds_nothing_that_it_does_not_know(ask: Ask) -> None:
+async def test_every_field_of_capelins_messages_exists_in_go(ask: Ask) -> None:
     samples, scene = hooks_of(await ask({})), sample_cluster()
     ours: Messages = {}
     for hook in CLUSTER_API:
         full = samples[hook.id.name]["response"]["full"]
         response = read(hook.response_type(), full).dump()
         ours[hook.id.name] = {"request": request_for(hook, scene), "response": response}
-    said = hooks_of(await ask(ours))
+    reply = hooks_of(await ask(ours))
     for hook in CLUSTER_API:
-        go = said[hook.id.name]
+        go = reply[hook.id.name]
         assert (hook.id.name, go["request"]["wrong"], go["response"]["wrong"]) == (
             hook.id.name,
             "",
@@ -121,7 +121,7 @@ async def test_go_reads_our_messages_and_finds_nothing_that_it_does_not_know(ask
 
 
 def shape(schema: dict[str, Any]) -> str:
-    """What a schema describes, in the words of the Go program."""
+    """The type of a schema in the notation of the Go program."""
     if "allOf" in schema:
         (schema,) = schema["allOf"]
     if "$ref" in schema:
@@ -133,13 +133,13 @@ def shape(schema: dict[str, Any]) -> str:
     return " ".join(filter(None, (schema["type"], schema.get("format"))))
 
 
-async def test_the_document_describes_every_field_of_every_type_as_go_has_it(ask: Ask) -> None:
+async def test_the_openapi_document_has_the_fields_of_every_go_type(ask: Ask) -> None:
     types = (await ask({}))["types"]
     document = openapi_document(CLUSTER_API, title="ours", version="1")
     schemas = document["components"]["schemas"]
     assert schemas.keys() == types.keys()
-    # Cluster API publishes an older description of it, with a field that Go has no more.
+    # Cluster API publishes an older schema, with a field that the Go type lacks.
     types["k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta"]["clusterName"] = "string"
     for name, fields in types.items():
         described = schemas[name].get("properties", {})
-        assert (name, {key: shape(one) for key, one in described.items()}) == (name, fields)
+        assert (name, {key: shape(field) for key, field in described.items()}) == (name, fields)

@@ -1,4 +1,4 @@
-"""One tenant attacks the managers that all tenants share: real API servers, core and managers."""
+"""One tenant attacks the shared managers, with real API servers, core and managers."""
 
 import json
 import os
@@ -97,7 +97,7 @@ async def call(workload: Client, port: int, request: Unstructured) -> Unstructur
 
 @pytest.fixture
 async def gated(client: Client, namespace: str, install_crds: Any) -> AsyncGenerator[Unstructured]:
-    """A request with a forged label for a Cluster that a policy holds up."""
+    """A request with a forged label for a Cluster that a policy blocks."""
     install_crds(provider())
     await client.apply(ConfigMap.of(CONFIG_MAP, client.config.namespace))
     await client.apply(
@@ -119,7 +119,7 @@ async def gated(client: Client, namespace: str, install_crds: Any) -> AsyncGener
     )
     cluster["metadata"]["labels"] = {"approved": "yes"}
     yield {**fake_request(BeforeClusterCreate), "cluster": cluster}
-    # Nobody is left to take the finalizers off.
+    # No controller is running that would remove the finalizers.
     for kind in (LifecycleResult, LifecyclePolicy):
         for obj in (await client.list(kind, namespace)).items:
             await client.patch(kind, obj.name, namespace, {"metadata": {"finalizers": None}})
@@ -158,7 +158,7 @@ async def test_a_hosted_api_server_cannot_call_the_hooks_of_an_extension(
 
 
 async def store(config: Config, resource: Resource, name: str, spec: Unstructured) -> None:
-    """Create an object of the tenant, with 1100 levels in the place of the text DEEP."""
+    """Create an object of the tenant, with 1100 levels instead of the text DEEP."""
     manifest = {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
@@ -179,7 +179,7 @@ async def store(config: Config, resource: Resource, name: str, spec: Unstructure
 
 
 async def store_deep_objects(config: Config, suffix: str) -> None:
-    """Create a deep object of each kind that a manager looks into."""
+    """Create a deep object of each kind that a manager reads."""
     topology = {
         "classRef": {"name": "none"},
         "version": BEFORE,

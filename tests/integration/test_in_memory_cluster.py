@@ -1,4 +1,4 @@
-"""A cluster of Cluster API's own providers, from its own templates, and a pool of ours in it."""
+"""A cluster of Cluster API's own providers and templates, with a pool of Capelin."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -33,7 +33,7 @@ VARIABLES = {
 
 @pytest.fixture(scope="module")
 async def whole(management_cluster: ManagementCluster) -> AsyncGenerator[Whole]:
-    """The cluster of the templates, of which nothing is left after the module."""
+    """The cluster of the templates, which is removed after the module."""
     await management_cluster.require("kubeadm", "dev")
     async with Client(Config.from_kubeconfig(management_cluster.kubeconfig)) as management:
         await management.apply(Namespace.of(NAME))
@@ -41,9 +41,9 @@ async def whole(management_cluster: ManagementCluster) -> AsyncGenerator[Whole]:
             for manifest in render_template(await template(file), VARIABLES):
                 manifest["metadata"]["namespace"] = NAME
                 await management.apply(manifest)
-        said: list[str] = []
-        await wait_until_ready(management, NAME, NAME, 600, said.append)
-        assert said, "a cluster takes a while, and the way there is told"
+        progress: list[str] = []
+        await wait_until_ready(management, NAME, NAME, 600, progress.append)
+        assert progress, "no progress was reported"
         clients = WorkloadClients(management)
         async with clients.client(NAME, NAME) as workload:
             yield Whole(management, workload, NAME, NAME)
@@ -68,7 +68,7 @@ async def test_a_kubeadm_cluster_without_containers_becomes_available(
     run_program: Callable[..., Awaitable[str]],
 ) -> None:
     machines = (await whole.management.list(Machine, NAME)).items
-    assert [each.status.phase for each in machines] == ["Running"] * 3
+    assert [machine.status.phase for machine in machines] == ["Running"] * 3
 
     kubeconfig: Path = management_cluster.kubeconfig
     described = await run_program(kubeconfig, "clusterctl", "describe", "cluster", NAME, "-n", NAME)
@@ -85,8 +85,8 @@ async def test_a_kubeadm_cluster_without_containers_becomes_available(
     } <= {line.rpartition("/")[2] for line in inventory.split()}
 
 
-async def test_a_pool_of_ours_lives_beside_a_kubeadm_control_plane(whole: Whole) -> None:
-    """Its API server in memory has no leases, nor anybody who would miss them."""
+async def test_a_capelin_pool_works_with_a_kubeadm_control_plane(whole: Whole) -> None:
+    """The API server in memory has no leases, and no controller needs them."""
     others = {one.name for one in await whole.machines()}
 
     async def has(count: int, version: str) -> bool:

@@ -1,4 +1,4 @@
-"""Machines that change where they are: Cluster API's own test of the hooks for that."""
+"""In-place updates of machines: Cluster API's own test of their hooks."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.needs_programs(*PROGRAMS)]
 
 REPLICAS = {"CONTROL_PLANE_MACHINE_COUNT": "3", "WORKER_MACHINE_COUNT": "1"}
 STRATEGY = {
-    # With a surge, one machine more would make a change in place needless.
+    # With a surge, an additional machine would replace the in-place update.
     "KUBEADM_CONTROL_PLANE_MAX_SURGE": "0",
     "MD_MAX_SURGE": "1",
     "MD_MAX_UNAVAILABLE": "1",
@@ -26,10 +26,10 @@ HOOKS = {"CanUpdateMachine", "CanUpdateMachineSet", "UpdateMachine"}
 
 
 async def all_are_available(life: Life) -> bool:
-    """Whether all four Machines are Available, and the worker's MachineSet has seen that of its.
+    """Whether all four Machines and the replica of the worker's MachineSet are Available.
 
-    Running says less: a control plane's machine runs before its components are healthy, and
-    Cluster API replaces an unhealthy machine instead of changing it in place.
+    The phase Running is not enough: a control plane's machine runs before its components are
+    healthy, and Cluster API replaces an unhealthy machine instead of an in-place update.
     """
     statuses = [
         condition.status
@@ -46,7 +46,7 @@ async def machines(life: Life) -> set[str]:
 
 
 async def with_the_file(life: Life) -> None:
-    """Have a file on every machine, by a variable of the class."""
+    """Add a file to every machine by a variable of the class."""
     topology = (await life.cluster()).spec.topology
     assert topology
     variables = [variable.dump() for variable in topology.variables]
@@ -72,7 +72,7 @@ async def all_are_up_to_date(life: Life) -> bool:
     return conditions == ["True"] * 4
 
 
-async def test_machines_change_where_they_are_when_an_extension_can_do_that(
+async def test_an_extension_updates_machines_in_place(
     management: Client, management_cluster: ManagementCluster, tmp_path: Path
 ) -> None:
     async with recorded(management, "place", management_cluster, tmp_path) as life:

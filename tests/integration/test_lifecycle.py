@@ -1,4 +1,4 @@
-"""The stories of Cluster API's proposal of the Runtime SDK as policies, with its real core.
+"""User stories of Cluster API's Runtime SDK proposal as policies, with the real core.
 
 One Cluster goes through its life, test by test: each needs those before it.
 """
@@ -104,7 +104,7 @@ async def workloads(stories: Stories) -> AsyncGenerator[WorkloadClients]:
 
 @pytest.fixture(scope="module")
 async def survivor(stories: Stories) -> str:
-    """The Cluster that a quota of one admits when the one that came first is gone."""
+    """The Cluster that a quota of one admits after the deletion of the first."""
     limits = {"limits": [{"resource": "clusters", "limit": 1}]}
     await stories.apply("quota", "BeforeClusterCreate", {"quota": limits})
     await stories.are_called("BeforeClusterCreate")
@@ -112,7 +112,7 @@ async def survivor(stories: Stories) -> str:
     (first,) = await until(stories.admitted, within=PATIENCE)
     second = "right" if first == "left" else "left"
     refused = f"the quota of namespace {NAME} is exhausted: 1 clusters requested, 1 of 1 in use"
-    await stories.says(second, refused)
+    await stories.wait_for_message(second, refused)
     assert await stories.admitted() == [first]
     await stories.delete(first)
     await stories.is_admitted(second)
@@ -175,7 +175,7 @@ async def test_an_add_on_is_installed_before_an_upgrade_which_waits_for_approval
 
     await until(is_available, within=PATIENCE)
     await stories.client.patch(Cluster, survivor, NAME, upgrade_patch(AFTER), type="json")
-    await stories.says(survivor, f"policy freeze: waits for approval by {user}")
+    await stories.wait_for_message(survivor, f"policy freeze: waits for approval by {user}")
     async with workloads.client(survivor, NAME) as workload:
         installed = await workload.get(ConfigMap, "cpi", "kube-system")
     assert installed.data == {"version": AFTER}
@@ -183,7 +183,9 @@ async def test_an_add_on_is_installed_before_an_upgrade_which_waits_for_approval
     assert await running_versions(stories, survivor) == [BEFORE]
 
 
-async def test_approvals_have_the_own_name(stories: Stories, survivor: str) -> None:
+async def test_an_approver_can_approve_only_with_the_own_name(
+    stories: Stories, survivor: str
+) -> None:
     code = await stories.approval_code("freeze", survivor)
 
     def approval(user: str) -> Unstructured:
@@ -229,7 +231,7 @@ async def test_a_deletion_waits_for_the_backup(
         for manifest in read_all_yaml(VELERO):
             await workload.apply(manifest)
         await stories.client.delete(Cluster, survivor, NAME)
-        await stories.says(survivor, "policy backup: Backup velero/")
+        await stories.wait_for_message(survivor, "policy backup: Backup velero/")
         (backup,) = (await workload.list(BACKUPS, "velero")).items
         assert await running_versions(stories, survivor) == [AFTER]
         status: dict[str, Any] = {"status": {"phase": "Completed"}}

@@ -1,6 +1,6 @@
-"""The real core beside a lifecycle extension whose clock and rights the tests change.
+"""The real core with a lifecycle extension whose clock and permissions the tests change.
 
-The extension is a process of the tests', as the service account that it has in an installation.
+The extension is a process of the tests with the service account of an installation.
 """
 
 import asyncio
@@ -49,14 +49,14 @@ ROLE = f"{INSTALLED.namespace}-manager"
 
 @dataclass
 class Lives:
-    """The extension, which is started again and again at the same port."""
+    """The extension, which restarts at the same port."""
 
     folder: Path
     kubeconfig: Path
     port: int
 
     def set_clock(self, moment: datetime) -> None:
-        """Have the extension believe that it is another time."""
+        """Set the clock of the extension."""
         new = self.folder / "new-clock"
         new.write_text(moment.isoformat())
         new.replace(self.folder / CLOCK)
@@ -108,7 +108,7 @@ async def lives(
 
 @pytest.fixture(scope="module")
 async def stories(client: Client, lives: Lives) -> Stories:
-    """A namespace with a ClusterClass. It goes with the environment."""
+    """A namespace with a ClusterClass, which is removed with the environment."""
     del lives
     stories = Stories(client, "core")
     await client.apply(Namespace.of(stories.namespace))
@@ -121,7 +121,9 @@ def selecting(tier: str) -> Unstructured:
     return {"matchLabels": {"tier": tier}}
 
 
-async def test_a_window_opens_and_another_is_missed(stories: Stories, lives: Lives) -> None:
+async def test_a_cluster_is_admitted_in_its_window_and_another_one_expires(
+    stories: Stories, lives: Lives
+) -> None:
     now = datetime.now(UTC)
 
     def window(hours: int) -> Unstructured:
@@ -137,13 +139,13 @@ async def test_a_window_opens_and_another_is_missed(stories: Stories, lives: Liv
         await asyncio.gather(
             stories.create("opened", tier="night"), stories.create("missed", tier="late")
         )
-        await stories.says("opened", "policy night: waits for the maintenance window")
-        await stories.says("missed", "policy late: waits for the maintenance window")
+        await stories.wait_for_message("opened", "policy night: waits for the maintenance window")
+        await stories.wait_for_message("missed", "policy late: waits for the maintenance window")
         assert await stories.admitted() == []
         lives.set_clock(now + timedelta(hours=3, minutes=5))
         await stories.is_admitted("opened")
         lives.set_clock(now + timedelta(hours=5))
-        await stories.says(
+        await stories.wait_for_message(
             "missed", "policy late has failed: expired without the maintenance window"
         )
         assert await stories.admitted() == ["opened"]
@@ -163,7 +165,9 @@ async def test_invalid_policies(stories: Stories, lives: Lives, environment: Env
         assert await restart_process(environment.processes, CORE.label)
         await asyncio.gather(stories.create("free"), stories.create("odd", tier="odd"))
         await stories.is_admitted("free")
-        await stories.says("odd", "policy odd cannot be used: rules[0].expression: Syntax error")
+        await stories.wait_for_message(
+            "odd", "policy odd cannot be used: rules[0].expression: Syntax error"
+        )
 
         async def is_stored() -> bool:
             found = await client.find(ConfigMap, CONFIG_MAP, INSTALLED.namespace)
@@ -175,8 +179,8 @@ async def test_invalid_policies(stories: Stories, lives: Lives, environment: Env
         assert await restart_process(environment.processes, CORE.label)
         await asyncio.gather(stories.create("unconcerned"), stories.create("frozen", tier="a"))
         await stories.is_admitted("unconcerned")
-        await stories.says("frozen", "policy freeze: the policies cannot be read")
+        await stories.wait_for_message("frozen", "policy freeze: the policies cannot be read")
     await client.patch(ClusterRole, ROLE, None, {"rules": rights})
     async with lives.life():
-        await stories.says("frozen", "policy freeze: waits for approval")
+        await stories.wait_for_message("frozen", "policy freeze: waits for approval")
         assert await stories.admitted() == ["free", "unconcerned"]

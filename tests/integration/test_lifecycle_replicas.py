@@ -38,7 +38,7 @@ CALLS = 2400
 CONNECTIONS = 12
 CLUSTERS = 60
 CALLS_OF_A_CONNECTION = 40
-"""Then it is closed, and the next one sees the certificate of that time."""
+"""Calls per connection. The next connection uses the current certificate."""
 HOOK = BeforeClusterUpgrade.id.name
 
 log = logging.getLogger(__name__)
@@ -55,17 +55,17 @@ class Load:
     failures: list[int] = field(default_factory=list[int])
     """Ports of the connections on which a call failed."""
     unopened: list[int] = field(default_factory=list[int])
-    """Ports of connections that broke while they were opened: no call was sent yet."""
+    """Ports of connections that failed before any call."""
     serial_numbers: list[str] = field(default_factory=list[str])
-    """Of the certificates that connections have shown, in the order of the connections."""
+    """Serial numbers of the servers' certificates, in the order of the connections."""
     _turns: Iterator[int] = field(default_factory=itertools.count)
 
     async def reaches(self, share: float) -> None:
-        """Wait until this share of all calls was made."""
+        """Wait until this share of all calls is done."""
         await until(lambda: self.sent >= share * CALLS)
 
     async def run(self) -> float:
-        """Make all calls; how many a second they were."""
+        """Make all calls and return their rate per second."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         numbers = iter(range(CALLS))
@@ -81,7 +81,7 @@ class Load:
                 await connection.close()
                 connection = await self._connect()
             self.sent += 1
-            # New Clusters come all the time, and those that there are ask again.
+            # New Clusters arrive continuously, and existing ones repeat their calls.
             newest = number * len(self.requests) // CALLS
             asked = newest if number % 2 else number * 7919 % (newest + 1)
             request = self.requests[asked]
@@ -102,7 +102,7 @@ class Load:
             try:
                 connection = await Connection.open(port, self.trust)
             except ConnectionRefusedError:
-                # A Service leaves out who does not accept connections.
+                # A Service omits endpoints that do not accept connections.
                 continue
             except (OSError, EOFError):
                 self.unopened.append(port)
@@ -114,14 +114,14 @@ class Load:
 
 @dataclass
 class Rotation:
-    """The certificates of both replicas: new ones, of a new CA, each time."""
+    """The certificates of both replicas, each time with a new CA."""
 
     folder: Path
     trust: ssl.SSLContext = field(default_factory=ssl.create_default_context)
     _prepared: list[Path] = field(default_factory=list[Path])
 
     def prepare(self, count: int) -> None:
-        """Have callers trust all CAs from the start, as old and new overlap in a CA bundle."""
+        """Let callers trust all CAs from the start, like a bundle of old and new CAs."""
         for number in range(count):
             folder = self.folder / f"certificates-{number}"
             folder.mkdir()
@@ -129,7 +129,7 @@ class Rotation:
             self._prepared.append(folder)
 
     def rotate(self) -> None:
-        """Serve the next ones."""
+        """Install the next certificates."""
         folder = self._prepared.pop(0)
         for name in ("tls.key", "tls.crt"):
             (folder / name).replace(self.folder / name)
@@ -172,14 +172,14 @@ async def requests(
         request_for(BeforeClusterUpgrade, name, {"cluster": cluster, **versions})
         for cluster in clusters
     ]
-    # Nobody is left to take the finalizers off.
+    # No controller is running that would remove the finalizers.
     for kind in (LifecycleResult, LifecyclePolicy):
         for obj in (await client.list(kind, namespace)).items:
             await client.patch(kind, obj.name, namespace, {"metadata": {"finalizers": None}})
             await client.delete(kind, obj.name, namespace)
 
 
-async def test_no_call_fails_but_those_in_flight_and_each_action_is_done_once(
+async def test_only_calls_in_flight_fail_and_each_action_runs_once(
     client: Client, kubeconfig: Path, namespace: str, requests: list[bytes], tmp_path: Path
 ) -> None:
     rotation = Rotation(tmp_path)

@@ -1,4 +1,4 @@
-"""Requests made from a Cluster that a real API server has, and what patches would do to it."""
+"""Requests for a Cluster of a real API server, and previews of patches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +55,7 @@ async def made(client: Client, namespace: str) -> dict[str, Any]:
     return shape
 
 
-async def test_a_live_cluster_makes_a_request_of_every_hook(
+async def test_a_live_cluster_provides_requests_of_every_hook(
     client: Client, namespace: str, install_crds: Callable[..., None]
 ) -> None:
     install_crds(*CRDS)

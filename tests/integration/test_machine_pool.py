@@ -25,7 +25,7 @@ async def whole(management: Client) -> AsyncGenerator[Whole]:
 
 
 async def versions(whole: Whole) -> dict[tuple[str, str], str]:
-    """The resourceVersions of everything that is Cluster API's, or ours, and of all Nodes."""
+    """The resourceVersions of all objects of Cluster API and Capelin and of all Nodes."""
     objects = [
         one for kind in KINDS for one in (await whole.management.list(kind, whole.namespace)).items
     ]
@@ -36,7 +36,7 @@ async def versions(whole: Whole) -> dict[tuple[str, str], str]:
 
 
 @pytest.mark.representative
-async def test_scaling_and_upgrading_as_cluster_api_tries_it(whole: Whole) -> None:
+async def test_a_pool_passes_cluster_apis_sequence_of_scaling_and_upgrades(whole: Whole) -> None:
     for manifest in pool_manifests(whole.name, whole.namespace, replicas=2, version=OLDER):
         await whole.management.apply(manifest)
     for replicas in (2, 3, 1, 0, 2):
@@ -50,7 +50,7 @@ async def test_scaling_and_upgrading_as_cluster_api_tries_it(whole: Whole) -> No
     assert before.isdisjoint({one.name for one in await whole.instances()})
 
     async def is_settled() -> bool:
-        """As Cluster API's tests wait: nothing changes for a while."""
+        """Wait until nothing changes for some time, like Cluster API's tests."""
         before = await versions(whole)
         await asyncio.sleep(15)
         return before == await versions(whole)

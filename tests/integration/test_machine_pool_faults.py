@@ -1,4 +1,4 @@
-"""Machines that go wrong as `spec.simulated` says: in a cluster with the real core."""
+"""Machines with the faults of `spec.simulated`, in a cluster with the real core."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -14,7 +14,7 @@ from .pools import VERSION, Whole, condition, pool_manifests, whole_cluster
 pytestmark = pytest.mark.timeout(600)
 
 LONG_ENOUGH = 8.0
-"""Seconds in which a machine that boots would long have become a node."""
+"""Seconds that are more than enough for a machine to become a node."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ async def whole(management_cluster: ManagementCluster) -> AsyncGenerator[Whole]:
         yield whole
 
 
-async def test_machines_that_never_boot_hold_nothing_up(whole: Whole) -> None:
+async def test_machines_that_never_boot_do_not_block_the_pool(whole: Whole) -> None:
     faulty: dict[str, Any] = {
         "simulated": {
             "startupSeconds": 0,
@@ -50,27 +50,28 @@ async def test_machines_that_never_boot_hold_nothing_up(whole: Whole) -> None:
     await whole.remove_pool()
 
 
-async def test_machines_the_cluster_refuses_say_why(whole: Whole) -> None:
+async def test_machines_that_the_cluster_rejects_report_the_reason(whole: Whole) -> None:
     taint = {"key": "not a key", "effect": "NoSchedule"}
     spec: dict[str, Any] = {"simulated": {"taints": [taint], "startupSeconds": 0}}
     for manifest in pool_manifests(whole.name, whole.namespace, replicas=1, spec=spec):
         await whole.management.apply(manifest)
 
     async def say_why() -> bool:
-        said = [
+        conditions = [
             one
             for machine in await whole.instances()
             for one in (machine.status.conditions if machine.status else [])
         ]
         return any(
-            one.reason == "InvalidConfiguration" and "not a key" in one.message for one in said
+            one.reason == "InvalidConfiguration" and "not a key" in one.message
+            for one in conditions
         )
 
     await until(say_why)
     await whole.remove_pool()
 
 
-async def test_a_machine_that_flaps_falls_silent_and_comes_back(whole: Whole) -> None:
+async def test_a_flapping_machine_becomes_silent_and_recovers(whole: Whole) -> None:
     flapping: dict[str, Any] = {
         "simulated": {
             "startupSeconds": 0,
@@ -87,7 +88,7 @@ async def test_a_machine_that_flaps_falls_silent_and_comes_back(whole: Whole) ->
         (node,), (machine,) = await whole.nodes(), await whole.machines()
         return condition(node, "Ready") == condition(machine, "NodeReady") == "Unknown"
 
-    # A machine is silent, and is back, for a minute or so; Kubernetes takes another to believe it.
+    # A machine is silent or alive for about a minute. Kubernetes needs another to notice.
     await until(is_silent, within=240)
     await until(lambda: whole.is_whole(1, VERSION), within=240)
     (after,) = await whole.nodes()

@@ -1,6 +1,6 @@
-"""The machine pool provider is killed again and again while a pool scales and rolls.
+"""SIGKILL hits the machine pool provider again and again while a pool scales and rolls.
 
-`CAPELIN_TEST_KILL_SEEDS=7,8,9` tries these seeds, `CAPELIN_TEST_KILL_MACHINES=20` so many machines.
+`CAPELIN_TEST_KILL_SEEDS=7,8,9` sets the seeds, `CAPELIN_TEST_KILL_MACHINES=20` the machines.
 """
 
 import asyncio
@@ -38,19 +38,19 @@ SEEDS = [int(seed) for seed in os.environ.get("CAPELIN_TEST_KILL_SEEDS", "1").sp
 MACHINES = int(os.environ.get("CAPELIN_TEST_KILL_MACHINES", "4"))
 SURGE, UNAVAILABLE = 1, 1
 LIVES = (0.0, 2.0)
-"""How long the provider lives, in seconds: three times of four once it has begun its work."""
+"""Seconds of the provider's life, in three of four cases after it starts to work."""
 
 
 @pytest.fixture(scope="module")
 async def environment(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Environment]:
-    """A management cluster that nobody looks after, with no machine pool provider running."""
+    """A management cluster without supervisor and machine pool provider."""
     environment = Environment(tmp_path_factory.mktemp("kills") / "kills")
     request = UpRequest(
         kubernetes_version=TESTED_KUBERNETES[-1], providers=("kubeadm-bootstrap",), durable=False
     )
     try:
         await bring_up(environment, request)
-        # Whatever else runs, runs on; the provider would be started again.
+        # Only the other processes keep running: a supervisor would restart the provider.
         await end(supervisor_process(environment))
         await end(Process.adopt(environment.processes, PROVIDER))
         yield environment
@@ -65,7 +65,7 @@ async def end(process: Process | None) -> None:
 
 
 class Provider:
-    """The provider, as a process that is killed and started again."""
+    """The provider as a process that the test kills and restarts."""
 
     def __init__(self, environment: Environment) -> None:
         self.state = environment.workloads / PROVIDER
@@ -117,7 +117,7 @@ class Provider:
 
 @asynccontextmanager
 async def killed(provider: Provider, random: Random) -> AsyncGenerator[None]:
-    """Kills go on for as long as this lasts; in the end, the provider runs."""
+    """Kill the provider repeatedly within the context. At the end it runs."""
     async with asyncio.TaskGroup() as tasks:
         killing = tasks.create_task(provider.is_killed_again_and_again(random))
         yield
@@ -127,11 +127,11 @@ async def killed(provider: Provider, random: Random) -> AsyncGenerator[None]:
 
 
 class Observer:
-    """Sees every change of every Node, so that not even a moment with too few is missed."""
+    """Watches every change of every Node, to notice even a short lack of Nodes."""
 
     def __init__(self) -> None:
         self.least = 0
-        """How many Nodes have to be ready."""
+        """The required number of ready Nodes."""
         self.ready: set[str] = set()
         self.too_few: list[tuple[int, int]] = []
 
@@ -146,7 +146,7 @@ class Observer:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_no_kill_takes_too_many_machines_or_leaves_any_behind(
+async def test_kills_of_the_provider_neither_remove_too_many_machines_nor_leave_any(
     environment: Environment, seed: int
 ) -> None:
     random = Random(seed)  # noqa: S311 - a seed that failed has to fail again
@@ -169,7 +169,7 @@ async def test_no_kill_takes_too_many_machines_or_leaves_any_behind(
 async def try_with_kills(
     whole: Whole, provider: Provider, observer: Observer, random: Random
 ) -> None:
-    """From nothing to a pool, through a roll, back in the middle of it, to fewer, to nothing."""
+    """Create a pool, roll it, revert the roll, scale down and delete it."""
     rolling = {"maxSurge": SURGE, "maxUnavailable": UNAVAILABLE}
     async with killed(provider, random):
         for manifest in quick(whole, {"rollingUpdate": rolling}):
@@ -194,7 +194,7 @@ async def try_with_kills(
 
 
 def quick(whole: Whole, spec: dict[str, object]) -> list[dict[str, object]]:
-    """A pool whose machines are not drained, which takes core up to twenty seconds each."""
+    """A pool without drain, which takes core up to twenty seconds per machine."""
     manifests = pool_manifests(
         whole.name, whole.namespace, replicas=MACHINES, version=OLDER, spec=spec
     )
@@ -204,11 +204,11 @@ def quick(whole: Whole, spec: dict[str, object]) -> list[dict[str, object]]:
 
 
 async def has(whole: Whole, version: str) -> bool:
-    """Whether a machine of a version is there, so that a roll is under way."""
+    """Whether a machine of a version exists, so that a roll is in progress."""
     return any(one.status.node_info.kubelet_version == version for one in await whole.nodes())
 
 
 async def is_gone(whole: Whole, provider: Provider) -> bool:
-    """Whether nothing is left of a pool, on any level."""
+    """Whether all objects of a pool are deleted."""
     left = [*await whole.machines(), *await whole.instances(), *await whole.nodes()]
     return not left and provider.kwok(whole) is None and not provider.folder(whole).exists()

@@ -1,4 +1,4 @@
-"""What happens to machines in a cluster with the real core: in pools, and under a deployment."""
+"""The life of machines in pools and deployments, in a cluster with the real core."""
 
 import asyncio
 from collections import Counter
@@ -33,7 +33,7 @@ ZONE = "topology.kubernetes.io/zone"
 BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 FAILS_NOW: dict[str, Any] = {"spec": {"simulated": {"faults": {"dies": 100, "afterSeconds": 0}}}}
 LONG_ENOUGH = 8.0
-"""Seconds in which a pool that is not held back would long have done something."""
+"""Seconds in which an active pool would certainly change something."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ async def whole(management_cluster: ManagementCluster) -> AsyncGenerator[Whole]:
 
 @pytest.fixture
 async def pool(whole: Whole) -> AsyncGenerator[Whole]:
-    """The cluster with a pool of three, and without it afterwards."""
+    """The cluster with a pool of three, which is removed afterwards."""
     for manifest in pool_manifests(whole.name, whole.namespace, replicas=3):
         await whole.management.apply(manifest)
     await until(lambda: whole.is_whole(3, VERSION))
@@ -61,12 +61,12 @@ async def names(whole: Whole) -> set[str]:
 
 
 async def fail(whole: Whole, name: str) -> None:
-    """Have a machine's node fall silent."""
+    """Stop the heartbeats of a machine's node."""
     await whole.management.patch(CapelinMachine, name, whole.namespace, FAILS_NOW)
 
 
 def health_check(whole: Whole) -> Unstructured:
-    """Gives up machines whose node has been silent for a second."""
+    """Replaces machines whose node has been silent for a second."""
     checks = {
         "nodeStartupTimeoutSeconds": 0,
         "unhealthyNodeConditions": [
@@ -86,7 +86,7 @@ def health_check(whole: Whole) -> Unstructured:
     }
 
 
-async def test_machines_are_spread_over_the_failure_domains(pool: Whole) -> None:
+async def test_a_pool_spreads_machines_over_the_failure_domains(pool: Whole) -> None:
     await pool.scale(4)
     await until(lambda: pool.is_whole(4, VERSION))
     zones = Counter(node.metadata.labels[ZONE] for node in await pool.nodes())
@@ -94,7 +94,7 @@ async def test_machines_are_spread_over_the_failure_domains(pool: Whole) -> None
     assert {one.status.failure_domain for one in await pool.machines()} == {"east", "west"}
 
 
-async def test_a_marked_machine_goes_first_and_else_the_policy_decides(pool: Whole) -> None:
+async def test_a_marked_machine_is_deleted_before_the_policy_decides(pool: Whole) -> None:
     marked = sorted(await names(pool))[1]
     annotations = {"cluster.x-k8s.io/delete-machine": "yes"}
     await pool.management.patch(
@@ -112,7 +112,7 @@ async def test_a_marked_machine_goes_first_and_else_the_policy_decides(pool: Who
     assert await names(pool) == left
 
 
-async def test_a_node_deleted_behind_our_back_is_replaced(pool: Whole) -> None:
+async def test_a_pool_replaces_a_deleted_node(pool: Whole) -> None:
     lost = min(await names(pool))
     await pool.workload.delete(Node, lost)
 
@@ -123,7 +123,7 @@ async def test_a_node_deleted_behind_our_back_is_replaced(pool: Whole) -> None:
 
 
 @pytest.mark.representative
-async def test_a_health_check_has_a_silent_machine_replaced(pool: Whole) -> None:
+async def test_a_health_check_replaces_a_silent_machine(pool: Whole) -> None:
     await pool.management.apply(health_check(pool))
     silent = min(await names(pool))
     await fail(pool, silent)
@@ -141,7 +141,7 @@ async def test_a_health_check_has_a_silent_machine_replaced(pool: Whole) -> None
     await pool.management.delete(MachineHealthCheck, "silent", pool.namespace)
 
 
-async def test_a_pod_that_may_not_go_holds_its_machine(pool: Whole) -> None:
+async def test_a_pod_disruption_budget_delays_the_deletion_of_a_machine(pool: Whole) -> None:
     chosen = min(await names(pool))
     labels = {"app": "held"}
     container = {"name": "held", "image": "held"}
@@ -185,7 +185,7 @@ async def test_a_pod_that_may_not_go_holds_its_machine(pool: Whole) -> None:
     await until(replaced)
 
 
-async def test_a_new_token_replaces_no_machine_and_another_config_all_of_them(pool: Whole) -> None:
+async def test_a_new_config_replaces_all_machines_and_a_new_token_none(pool: Whole) -> None:
     before = await names(pool)
     config = {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "kind": "KubeadmConfig"}
     resource = await pool.management.resource_of(config)
@@ -201,7 +201,7 @@ async def test_a_new_token_replaces_no_machine_and_another_config_all_of_them(po
     await pool.management.patch(
         resource, POOL, pool.namespace, {"spec": {"joinConfiguration": node}}
     )
-    # Nobody tells the pool; any change of it does.
+    # The pool does not watch the config, but any change of the pool reconciles it.
     await pool.change_pool({"rollingUpdate": {"deletePolicy": "Oldest"}})
 
     async def replaced() -> bool:
@@ -211,7 +211,7 @@ async def test_a_new_token_replaces_no_machine_and_another_config_all_of_them(po
 
 
 @pytest.mark.parametrize("where", ["pool", "cluster"])
-async def test_nothing_happens_to_what_is_paused(pool: Whole, where: str) -> None:
+async def test_a_paused_pool_does_not_change(pool: Whole, where: str) -> None:
     client, namespace = pool.management, pool.namespace
 
     async def pause(*, on: bool) -> None:
@@ -222,15 +222,15 @@ async def test_nothing_happens_to_what_is_paused(pool: Whole, where: str) -> Non
             patch = {"metadata": {"annotations": annotations}}
             await client.patch(CapelinMachinePool, POOL, namespace, patch)
 
-    async def says_so() -> bool:
+    async def is_paused() -> bool:
         paused: list[CapelinMachinePool | CapelinMachine] = [await pool.infrastructure()]
         if where == "cluster":
             paused += await pool.instances()
         return all(condition(obj, "Paused") == "True" for obj in paused)
 
     await pause(on=True)
-    # Much sooner than the next periodic reconcile.
-    await until(says_so, within=10)
+    # Long before the next periodic reconcile.
+    await until(is_paused, within=10)
     before = await names(pool)
     await pool.scale(4)
     await pool.upgrade(OLDER)
@@ -241,7 +241,7 @@ async def test_nothing_happens_to_what_is_paused(pool: Whole, where: str) -> Non
     assert before.isdisjoint(await names(pool))
 
 
-async def test_the_autoscaler_finds_sizes_and_capacity(whole: Whole) -> None:
+async def test_the_autoscaler_can_read_sizes_and_capacity(whole: Whole) -> None:
     prefix = "cluster.x-k8s.io/cluster-api-autoscaler-node-group"
     sizes = {f"{prefix}-min-size": "2", f"{prefix}-max-size": "5"}
     manifests = pool_manifests(whole.name, whole.namespace, replicas=0)
@@ -259,7 +259,7 @@ async def test_the_autoscaler_finds_sizes_and_capacity(whole: Whole) -> None:
     await whole.remove_pool()
 
 
-async def test_a_pool_follows_whoever_manages_its_replicas(whole: Whole) -> None:
+async def test_a_pool_follows_an_external_manager_of_its_replicas(whole: Whole) -> None:
     manifests = pool_manifests(whole.name, whole.namespace, replicas=1)
     managed = {"cluster.x-k8s.io/replicas-managed-by": "somebody"}
     manifests[-1]["metadata"]["annotations"] = managed
@@ -312,7 +312,7 @@ def deployment_manifests(whole: Whole, replicas: int) -> list[Unstructured]:
     ]
 
 
-async def test_machines_of_a_deployment_live_and_are_replaced(whole: Whole) -> None:
+async def test_machines_of_a_deployment_become_ready_and_are_replaced(whole: Whole) -> None:
     for manifest in deployment_manifests(whole, 2):
         await whole.management.apply(manifest)
 
@@ -343,7 +343,7 @@ async def test_machines_of_a_deployment_live_and_are_replaced(whole: Whole) -> N
     await until(gone)
 
 
-async def test_an_endpoint_that_the_user_gives_is_the_clusters(whole: Whole) -> None:
+async def test_an_endpoint_of_the_user_becomes_the_clusters(whole: Whole) -> None:
     client, namespace = whole.management, whole.namespace
     meta = {"name": "given", "namespace": namespace}
     endpoint = {"host": "api.example.com", "port": 6443}

@@ -43,7 +43,7 @@ async def topology(management_cluster: ManagementCluster) -> AsyncGenerator[Clie
             try:
                 await management.create(new_cluster(NAME, NAME, VERSION, options, cluster_class))
             except ApiError:
-                # The ClusterClass cannot be used before core has reconciled it.
+                # Core must reconcile the ClusterClass first.
                 return False
             return True
 
@@ -61,7 +61,7 @@ async def topology(management_cluster: ManagementCluster) -> AsyncGenerator[Clie
 
 
 async def versions(client: Client) -> dict[tuple[str, str], str]:
-    """The resourceVersions of all objects of our kinds."""
+    """The resourceVersions of all objects of Capelin's kinds."""
     return {
         (kind.resource.kind, obj.name): obj.metadata.resource_version
         for kind in OURS
@@ -70,7 +70,7 @@ async def versions(client: Client) -> dict[tuple[str, str], str]:
 
 
 async def resync(client: Client, seconds: int) -> None:
-    """Have the topology controller go over all objects, and wait until it has reached the last.
+    """Let the topology controller reconcile all objects, and wait until it reaches the last.
 
     It applies our objects before the MachinePool, which is the only one that has this field.
     """

@@ -1,4 +1,4 @@
-"""Clusters that go to another management cluster and back, and serve all the while."""
+"""Clusters move to another management cluster and back, and serve without interruption."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.timeout(900)
 
 NAME = "moved"
 SHARED = "control-plane-capelin"
-"""Its processes have to be where both management clusters look for them. Machines need no such
-place: each management cluster keeps their Nodes alive with a process of its own."""
+"""Both management clusters must find its processes in this folder. Machines need no shared folder:
+each management cluster renews the leases of their Nodes with its own process."""
 Run = Callable[..., Awaitable[str]]
 
 
 @asynccontextmanager
 async def environment(folder: Path, shared: Path, *providers: str) -> AsyncGenerator[Environment]:
-    """A management cluster whose providers keep what they run in a shared folder."""
+    """A management cluster whose providers keep their processes in a shared folder."""
     environment = Environment(folder)
     request = UpRequest(
         kubernetes_version=TESTED_KUBERNETES[-1],
@@ -70,13 +70,13 @@ def client_of(environment: Environment) -> Client:
 
 
 async def fingerprints(client: Client) -> dict[str, dict[str, bytes]]:
-    """What was made once, and has to stay what it is wherever the cluster goes."""
+    """CAs and keys, which must not change during moves."""
     names = [f"{NAME}-{purpose}" for purpose in ("ca", "etcd", "proxy", "sa")]
     return {name: (await client.get(Secret, name, NAME)).data for name in names}
 
 
 async def uids(workload: Client) -> dict[str, str]:
-    """The Nodes, such that one that was made anew is another."""
+    """UIDs of the Nodes by name, to detect recreated ones."""
     return {node.name: node.uid for node in (await workload.list(Node)).items}
 
 
@@ -91,7 +91,7 @@ def keeps_nodes_alive(environment: Environment) -> bool:
 
 
 async def move(run: Run, source: Environment, target: Environment) -> None:
-    """Have the real clusterctl move everything."""
+    """Move everything with the real clusterctl."""
     await run(
         source.kubeconfig,
         "clusterctl",
@@ -103,19 +103,19 @@ async def move(run: Run, source: Environment, target: Environment) -> None:
 
 
 async def is_settled(client: Client) -> bool:
-    """Whether the cluster and its control plane are as they should be, and looked after."""
+    """Whether the cluster and its control plane are available, complete and not paused."""
     cluster = await client.find(Cluster, NAME, NAME)
     mine = await client.find(CapelinControlPlane, NAME, NAME)
     if cluster is None or mine is None or mine.status is None:
         return False
-    wanted = {"Available": "True", "RollingOut": "False", "Paused": "False"}
-    said = {type_: condition(mine, type_) for type_ in wanted}
-    return said == wanted and condition(cluster, "Available") == "True"
+    expected = {"Available": "True", "RollingOut": "False", "Paused": "False"}
+    conditions = {type_: condition(mine, type_) for type_ in expected}
+    return conditions == expected and condition(cluster, "Available") == "True"
 
 
 @pytest.mark.needs_programs("clusterctl")
 @pytest.mark.parametrize("machines", [pytest.param(0, marks=pytest.mark.representative), 2])
-async def test_a_cluster_is_moved_there_and_back_and_serves_all_the_while(
+async def test_a_cluster_moves_there_and_back_and_serves_without_interruption(
     pair: tuple[Environment, Environment], run_program: Run, machines: int
 ) -> None:
     here, there = pair
@@ -126,8 +126,8 @@ async def test_a_cluster_is_moved_there_and_back_and_serves_all_the_while(
             manifests += pool_manifests(NAME, NAME, replicas=machines)
         for manifest in manifests:
             await source.apply(manifest)
-        said: list[str] = []
-        await wait_until_ready(source, NAME, NAME, 180, said.append)
+        progress: list[str] = []
+        await wait_until_ready(source, NAME, NAME, 180, progress.append)
         made = await fingerprints(source)
         kubeconfig = await source.get(Secret, f"{NAME}-kubeconfig", NAME)
         config = Config.from_secret(kubeconfig.data["value"])
@@ -153,7 +153,7 @@ async def test_a_cluster_is_moved_there_and_back_and_serves_all_the_while(
             found = await workload.list(ConfigMap, "default")
         assert load.failed == []
         assert load.sent > 100
-        assert load.written <= {each.metadata.name for each in found.items}
+        assert load.written <= {item.metadata.name for item in found.items}
 
         await source.delete(Cluster, NAME, NAME)
 

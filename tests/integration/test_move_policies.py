@@ -47,7 +47,7 @@ class Side:
         return {result.spec.policy.name: result for result in found}
 
     async def states(self) -> dict[str, tuple[str, str]]:
-        """The phases and messages of the results, by their policies."""
+        """The phases and messages of the results by policy."""
         results = await self.results()
         return {
             name: (result.status.phase, result.status.message) if result.status else ("", "")
@@ -106,7 +106,7 @@ async def sides(tmp_path: Path) -> AsyncGenerator[tuple[Side, Side]]:
         await kill_all(shared)
 
 
-async def test_a_move_there_and_back_neither_loses_nor_repeats_anything(
+async def test_a_move_neither_loses_nor_repeats_work_of_policies(
     sides: tuple[Side, Side], run_program: Run
 ) -> None:
     here, there = sides

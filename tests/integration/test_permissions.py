@@ -1,4 +1,4 @@
-"""No provider may do what it never does: its rules, compared with the API server's audit log."""
+"""Providers use all their permissions: rules compared with the API server's audit log."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def allowed(rules: list[Unstructured]) -> Iterator[Use]:
 
 
 def table(name: str) -> list[list[str]]:
-    """The cells of a table on the page about security, without its head."""
+    """The cells of a table on the security page, without its header."""
     _, _, rest = PAGE.read_text().partition(f"<!-- {name} -->\n")
     lines, _, _ = rest.partition(f"\n<!-- end of {name} -->")
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines.split("\n")[2:]]
@@ -71,7 +71,7 @@ def names(cell: str) -> list[str]:
 
 
 def shown_by_tests() -> Iterator[tuple[str, Use, list[str]]]:
-    """Permissions whose use the audit log of this machine cannot show, and tests that do."""
+    """Permissions whose use this audit log cannot show, and tests that show it."""
     for label, group, resources, verbs, _, tests in table("other uses"):
         providers = [provider.label for provider in PROVIDERS] if label == "all" else names(label)
         for use in product(providers, names(group), names(resources), names(verbs)):
@@ -79,7 +79,7 @@ def shown_by_tests() -> Iterator[tuple[str, Use, list[str]]]:
 
 
 def used(log: Path, namespace: str) -> Iterator[Use]:
-    """What a provider's service account did, by the audit log."""
+    """Requests of a provider's service account in the audit log."""
     prefix = f"system:serviceaccount:{namespace}:"
     for line in log.read_text().splitlines():
         entry = json.loads(line)
@@ -91,7 +91,7 @@ def used(log: Path, namespace: str) -> Iterator[Use]:
 
 @pytest.fixture
 async def audited(tmp_path: Path) -> AsyncGenerator[tuple[ApiServer, Path]]:
-    """An API server that writes down what service accounts do."""
+    """An API server with an audit log of service accounts."""
     policy, log = tmp_path / "policy.yaml", tmp_path / "audit.log"
     policy.write_text(POLICY)
     settings = Settings(arguments={"audit-policy-file": str(policy), "audit-log-path": str(log)})
@@ -113,14 +113,14 @@ AFTER_INITIALIZATION: Final = "AfterControlPlaneInitialized"
 
 
 async def apply_policies(client: Client) -> Stories:
-    """Policies whose actions need all that the extension may do."""
+    """Policies whose actions need all permissions of the extension."""
     stories = Stories(client, "default")
     add_on = ConfigMap.of("add-on", "default").dump()
     await client.apply({**add_on, "data": {"add-on.yaml": ADD_ON}})
     limits = {"limits": [{"resource": "clusters", "limit": 5}]}
     await stories.apply("quota", "BeforeClusterCreate", {"quota": limits})
     await stories.are_called("BeforeClusterCreate")
-    # Has the extension ask Cluster API to discover its handlers again.
+    # Makes the extension request a new discovery of its handlers.
     await stories.apply("check", AFTER_INITIALIZATION, JOB)
     await stories.apply("add-on", AFTER_INITIALIZATION, SOURCES)
     await client.apply(
@@ -136,7 +136,7 @@ async def apply_policies(client: Client) -> Stories:
 
 
 async def end_policies(stories: Stories) -> None:
-    """End the Job of a policy, as a controller and a node would, and delete policies in use."""
+    """Complete the Job of a policy like a controller and a node, and delete policies in use."""
     client = stories.client
 
     async def are_started() -> bool:
@@ -185,7 +185,7 @@ async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: H
         ended = await home.capelin("up", "--workers", "2")
         assert ended.code == 0, ended.err
         await end_policies(stories)
-        # A quota admits it with an update of the reservations.
+        # The quota admits it with an update of the reservations.
         await stories.create("second")
         await stories.is_admitted("second")
     variables = {
@@ -221,7 +221,7 @@ async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: H
     assert unused - {(label, use) for label, use, _ in shown_by_tests()} == set()
 
 
-def test_other_uses_are_of_permissions_and_have_tests() -> None:
+def test_other_uses_refer_to_granted_permissions_and_existing_tests() -> None:
     granted = {
         (provider.label, use) for provider in PROVIDERS for use in allowed([*provider.rules])
     }
@@ -242,7 +242,7 @@ def test_other_uses_are_of_permissions_and_have_tests() -> None:
 
 
 def permission_table() -> str:
-    """The rules of the providers on the page about security."""
+    """The providers' rules on the security page."""
     lines = ["| provider | API group | resources | verbs |", "|---|---|---|---|"]
     for provider in PROVIDERS:
         roles = OPTIONAL_RESOURCES if provider.label == EXTENSION else {}
@@ -290,7 +290,7 @@ FOREIGN: Final = Provider(
 async def test_core_needs_the_aggregated_role(
     management: Client,
 ) -> None:
-    """Authorization asks for no kind that is there, so none is made."""
+    """Authorization does not need an existing kind, so the test installs none."""
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",

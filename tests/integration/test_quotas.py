@@ -1,4 +1,4 @@
-"""Administrators bound the objects of a tenant with Kubernetes' own quotas."""
+"""Administrators limit the objects of a tenant with Kubernetes quotas."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ async def test_a_quota_counts_objects_of_an_environment(
             "kind": "ConfigMap",
             "metadata": {"generateName": "counted-", "namespace": "counted"},
         }
-        # The API server learns of the quota a moment later.
+        # The API server observes the quota a moment later.
         await until(lambda: problem(counted), lambda text: "exceeded quota: few" in text)
         assert (await client.list(ConfigMap, "counted")).items
         group = "infrastructure.cluster.x-k8s.io"
@@ -46,6 +46,6 @@ async def test_a_quota_counts_objects_of_an_environment(
             "metadata": {"name": "one", "namespace": "counted"},
             "spec": {"paused": True, "infrastructureRef": infrastructure},
         }
-        # Until its controller has found the CRD, everything of the kind is refused.
+        # Until the quota controller discovers the CRD, the API server rejects objects of the kind.
         await until(lambda: problem(cluster), lambda text: "exceeded quota: few" in text)
         await client.delete(Namespace, "counted")

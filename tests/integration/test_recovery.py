@@ -1,4 +1,4 @@
-"""What a person mends: a version that cannot be had, and most of etcd's members lost."""
+"""Manual recovery from an unavailable version and from a lost etcd quorum."""
 
 import asyncio
 import shutil
@@ -45,17 +45,17 @@ async def pause(client: Client, *, paused: bool) -> None:
     patch = {"metadata": {"annotations": {PAUSED_ANNOTATION: "" if paused else None}}}
     name = (await control_plane(client)).name
     await client.patch(CapelinControlPlane, name, "default", patch)
-    await until(lambda: says(client, "Paused", "Paused" if paused else "NotPaused"))
+    await until(lambda: has_condition(client, "Paused", "Paused" if paused else "NotPaused"))
 
 
-async def says(client: Client, type_: str, reason: str) -> bool:
+async def has_condition(client: Client, type_: str, reason: str) -> bool:
     status = (await control_plane(client)).status
     conditions = status.conditions if status else []
     return any((found.type, found.reason) == (type_, reason) for found in conditions)
 
 
 async def lose(folder: Path, member: str) -> None:
-    """Kill a member and delete its data, as if its disk had died."""
+    """Kill a member and delete its data, like a disk failure."""
     process = Process.adopt(folder / "run", member)
     assert process is not None
     process.signal(signal.SIGKILL)
@@ -72,20 +72,20 @@ async def annotate(client: Client, value: str | None) -> None:
     await client.patch(Cluster, "one", "default", patch)
 
 
-async def take_a_version_back(client: Client) -> None:
-    """As the provider's README has it, of a version from before there were admission policies."""
+async def revert_version(client: Client) -> None:
+    """Revert a version as in the provider's README, for an object without admission policies."""
     for name in _BINDINGS:
         await client.delete(await client.resource_of(_BINDING), name)
 
     async def is_accepted() -> bool:
-        # API servers notice later that a binding is gone.
+        # API servers notice the deletion of a binding later.
         with suppress(Invalid):
             await write_version(client, MISSING)
             return True
         return False
 
     await until(is_accepted)
-    await until(lambda: says(client, "RollingOut", "VersionNotAvailable"))
+    await until(lambda: has_condition(client, "RollingOut", "VersionNotAvailable"))
 
     with pytest.raises(ApiError, match="version cannot be decreased"):
         await write_version(client, VERSION)
@@ -102,10 +102,10 @@ async def take_a_version_back(client: Client) -> None:
     await until(is_noticed)
     name = (await control_plane(client)).name
     await client.patch(CapelinControlPlane, name, "default", {"spec": {"version": VERSION}})
-    await until(lambda: says(client, "RollingOut", "NotRollingOut"))
+    await until(lambda: has_condition(client, "RollingOut", "NotRollingOut"))
 
 
-async def test_a_version_is_taken_back_and_the_only_etcd_member_brings_a_cluster_back(
+async def test_a_cluster_recovers_from_a_reverted_version_and_from_its_only_etcd_member(
     home: Home,
 ) -> None:
     await done(home, "up", "--management-only")
@@ -113,13 +113,13 @@ async def test_a_version_is_taken_back_and_the_only_etcd_member_brings_a_cluster
     await done(home, "create", "cluster", "one", *shape)
     environment = home.environment()
     async with Client(Config.from_kubeconfig(environment.kubeconfig), manager="test") as client:
-        await take_a_version_back(client)
+        await revert_version(client)
 
-        # With a quorum, nothing is given up.
+        # With a quorum, the command changes nothing.
         refused = await home.capelin("recover", "cluster", "one", "--yes")
         assert refused.code == 2
         assert "etcd has a quorum" in refused.err
-        await until(lambda: says(client, "Paused", "NotPaused"))
+        await until(lambda: has_condition(client, "Paused", "NotPaused"))
 
         (folder,) = (environment.workloads / "control-plane-capelin").glob("127.*")
         secret = await client.get(Secret, "one-kubeconfig", "default")
@@ -132,15 +132,15 @@ async def test_a_version_is_taken_back_and_the_only_etcd_member_brings_a_cluster
                     return True
                 return False
 
-            # Otherwise the provider would replace the first one at once.
+            # Otherwise the provider would replace the first member at once.
             await pause(client, paused=True)
             await lose(folder, "etcd-0")
-            # Two of three acknowledge a write: so the one that will be left has it.
+            # Two of three acknowledge a write, so the survivor has it.
             await until(is_acknowledged)
             await lose(folder, "etcd-2")
             await pause(client, paused=False)
-            await until(lambda: says(client, "EtcdClusterAvailable", "QuorumLost"))
-            await until(lambda: says(client, "Available", "NotAvailable"))
+            await until(lambda: has_condition(client, "EtcdClusterAvailable", "QuorumLost"))
+            await until(lambda: has_condition(client, "Available", "NotAvailable"))
 
             shown = await done(home, "recover", "cluster", "one", "--yes")
             assert "etcd-1" in shown

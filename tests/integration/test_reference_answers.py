@@ -1,4 +1,4 @@
-"""Cluster API's reference extension and ours, asked the same: their answers come to the same."""
+"""Cluster API's reference extension and the drop-in give equivalent answers."""
 
 import base64
 import json
@@ -64,7 +64,7 @@ def plan(start: str) -> dict[str, Any]:
 
 
 def update(machine: str, infrastructure: str, bootstrap: str, **settings: str) -> dict[str, Any]:
-    """A change of version and files, asked of a machine or of a set of them."""
+    """A request to change version and files of a machine or a set of machines."""
     more = {**KUBEADM, "spec": MORE_FILES}
     now, then = [MACHINE, DEV, KUBEADM], [NEWER, DEV, more]
     if machine == "machineSet":
@@ -118,7 +118,9 @@ async def original(
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-async def test_both_answer_the_same(original: aiohttp.ClientSession, question: str) -> None:
+async def test_both_extensions_give_equivalent_answers(
+    original: aiohttp.ClientSession, question: str
+) -> None:
     hook, handler, request = QUESTIONS[question]
     path = hook.id.path(handler)
     async with original.post(path, json=request) as answer:
@@ -131,16 +133,16 @@ async def test_both_answer_the_same(original: aiohttp.ClientSession, question: s
 
 
 def effect(request: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
-    """What an answer comes to: what it says, and what is patched as it is afterwards."""
-    said = {key: value for key, value in response.items() if value and key not in HEAD}
-    items = {item["uid"]: item["patch"] for item in said.pop("items", ())}
+    """The effect of an answer: its fields, and patched objects."""
+    effect = {key: value for key, value in response.items() if value and key not in HEAD}
+    items = {item["uid"]: item["patch"] for item in effect.pop("items", ())}
     for item in request.get("items", ()):
         if "uid" in item:
-            said[item["uid"]] = patched(item["object"], items[item["uid"]])
+            effect[item["uid"]] = patched(item["object"], items[item["uid"]])
     for name, now in request.get("current", {}).items():
-        if patch := said.pop(f"{name}Patch", None):
-            said[name] = patched(now, patch["patch"])
-    return said
+        if patch := effect.pop(f"{name}Patch", None):
+            effect[name] = patched(now, patch["patch"])
+    return effect
 
 
 HEAD = {"apiVersion", "kind"}
@@ -148,6 +150,6 @@ HEAD = {"apiVersion", "kind"}
 
 def patched(document: Any, patch: str) -> Any:
     after = apply_json_patch(document, json.loads(base64.b64decode(patch)))
-    # Go's types add an empty status to what passes through them.
+    # Go's types add an empty status to objects.
     after.pop("status", None)
     return after

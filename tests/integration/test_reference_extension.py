@@ -1,4 +1,4 @@
-"""A cluster's whole life with every lifecycle hook in its way: Cluster API's own test of them.
+"""A cluster's whole life with blocking lifecycle hooks: Cluster API's own test of them.
 
 Ours stands in for Cluster API's reference extension.
 """
@@ -30,10 +30,10 @@ from tests.integration.recorder import Exchange
 pytestmark = [pytest.mark.timeout(900), pytest.mark.needs_programs(*PROGRAMS)]
 
 STEPS = ("v1.34.8", "v1.35.5", "v1.36.1")
-"""The newest version of each minor, as the extensions plan it."""
+"""The newest version of each minor in the plans of the extensions."""
 TARGET = STEPS[-1]
 WORKERS_STEPS = (TARGET,)
-"""Workers may trail by three minors, and go as seldom as they can."""
+"""Workers may lag by three minors, and upgrade as rarely as possible."""
 ANNOTATION = "before-upgrade.hook.cluster.cluster.x-k8s.io/test"
 
 
@@ -41,20 +41,20 @@ ANNOTATION = "before-upgrade.hook.cluster.cluster.x-k8s.io/test"
 async def life(
     management: Client, management_cluster: ManagementCluster, tmp_path: Path
 ) -> AsyncGenerator[Life]:
-    """A cluster and the extension that holds it up."""
+    """A cluster and the extension that blocks it."""
     async with recorded(management, "life", management_cluster, tmp_path) as made:
         yield made
 
 
 async def upgrade(life: Life) -> None:
-    """One step after the other, each with the hooks around it, workers where they have to."""
+    """Upgrade step by step with the hooks of each step, and workers only if necessary."""
     note: dict[str, Any] = {"metadata": {"annotations": {ANNOTATION: ""}}}
     await life.client.patch(Cluster, life.name, life.name, note)
     version = {"spec": {"topology": {"version": TARGET}}}
     await life.client.patch(Cluster, life.name, life.name, version)
 
     async def annotated() -> bool:
-        return f"annotation {ANNOTATION} is set" in await life.said()
+        return f"annotation {ANNOTATION} is set" in await life.blocking_message()
 
     await until(annotated, within=PATIENCE)
     assert life.calls("BeforeClusterUpgrade") == 0
@@ -63,21 +63,21 @@ async def upgrade(life: Life) -> None:
 
     before, workers = START, START
     still = life.on(START, START)
-    await life.held_and_released("BeforeClusterUpgrade", START, TARGET, still=still)
+    await life.assert_blocks_and_release("BeforeClusterUpgrade", START, TARGET, still=still)
     for step in STEPS:
         still = life.on(before, workers)
-        await life.held_and_released("BeforeControlPlaneUpgrade", before, step, still=still)
+        await life.assert_blocks_and_release("BeforeControlPlaneUpgrade", before, step, still=still)
         await until(life.reached(step, workers), within=PATIENCE)
         still = life.on(step, workers)
         if step == STEPS[0]:
-            await life.held("AfterControlPlaneUpgrade", step, still=still)
+            await life.assert_blocks("AfterControlPlaneUpgrade", step, still=still)
             await no_old_machine_is_added(life)
-        await life.held_and_released("AfterControlPlaneUpgrade", step, still=still)
+        await life.assert_blocks_and_release("AfterControlPlaneUpgrade", step, still=still)
         if step in WORKERS_STEPS:
-            await life.held_and_released("BeforeWorkersUpgrade", workers, step, still=still)
+            await life.assert_blocks_and_release("BeforeWorkersUpgrade", workers, step, still=still)
             await until(life.reached(step, step), within=PATIENCE)
             still = life.on(step, step)
-            await life.held_and_released("AfterWorkersUpgrade", step, still=still)
+            await life.assert_blocks_and_release("AfterWorkersUpgrade", step, still=still)
             workers = step
         before = step
 
@@ -90,11 +90,11 @@ async def upgrade(life: Life) -> None:
         return False
 
     await until(no_further, within=PATIENCE)
-    await life.held_and_released("AfterClusterUpgrade", TARGET, still=no_further)
+    await life.assert_blocks_and_release("AfterClusterUpgrade", TARGET, still=no_further)
 
 
 async def no_old_machine_is_added(life: Life) -> None:
-    """Workers behind the control plane get no further machine: the checks before that refuse."""
+    """Preflight checks reject new machines of workers that lag behind the control plane."""
     (workers,) = (await life.client.list(MachineDeployment, life.name)).items
     await life.client.scale(MachineDeployment, workers.name, life.name, 2)
 
@@ -111,7 +111,7 @@ async def no_old_machine_is_added(life: Life) -> None:
     await life.client.scale(MachineDeployment, workers.name, life.name, 1)
 
 
-async def test_a_cluster_lives_with_every_hook_in_its_way(life: Life) -> None:
+async def test_a_cluster_lives_with_every_hook_blocking(life: Life) -> None:
     await life.client.apply(Namespace.of(life.name))
     async with registered(life):
         await create(life)
@@ -120,7 +120,7 @@ async def test_a_cluster_lives_with_every_hook_in_its_way(life: Life) -> None:
             spec = (await life.cluster()).spec
             return spec.infrastructure_ref is None and spec.control_plane_ref is None
 
-        await life.held_and_released("BeforeClusterCreate", still=nothing_is_there)
+        await life.assert_blocks_and_release("BeforeClusterCreate", still=nothing_is_there)
         await until(life.reached(START, START), within=PATIENCE)
         path = f"/apis/controlplane.cluster.x-k8s.io/v1beta2/namespaces/{life.name}"
         made = await life.client.request("GET", f"{path}/kubeadmcontrolplanes")
@@ -141,7 +141,7 @@ async def test_a_cluster_lives_with_every_hook_in_its_way(life: Life) -> None:
             done = "runtime.cluster.x-k8s.io/ok-to-delete" in cluster.metadata.annotations
             return not done and (await life.client.list(Machine, life.name)).items != []
 
-        await life.held("BeforeClusterDelete", still=is_there, told=False)
+        await life.assert_blocks("BeforeClusterDelete", still=is_there, is_reported=False)
         await life.release("BeforeClusterDelete")
 
         async def gone() -> bool:
@@ -155,8 +155,8 @@ async def test_a_cluster_lives_with_every_hook_in_its_way(life: Life) -> None:
     assert statuses == dict.fromkeys(life.released, "Status: Success, RetryAfterSeconds: 0")
     exchanges = life.recorder.exchanges
     assert in_order(exchanges) == ["AfterControlPlaneInitialized", *life.released[1:]]
-    assert {each.hook.id.name for each in exchanges} >= NAMES
-    assert [each for each in exchanges if not each.is_kept()] == []
+    assert {exchange.hook.id.name for exchange in exchanges} >= NAMES
+    assert [exchange for exchange in exchanges if not exchange.is_kept()] == []
 
 
 NAMES = {hook.id.name for hook in CLUSTER_API if hook.tag == "Lifecycle Hooks"} | {
@@ -169,12 +169,12 @@ NAMES = {hook.id.name for hook in CLUSTER_API if hook.tag == "Lifecycle Hooks"} 
 
 
 def in_order(exchanges: list[Exchange]) -> list[str]:
-    """The lifecycle hooks in the order of their first call, but for the first, with versions."""
+    """The lifecycle hooks except the first, in the order of their first call, with versions."""
     found: dict[str, None] = {}
     for exchange in exchanges:
         if exchange.hook.tag == "Lifecycle Hooks":
-            asked = json.loads(exchange.request)
-            said = ("fromKubernetesVersion", "toKubernetesVersion", "kubernetesVersion")
-            versions = (asked[name] for name in said if name in asked)
+            request = json.loads(exchange.request)
+            fields = ("fromKubernetesVersion", "toKubernetesVersion", "kubernetesVersion")
+            versions = (request[name] for name in fields if name in request)
             found["-".join((exchange.hook.id.name, *versions))] = None
     return [name for name in found if name != "BeforeClusterCreate"]

@@ -1,4 +1,4 @@
-"""Users cannot go around the hooks of a Cluster, and all controllers do their work.
+"""Users cannot bypass the hooks of a Cluster, and all controllers still work.
 
 Cluster API's core, the garbage collector and the namespace controller are the real ones.
 `test_move_policies` moves a Cluster of a class with clusterctl.
@@ -30,7 +30,7 @@ OWNED = (CapelinControlPlane, CapelinMachinePool)
 
 @pytest.fixture
 async def stories(management_cluster: ManagementCluster) -> AsyncGenerator[Stories]:
-    """A Cluster of a class, in a namespace with a user who has the ClusterRole `edit`."""
+    """A Cluster of a class, in a namespace with a user with the ClusterRole `edit`."""
     # A namespace of an earlier test may still be terminating.
     name = f"guarded-{uuid.uuid4().hex[:6]}"
     await management_cluster.require("lifecycle")
@@ -68,7 +68,7 @@ async def control_plane(stories: Stories) -> CapelinControlPlane:
     return found
 
 
-async def test_core_changes_and_deletes_what_an_editor_cannot(
+async def test_core_changes_and_deletes_owned_objects_that_an_editor_cannot(
     stories: Stories, editor: Client
 ) -> None:
     client, namespace = stories.client, stories.namespace

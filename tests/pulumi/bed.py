@@ -40,7 +40,7 @@ PULUMI_PYTHON = Component(
 
 @dataclass(slots=True)
 class Run:
-    """What a command of the CLI did."""
+    """Result of a command of the CLI."""
 
     status: int
     output: str
@@ -49,24 +49,24 @@ class Run:
 
 @dataclass(slots=True)
 class Bed:
-    """A folder with all that the engine keeps, and the CLI."""
+    """The CLI and a folder with the state of the engine."""
 
     folder: Path
     variables: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    async def made(cls, folder: Path) -> "Bed":
-        """Get the CLI, the host of Python programs and the plugins."""
+    async def create(cls, folder: Path) -> "Bed":
+        """Install the CLI, the host of Python programs and the plugins."""
         binaries = Binaries()
         programs = await binaries.fetch([PULUMI, PULUMI_PYTHON])
         commands = folder / "bin"
         for name in ("state", "home", "bin", "xdg"):
             (folder / name).mkdir()
         for name, binary in programs.items():
-            # The host looks for its executor beside itself, wherever a link to it may be.
+            # The host searches its executor in its own folder, so a link is not enough.
             shutil.copy(binary.path, commands / name)
         source = await binaries.module_dir(PULUMI_PYTHON.project)
-        # A file of a module has no mode worth keeping.
+        # Files of modules lack the right mode.
         shutil.copy(source / _EXECUTOR, commands)
         (commands / _EXECUTOR.name).chmod(0o755)
         plugin = shutil.which("pulumi-resource-kubernetes")
@@ -147,14 +147,14 @@ def script(path: Path, line: str) -> None:
 
 
 async def interrupted(process: asyncio.subprocess.Process) -> str:
-    """End a command as Ctrl-C does; returns what it printed."""
+    """Interrupt a command like Ctrl-C and return its output."""
     process.send_signal(signal.SIGINT)
     output, _ = await process.communicate()
     return output.decode(errors="replace")
 
 
 def copied_project(source: Path, to: Path, changes: Sequence[tuple[str, str]] = ()) -> Path:
-    """A project in a folder of its own: stacks write their settings beside it."""
+    """A copy of a project, since stacks write their settings to its folder."""
     shutil.copytree(source, to, ignore=shutil.ignore_patterns("Pulumi.*.yaml", "__pycache__"))
     for old, new in changes:
         file = to / "Pulumi.yaml"

@@ -1,4 +1,4 @@
-"""An engine for each test, and the name of a kind cluster of which nothing is left."""
+"""An engine for each test, and the name of a kind cluster, which is deleted afterwards."""
 
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
@@ -19,9 +19,9 @@ __all__ = ["pytest_runtest_makereport"]
 @pytest.fixture
 async def bed(tmp_path: Path) -> AsyncGenerator[Bed]:
     try:
-        bed = await Bed.made(tmp_path)
+        bed = await Bed.create(tmp_path)
     except NotObtainableError as error:
-        pytest.skip(f"the Pulumi CLI cannot be had: {error}")
+        pytest.skip(f"the Pulumi CLI is not available: {error}")
     yield bed
     for environment in all_environments(bed.variables):
         await remove_environment(environment)
@@ -29,7 +29,7 @@ async def bed(tmp_path: Path) -> AsyncGenerator[Bed]:
 
 @pytest.fixture
 def kind_name() -> Generator[str]:
-    """A name for a kind cluster, of which nothing is left."""
+    """A name for a kind cluster, which is deleted afterwards."""
     if why := kind_cluster.missing():
         pytest.skip(why)
     name = f"pulumi-{uuid4().hex[:6]}"

@@ -1,4 +1,4 @@
-"""The program `dev` on a real engine: up, again, drift, interrupted, destroyed; and an import."""
+"""The program `dev` on a real engine: up, repeat, drift, interrupt, destroy, import."""
 
 import re
 from collections.abc import Callable
@@ -24,17 +24,17 @@ async def test_life_of_an_environment(bed: Bed, tmp_path: Path, record_property:
     await bed.run(project, "stack", "init", "dev")
     await bed.run(project, "config", "set", "workers", "2")
 
-    # Interrupted as soon as there is something to go on with.
+    # Interrupt it as soon as the next run has something to continue.
     process = await bed.start(project, "up", "--yes", "--skip-preview")
 
     def begun() -> bool:
-        return any(current_status(each) for each in all_environments(bed.variables))
+        return any(current_status(environment) for environment in all_environments(bed.variables))
 
     await until(begun, within=300)
     assert "interrupted" in await interrupted(process)
 
     up = await bed.run(project, "up", "--yes", "--skip-preview")
-    record_property("seconds of the up that goes on", round(up.seconds, 1))
+    record_property("seconds of the up that continues", round(up.seconds, 1))
     outputs = await bed.outputs(project)
     assert outputs["endpoint"]
     assert (
@@ -49,7 +49,7 @@ async def test_life_of_an_environment(bed: Bed, tmp_path: Path, record_property:
     again = await bed.run(project, "up", "--yes", "--skip-preview", "--expect-no-changes")
     record_property("seconds of an up that changes nothing", round(again.seconds, 1))
 
-    # The environment is stopped behind Pulumi's back: refresh sees it, up starts it again.
+    # The environment stops without Pulumi: refresh detects that, and up starts it again.
     (environment,) = all_environments(bed.variables)
     supervisor = supervisor_process(environment)
     assert supervisor is not None
@@ -74,7 +74,7 @@ async def nothing_is_left(bed: Bed, project: Path) -> None:
     assert await bed.resources(project) == []
 
 
-async def test_a_kind_cluster_that_was_deleted_by_hand_is_restored(
+async def test_up_restores_a_kind_cluster_that_was_deleted_by_hand(
     bed: Bed, tmp_path: Path, kind_name: str, record_property: Record
 ) -> None:
     project = copied_project(DEV, tmp_path / "project")
@@ -109,12 +109,12 @@ async def test_a_kind_cluster_that_was_deleted_by_hand_is_restored(
     await nothing_is_left(bed, project)
     assert kind_name not in kind_cluster.names()
 
-    # Interrupted as soon as there is something to go on with.
+    # Interrupt it as soon as the next run has something to continue.
     process = await bed.start(project, "up", "--yes", "--skip-preview")
     await until(lambda: kind_name in kind_cluster.names(), within=300)
     assert "interrupted" in await interrupted(process)
-    goes_on = await bed.run(project, "up", "--yes", "--skip-preview")
-    record_property("seconds of the up that goes on", round(goes_on.seconds, 1))
+    continued = await bed.run(project, "up", "--yes", "--skip-preview")
+    record_property("seconds of the up that continues", round(continued.seconds, 1))
     assert (await bed.outputs(project))["endpoint"]
     await bed.run(project, "destroy", "--yes", "--skip-preview")
     await nothing_is_left(bed, project)
@@ -151,10 +151,10 @@ GUIDE = ROOT / "docs" / "how-to" / "pulumi.md"
 
 
 async def test_commands_of_the_guide(bed: Bed, tmp_path: Path, record_property: Record) -> None:
-    """All that comes before the chapter about kind, in one shell, with the files that it shows."""
+    """Runs the part before the chapter about kind in one shell, with the files of the page."""
     text = GUIDE.read_text().partition("\n## ")[0]
     script = [
-        # The packages are there already.
+        # The packages are already installed.
         'pip() { test "$*" = "install capelin[pulumi]"; }',
         "set -eux",
     ]

@@ -1,4 +1,4 @@
-"""A clock that only the test moves."""
+"""A clock that only the test advances."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -16,5 +16,5 @@ class MonotonicClock:
         self.now += seconds
 
     def time_of_day(self) -> datetime:
-        """The same moment for code that also reads the date."""
+        """The same moment with a date."""
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.now)

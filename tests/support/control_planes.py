@@ -1,4 +1,4 @@
-"""A control plane on any backend, as its user sees it."""
+"""A control plane on any backend, from the view of its user."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ _SETTLED = {
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """A control plane, as its user sees it."""
+    """A control plane of a user."""
 
     client: Client
     namespace: str
@@ -36,7 +36,7 @@ class ControlPlane:
     async def create(
         self, version: str, *, network: Mapping[str, Any] | None = None, **spec: Any
     ) -> None:
-        """Create the control plane, and the Cluster that it is of."""
+        """Create the control plane and its Cluster."""
         resource = CapelinControlPlane.resource
         reference = {"apiGroup": resource.group, "kind": resource.kind, "name": self.name}
         metadata = {"name": self.name, "namespace": self.namespace}
@@ -64,7 +64,7 @@ class ControlPlane:
         return await self.client.find(CapelinControlPlane, self.name, self.namespace) is None
 
     async def is_initialized(self) -> bool:
-        """Whether it has been usable once."""
+        """Whether it was ever initialized."""
         status = (await self.get()).status
         return bool(status and status.initialization.control_plane_initialized)
 
@@ -84,7 +84,7 @@ class ControlPlane:
         return {condition.type: condition.status for condition in conditions}
 
     async def is_remediating(self) -> bool:
-        """Whether something of it ended and is not ready again."""
+        """Whether an instance ended and is not ready again."""
         return (await self.conditions()).get("Remediating") == "True"
 
     async def reasons(self) -> set[str]:
@@ -92,15 +92,15 @@ class ControlPlane:
         return {condition.reason for condition in (status.conditions if status else [])}
 
     async def is_settled(self) -> bool:
-        """Whether it is as its spec says, and nothing of before is left."""
+        """Whether it matches its spec and has no old instances."""
         return not await self.unsettled()
 
     async def unsettled(self) -> list[str]:
-        """What is not yet as its spec says."""
+        """Differences between the control plane and its spec."""
         mine = await self.get()
         status, spec = mine.status, mine.spec
         if status is None or status.observed_generation != mine.metadata.generation:
-            return ["its spec was not looked at"]
+            return ["its spec has not been observed"]
         replicas = (status.replicas, status.ready_replicas, status.up_to_date_replicas)
         versions = [count.version for count in status.versions]
         problems = [

@@ -1,11 +1,11 @@
-"""What the kernel reports of processes and sockets."""
+"""Processes and sockets in /proc."""
 
 from pathlib import Path
 from typing import Literal
 
 
 def memory(pid: int | Literal["self"], line: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int:
-    """The resident memory of a process in bytes: now, or the most that it ever had (`VmHWM`)."""
+    """The resident memory of a process in bytes: now, or its maximum (`VmHWM`)."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition(f"{line}:")[2].split()[0]) * 1024
 

@@ -1,4 +1,4 @@
-"""API servers that answer as a test says, and the Secrets that lead to them."""
+"""API servers with scripted answers, and Secrets with kubeconfigs for them."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def api_server(handler: Handler) -> AsyncGenerator[str]:
-    """The address of a server that answers every request with the handler."""
+    """The address of a server that passes every request to the handler."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app, handler_cancellation=True)
@@ -28,7 +28,7 @@ async def api_server(handler: Handler) -> AsyncGenerator[str]:
 
 
 async def not_found(_: web.Request) -> web.StreamResponse:
-    """Answer as an API server without the object."""
+    """Answer 404 like an API server without the object."""
     body = {"kind": "Status", "reason": "NotFound", "details": {"name": "one"}}
     return web.json_response(body, status=404)
 

@@ -1,4 +1,4 @@
-"""What the tests of the lifecycle extension share."""
+"""Fixtures of the lifecycle extension's tests."""
 
 from collections.abc import Callable
 

@@ -19,7 +19,7 @@ from capelin_lifecycle.reconcilers.records import new_result, record_after
 
 
 def policy(name: str = "p", *, namespace: str | None = "team", **spec: Any) -> Policy:
-    """A policy as the API server would give it; keyword arguments as in YAML."""
+    """A policy as the API server returns it. Keyword arguments are fields as in YAML."""
     fields = {
         "hook": "BeforeClusterUpgrade",
         "action": {"approval": {"approvers": ["alice"]}},
@@ -86,7 +86,7 @@ class World:
         self.cluster = self.client.add(cluster("demo", "team"))
 
     def run(self, known_policy: KnownPolicy, **status: Any) -> Run:
-        """The action of a policy for the Cluster, with what its result says so far."""
+        """The action of a policy for the Cluster, with the status of its result."""
         upgrade = replace(occurrence(known_policy.spec.hook), uid=self.cluster.uid)
         name = result_name(known_policy.key, upgrade)
         result = new_result(known_policy, name, upgrade, self.clock.now)

@@ -17,7 +17,7 @@ RULES = [
 ]
 
 
-def test_rules_about_the_object_alone_are_taken() -> None:
+def test_rules_about_only_the_object_become_an_admission_policy() -> None:
     made = policy(classes=["small"], action={"validate": {"rules": RULES}})
     admission, binding = admission_policies(made)
     assert [each["message"] for each in admission["spec"]["validations"]] == ["a name"]
@@ -35,12 +35,14 @@ def test_rules_about_the_object_alone_are_taken() -> None:
         {"action": {"validate": {"rules": RULES}}, "hook": "ValidateTopology"},
     ],
 )
-def test_a_policy_without_such_rules_says_so(spec: dict[str, object]) -> None:
+def test_a_policy_without_such_rules_is_not_admissible(spec: dict[str, object]) -> None:
     with pytest.raises(NotAdmissibleError):
         admission_policies(policy("p", namespace="team", **spec))
 
 
-def test_the_program_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_admission_policies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(
         "kind: LifecyclePolicy\nmetadata: {name: a, namespace: team}\n"
@@ -58,13 +60,13 @@ def test_the_program_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.usefixtures("provider_crds")
-async def test_the_api_server_accepts_them(client: Client) -> None:
+async def test_the_api_server_accepts_the_admission_policies(client: Client) -> None:
     made = policy(classes=["small"], action={"validate": {"rules": RULES}})
     for manifest in admission_policies(made):
         await client.create(manifest, dry_run=True)
 
 
-def test_the_engines_flags_are_taken_out_of_the_servers() -> None:
+def test_the_engine_consumes_its_own_flags() -> None:
     settings, others = parse(["--port=1", "--leader-elect", "--extension-config", "x"], {})
     assert (settings.engine.leader_elect, settings.engine.extension_config, others) == (
         True,

@@ -1,4 +1,4 @@
-"""What a hook answers before any reconciler has run, and the results that it leaves behind."""
+"""Answers of hooks before any reconciler has run, and the results that they queue."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ HAS_TEAM = rules("has(object.metadata.labels) && 'team' in object.metadata.label
 
 
 class Replica:
-    """An engine that knows policies and results, and has no connection to an API server."""
+    """An engine with policies and results in its store, but without an API server."""
 
     def __init__(self, *policies: Policy) -> None:
         def unreadable() -> Config:
@@ -53,19 +53,19 @@ class Replica:
         for made in policies:
             self.engine.store.note(made)
 
-    async def asked(self, **labels: str) -> Answer:
-        self.has_cluster(manifest(**labels))
+    async def answer(self, **labels: str) -> Answer:
+        self.add_cluster(manifest(**labels))
         return await answer_for(self.engine, HOOK, request(), blocks=True)
 
-    def has_cluster(self, cluster: Unstructured) -> None:
+    def add_cluster(self, cluster: Unstructured) -> None:
         self.engine.store.note(WholeCluster.read(cluster))
 
-    def sees(self, result: LifecycleResult) -> None:
+    def add_result(self, result: LifecycleResult) -> None:
         self.engine.store.note(result)
 
     @property
-    def left_behind(self) -> dict[str, str | None]:
-        """The policies whose results are to be created, and what they say is done."""
+    def queued(self) -> dict[str, str | None]:
+        """Policies with a result in the queue, and the message of each finished one."""
         return {result.policy.name: result.done for result in self.engine.pending.waiting}
 
 
@@ -90,69 +90,71 @@ def request(cluster: Unstructured | None = None, **fields: Any) -> Any:
     return SimpleNamespace(cluster_json=cluster or manifest(), **given)
 
 
-async def test_rules_are_decided_without_a_request() -> None:
+async def test_rules_are_evaluated_without_a_request() -> None:
     replica = Replica(policy(action=HAS_TEAM))
-    assert await replica.asked() == Answer(5, "policy p: a team")
-    assert replica.left_behind == {"p": None}
+    assert await replica.answer() == Answer(5, "policy p: a team")
+    assert replica.queued == {"p": None}
     replica = Replica(policy(action=HAS_TEAM))
-    assert await replica.asked(team="red") == Answer()
-    assert replica.left_behind == {"p": ""}
+    assert await replica.answer(team="red") == Answer()
+    assert replica.queued == {"p": ""}
 
 
-async def test_an_approval_is_waited_for_without_a_request() -> None:
-    answer = await Replica(policy()).asked()
+async def test_a_hook_waits_for_an_approval_without_a_request() -> None:
+    answer = await Replica(policy()).answer()
     assert answer.message.startswith("policy p: waits for approval by alice")
     assert answer.retry_seconds == 5
 
 
-async def test_another_replica_answers_as_the_hook_that_found_it_done() -> None:
+async def test_another_replica_accepts_a_result_that_is_done() -> None:
     made = policy(action=HAS_TEAM)
     upgrade, policy_of = occurrence_of(HOOK, request()), KnownPolicy.of(made)
     replica = Replica(made)
-    replica.sees(new_result(policy_of, result_name(policy_of.key, upgrade), upgrade, NOW, done=""))
-    assert await replica.asked() == Answer()
-    assert replica.left_behind == {}
+    replica.add_result(
+        new_result(policy_of, result_name(policy_of.key, upgrade), upgrade, NOW, done="")
+    )
+    assert await replica.answer() == Answer()
+    assert replica.queued == {}
 
 
-async def test_a_greater_order_starts_when_the_smaller_one_is_done() -> None:
+async def test_a_policy_of_greater_order_starts_after_the_smaller_order_is_done() -> None:
     first, second = policy("first", action=HAS_TEAM), policy("second", order=1, action=HAS_TEAM)
     replica = Replica(first, second)
-    answer = await replica.asked()
+    answer = await replica.answer()
     assert answer.message == "policy first: a team; policy second: waits for policy first"
-    assert replica.left_behind == {"first": None, "second": None}
+    assert replica.queued == {"first": None, "second": None}
     replica = Replica(first, second)
-    assert await replica.asked(team="red") == Answer()
-    assert replica.left_behind == {"first": "", "second": ""}
+    assert await replica.answer(team="red") == Answer()
+    assert replica.queued == {"first": "", "second": ""}
 
 
-async def test_a_result_that_waits_keeps_a_greater_order_waiting() -> None:
+async def test_a_waiting_result_delays_a_policy_of_greater_order() -> None:
     first, second = policy("first"), policy("second", order=1, action=rules("true"))
     replica = Replica(first, second)
     upgrade = occurrence_of(HOOK, request())
     policy_of = KnownPolicy.of(first)
     result = new_result(policy_of, result_name(policy_of.key, upgrade), upgrade, NOW)
     status = {"phase": "Waiting", "message": "no", "since": "2026-01-01T00:00:00Z"}
-    replica.sees(LifecycleResult.read({**result.dump(), "status": status}))
+    replica.add_result(LifecycleResult.read({**result.dump(), "status": status}))
     assert (
-        await replica.asked()
+        await replica.answer()
     ).message == "policy first: no; policy second: waits for policy first"
-    assert replica.left_behind == {"second": None}
+    assert replica.queued == {"second": None}
 
 
-async def test_work_has_its_result_before_the_answer() -> None:
+async def test_a_hook_creates_the_result_of_work_before_it_answers() -> None:
     pods = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
     job = {"job": {"template": {"template": {"spec": pods}}}}
     replica = Replica(policy("work", action=job), policy("rules", action=HAS_TEAM))
     with pytest.raises(ClientError, match="not connected"):
-        await replica.asked()
-    assert replica.left_behind == {}
+        await replica.answer()
+    assert replica.queued == {}
 
 
 def result_of(name: str, done: str | None = None) -> PendingResult:
     return PendingResult(known(name), name, occurrence(), NOW, done)
 
 
-async def test_results_are_created_behind_the_answers() -> None:
+async def test_results_are_created_after_the_answers() -> None:
     client, pending = FakeClient(LifecycleResult), PendingResults()
     await client.create(new_result(known("b"), "b", occurrence(), NOW))
     working = asyncio.create_task(pending.create(client))
@@ -183,11 +185,11 @@ async def test_result_is_created_after_an_outage(
     working = asyncio.create_task(pending.create(Flaky(client.config)))
     pending.add(result_of("a"))
     await pending.all_created()
-    assert [found.name for found in (await client.list(LifecycleResult)).items] == ["a"]
-    # What the API server refuses is not tried again, and keeps nothing else from being created.
+    assert [result.name for result in (await client.list(LifecycleResult)).items] == ["a"]
+    # A result that the API server rejects is dropped, and does not block others.
     failures.append(ClientError("refused"))
     pending.add(result_of("b"))
     pending.add(result_of("c"))
     await until(lambda: not pending.waiting)
-    assert [found.name for found in (await client.list(LifecycleResult)).items] == ["a", "c"]
+    assert [result.name for result in (await client.list(LifecycleResult)).items] == ["a", "c"]
     working.cancel()

@@ -1,4 +1,4 @@
-"""What a real API server makes of policies, and of expressions as ours."""
+"""A real API server validates policies and evaluates expressions as the extension does."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def manifest(namespace: str, **spec: Any) -> dict[str, Any]:
         ("GeneratePatches", {"patches": {"versions": [PATCH]}}),
     ],
 )
-async def test_good_policies_are_accepted(
+async def test_the_api_server_accepts_valid_policies(
     client: Client, namespace: str, hook: str, action: dict[str, Any]
 ) -> None:
     await client.create(manifest(namespace, hook=hook, action=action), dry_run=True)
@@ -117,7 +117,7 @@ async def test_good_policies_are_accepted(
         ),
     ],
 )
-async def test_wrong_policies_are_refused(
+async def test_the_api_server_rejects_invalid_policies(
     client: Client, namespace: str, spec: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ApiError, match=message):
@@ -209,7 +209,7 @@ EXPRESSIONS = (
 
 
 def ours(expression: str) -> bool | None:
-    """What we make of an expression: true, false, or an error."""
+    """Our value of an expression: true, false, or None for an error."""
     try:
         return compile_expression(expression, ("object",), boolean=True).is_true(
             {"object": {**OBJECT, "kind": "Judged"}}
@@ -261,7 +261,9 @@ def policies(namespace: str) -> list[dict[str, Any]]:
     return found
 
 
-async def test_the_api_server_judges_expressions_as_we_do(client: Client, namespace: str) -> None:
+async def test_the_api_server_and_the_extension_evaluate_expressions_alike(
+    client: Client, namespace: str
+) -> None:
     await client.apply(_DEFINITION)
     installed = policies(namespace)
     for policy in installed:
@@ -284,8 +286,8 @@ async def test_the_api_server_judges_expressions_as_we_do(client: Client, namesp
             return False if "it is false" in str(error) else None
         return True
 
-    # The policies become effective one after the other, soon after they are stored; until then
-    # every object is let through. The last one has an error, and every kind of answer occurs.
+    # The policies become effective one after the other, soon after they are stored. Until then
+    # the API server admits every object. The last expression fails, and every result occurs.
     answers = [ours(expression) for expression in EXPRESSIONS]
     assert {True, False, None} == set(answers)
     assert answers[-1] is None
@@ -294,7 +296,7 @@ async def test_the_api_server_judges_expressions_as_we_do(client: Client, namesp
             expression = EXPRESSIONS[number]
             if answer is True:
                 continue
-            await until(lambda number=number: judged(number), lambda seen: seen is not True)
+            await until(lambda number=number: judged(number), lambda admitted: admitted is not True)
             assert (expression, await judged(number)) == (expression, answer)
         for number, answer in enumerate(answers):
             if answer is True:

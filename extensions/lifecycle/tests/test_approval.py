@@ -61,7 +61,7 @@ def test_the_command_names_the_only_approver() -> None:
         ("", "since the annotation's value is not CODE:USER"),
     ],
 )
-def test_an_approval_of_something_else_is_rejected(value: str, reason: str) -> None:
+def test_an_approval_with_another_code_or_name_is_rejected(value: str, reason: str) -> None:
     """An annotation of an earlier upgrade, hook or policy of the same name stays on the Cluster."""
     rejected = outcome({"approvers": ["alice"]}, SATURDAY, value)
     assert rejected.phase == "Waiting"
@@ -69,7 +69,7 @@ def test_an_approval_of_something_else_is_rejected(value: str, reason: str) -> N
     assert rejected.message.endswith(f"--overwrite {KEY}=0123abcd:alice")
 
 
-def test_without_a_result_nothing_can_be_approved() -> None:
+def test_an_approval_without_a_result_has_no_effect() -> None:
     for value in (":alice", "0123abcd:alice"):
         found = outcome({"approvers": ["alice"]}, SATURDAY, value, result_id="")
         assert found.phase == "Waiting"
@@ -91,7 +91,7 @@ def test_a_window_opens_at_the_same_local_time_in_summer() -> None:
     assert opening.start == datetime(2026, 7, 4, 20, tzinfo=UTC)
 
 
-def test_a_person_and_a_window_are_both_needed() -> None:
+def test_an_approval_needs_both_a_person_and_a_window() -> None:
     approval = {"approvers": ["alice"], "window": WINDOW}
     closed = outcome(approval, SATURDAY - timedelta(hours=1), "0123abcd:alice")
     assert closed.message == "waits for the maintenance window (0 22 * * SAT, Europe/Berlin)"
@@ -99,14 +99,14 @@ def test_a_person_and_a_window_are_both_needed() -> None:
     assert outcome(approval, SATURDAY, "0123abcd:alice").phase == "Done"
 
 
-def test_a_window_that_is_missed_is_a_failure() -> None:
+def test_an_approval_fails_when_it_expires_before_its_window() -> None:
     approval = {"window": {**WINDOW, "duration": "30m"}, "expiry": "2h"}
     missed = outcome(approval, SATURDAY + timedelta(hours=1))
     assert missed.phase == "Failed"
     assert missed.message == (
         "expired without the maintenance window (0 22 * * SAT, Europe/Berlin)"
     )
-    # In its last moments, what is there counts.
+    # A window that is open when the approval expires still counts.
     assert outcome({**approval, "window": WINDOW}, SATURDAY + timedelta(hours=1)).phase == "Done"
 
 
@@ -120,7 +120,7 @@ def test_a_window_that_is_missed_is_a_failure() -> None:
         ({"duration": "169h"}, "must be at most 7 days"),
     ],
 )
-def test_a_window_that_cannot_be_read_is_named(window: dict[str, str], problem: str) -> None:
+def test_an_invalid_window_is_reported(window: dict[str, str], problem: str) -> None:
     policy = known(action={"approval": {"window": {**WINDOW, **window}}})
     (found,) = approval_problems(policy)
     assert problem in found

@@ -1,4 +1,4 @@
-"""What a hook answers, and which result it is about."""
+"""The answer of a hook, and the name of the result that it refers to."""
 
 from dataclasses import replace
 
@@ -22,17 +22,17 @@ def test_the_shortest_wait_wins_and_all_reasons_are_named() -> None:
     assert combined == Answer(5, "policy a: waits for alice; policy c: job")
 
 
-def test_a_result_that_is_not_there_yet_holds_the_hook_up() -> None:
+def test_a_missing_result_blocks_the_hook() -> None:
     assert answer([known("a")], [None]) == Answer(5, "policy a has started")
 
 
-def test_a_failure_blocks_or_not_as_the_policy_says() -> None:
+def test_on_failure_decides_whether_a_failure_blocks() -> None:
     failed = Verdict("Failed", "no space", 10)
     assert answer([known("a")], [failed]) == Answer(30, "policy a has failed: no space")
     assert answer([known("a", onFailure="Continue")], [failed]) == Answer()
 
 
-def test_a_policy_that_cannot_be_used_blocks_or_not_as_it_says() -> None:
+def test_on_failure_decides_whether_an_unusable_policy_blocks() -> None:
     assert answer([known("a", "no CEL")], [None]) == Answer(30, "policy a cannot be used: no CEL")
     assert answer([known("a", "no CEL", onFailure="Continue")], [None]) == Answer()
 

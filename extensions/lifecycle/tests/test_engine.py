@@ -36,7 +36,7 @@ APPROVAL = "approval.runtime.capelin.cluster.x-k8s.io"
 
 @dataclass
 class Life:
-    """A namespace with Clusters, and an extension that is asked about them."""
+    """A namespace with Clusters, and the extension whose hooks it calls."""
 
     client: Client
     namespace: str
@@ -105,7 +105,7 @@ class Life:
 
     async def settled(self, cluster: Unstructured, message: str) -> RetryResponse:
         """The answer when it has this message."""
-        return await until(lambda: self.upgrade(cluster), lambda seen: message in seen.message)
+        return await until(lambda: self.upgrade(cluster), lambda answer: message in answer.message)
 
 
 @asynccontextmanager
@@ -135,7 +135,7 @@ def discovered(life: Life) -> set[str]:
     return names - set(TOPOLOGY_HANDLERS.values())
 
 
-async def test_an_upgrade_waits_for_its_approval_and_tells_so(life: Life) -> None:
+async def test_an_upgrade_waits_for_its_approval_and_names_the_approver(life: Life) -> None:
     cluster = await life.cluster()
     assert (await life.upgrade(cluster)).retry_after_seconds == 0
     assert discovered(life) == set()
@@ -144,7 +144,7 @@ async def test_an_upgrade_waits_for_its_approval_and_tells_so(life: Life) -> Non
 
     blocked = await life.settled(cluster, "waits for approval by alice. To approve: kubectl")
     assert blocked.retry_after_seconds == 5
-    # Asked a thousand times, done once, and always the same.
+    # Repeated calls return the same answer and create one result.
     for _ in range(20):
         assert await life.upgrade(cluster) == blocked
     (result,) = await life.results()
@@ -157,24 +157,24 @@ async def test_an_upgrade_waits_for_its_approval_and_tells_so(life: Life) -> Non
 
     await until(events, lambda messages: any("policy freeze: waits" in m for m in messages))
     await life.approve("freeze")
-    await until(lambda: life.upgrade(cluster), lambda seen: seen.retry_after_seconds == 0)
+    await until(lambda: life.upgrade(cluster), lambda answer: answer.retry_after_seconds == 0)
     assert (await life.upgrade(cluster, "notice")).retry_after_seconds == 0
 
 
-async def test_a_cluster_made_anew_under_the_same_name_starts_over(life: Life) -> None:
+async def test_a_recreated_cluster_starts_over(life: Life) -> None:
     cluster = await life.cluster()
     await life.policy("freeze")
     await life.settled(cluster, "waits for approval")
     await life.approve("freeze")
-    await until(lambda: life.upgrade(cluster), lambda seen: seen.retry_after_seconds == 0)
+    await until(lambda: life.upgrade(cluster), lambda answer: answer.retry_after_seconds == 0)
     await life.client.delete(Cluster, "demo", life.namespace)
     cluster = await life.cluster()
     await life.settled(cluster, "waits for approval")
-    # The result of the Cluster that is gone goes as well.
+    # The result of the deleted Cluster is deleted too.
     await until(life.results, lambda results: len(results) == 1)
 
 
-async def test_an_upgrade_that_is_taken_back_starts_over(life: Life) -> None:
+async def test_a_reverted_upgrade_deletes_its_result(life: Life) -> None:
     cluster = await life.cluster()
     await life.policy("freeze")
     await life.settled(cluster, "waits for approval")
@@ -197,7 +197,7 @@ async def test_policies_of_a_greater_order_wait_for_the_others(life: Life) -> No
     assert (await life.upgrade(cluster, "notice")).retry_after_seconds == 0
 
 
-async def test_a_policy_that_goes_takes_its_results_with_it(life: Life) -> None:
+async def test_a_deleted_policy_deletes_its_results(life: Life) -> None:
     cluster = await life.cluster()
     await life.policy("freeze")
     await life.settled(cluster, "waits for approval")
@@ -208,14 +208,14 @@ async def test_a_policy_that_goes_takes_its_results_with_it(life: Life) -> None:
     await until(lambda: discovered(life), lambda names: not names)
 
 
-async def test_a_suspended_policy_is_left_out(life: Life) -> None:
+async def test_a_suspended_policy_blocks_no_upgrade(life: Life) -> None:
     cluster = await life.cluster()
     await life.policy("freeze", suspend=True)
     assert (await life.upgrade(cluster)).retry_after_seconds == 0
     assert discovered(life) == set()
 
 
-async def test_an_endless_job_fails_when_its_time_is_over(life: Life) -> None:
+async def test_an_endless_job_fails_at_its_timeout(life: Life) -> None:
     cluster = await life.cluster()
     pods = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
     job = {"target": "Management", "template": {"template": {"spec": pods}}}
@@ -229,7 +229,7 @@ async def test_an_endless_job_fails_when_its_time_is_over(life: Life) -> None:
     assert answer.retry_after_seconds == 30
 
 
-async def test_a_service_that_hangs_does_not_keep_other_policies_waiting(life: Life) -> None:
+async def test_a_hanging_service_does_not_delay_other_policies(life: Life) -> None:
     async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hanging.append(writer)
 
@@ -246,14 +246,14 @@ async def test_a_service_that_hangs_does_not_keep_other_policies_waiting(life: L
     cluster = await life.cluster()
     # All turns together would hang for half a minute.
     await until(
-        lambda: life.upgrade(cluster), lambda seen: "approval by" in seen.message, within=20
+        lambda: life.upgrade(cluster), lambda answer: "approval by" in answer.message, within=20
     )
     server.close()
     for writer in hanging:
         writer.close()
 
 
-async def test_a_policy_says_what_it_lacks(life: Life) -> None:
+async def test_the_ready_condition_names_missing_manifests(life: Life) -> None:
     await life.policy("cpi", action={"apply": {"sources": [{"configMap": "cpi"}]}})
 
     async def condition() -> str:
@@ -306,7 +306,7 @@ async def test_the_hook_itself_admits_one_of_two_clusters_to_a_quota_of_one(life
     assert refused.retry_after_seconds == 5
 
 
-async def test_the_hooks_that_classes_name_find_their_policies(life: Life) -> None:
+async def test_topology_hooks_find_the_policies_that_classes_name(life: Life) -> None:
     operation = {"op": "Append", "path": "/spec/template/spec/files", "value": {"path": "/a"}}
     template = {"kind": "KubeadmConfigTemplate", "operations": [operation]}
     versions = [{"name": "v1", "variables": [], "templates": [template]}]
@@ -316,7 +316,7 @@ async def test_the_hooks_that_classes_name_find_their_policies(life: Life) -> No
 
     cluster = await life.cluster()
 
-    async def asked(handler: str, policy: str, version: str = "v1") -> Any:
+    async def call(handler: str, policy: str, version: str = "v1") -> Any:
         named = {"policy": f"{life.namespace}/{policy}", "version": version}
         hook = {"generate": GeneratePatches, "validate": ValidateTopology}.get(
             handler.partition("-")[0]
@@ -332,14 +332,14 @@ async def test_the_hooks_that_classes_name_find_their_policies(life: Life) -> No
                 }
         return await response_of(life.extension, handler, request)
 
-    patched = await asked("generate-patches-v1", "patch")
+    patched = await call("generate-patches-v1", "patch")
     assert (patched.status, len(patched.items)) == ("Success", 2)
-    assert (await asked("discover-variables-v1", "patch")).status == "Success"
-    missing = await asked("generate-patches-v1", "patch", "v2")
+    assert (await call("discover-variables-v1", "patch")).status == "Success"
+    missing = await call("generate-patches-v1", "patch", "v2")
     assert "has no version 'v2' of patches (known: v1)" in missing.message
-    wrong = await asked("generate-patches-v1", "sizes")
+    wrong = await call("generate-patches-v1", "sizes")
     assert "there is no LifecyclePolicy" in wrong.message
-    refused = await asked("validate-topology-v1", "sizes")
+    refused = await call("validate-topology-v1", "sizes")
     assert (refused.status, refused.message) == ("Failure", "policy sizes: too many templates")
 
 
@@ -361,7 +361,7 @@ async def test_an_upgrade_plan_comes_from_the_policy_for_the_cluster(life: Life)
 
 
 async def test_unknown_policies_block_every_cluster(client: Client, namespace: str) -> None:
-    """Nobody knows which Clusters its policies are for. Discovery is answered, with every gate."""
+    """Any Cluster may have policies, so discovery returns every gate."""
 
     def unreadable() -> Config:
         raise ConfigError("no credentials")
@@ -375,7 +375,7 @@ async def test_unknown_policies_block_every_cluster(client: Client, namespace: s
         answer = await blind.upgrade(cluster)
         assert answer.retry_after_seconds == 10
         assert answer.message == ("the policies are unknown: the policies have not been read yet")
-        # A hook that cannot wait is called again only if it fails.
+        # Core repeats a call of a hook that cannot block only if it fails.
         request = {"apiVersion": API_VERSION, "cluster": cluster}
         request["kind"] = "AfterControlPlaneInitializedRequest"
         gate = "after-control-plane-initialized-gate"

@@ -62,7 +62,7 @@ def test_expressions_have_the_functions_of_kubernetes(text: str) -> None:
         ("[1].map(a, -a).map(a, -a).map(a, -a).map(a, -a) == [1]", "call map 3 times"),
     ],
 )
-def test_what_cannot_be_compiled_says_why(text: str, message: str) -> None:
+def test_an_expression_that_does_not_compile_reports_the_reason(text: str, message: str) -> None:
     with pytest.raises(ExpressionError, match=message):
         compile_expression(text, ("object",), boolean=True)
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_compiled_says_why(text: str, message: str) -> None:
         ("1 / 0", "divide by zero"),
     ],
 )
-def test_what_has_no_value_says_why(text: str, message: str) -> None:
+def test_an_expression_without_a_value_reports_the_reason(text: str, message: str) -> None:
     with pytest.raises(ExpressionError, match=message):
         value(text)
 

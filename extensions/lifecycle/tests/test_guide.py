@@ -206,7 +206,7 @@ async def verdict(
     return decided
 
 
-# What the pages promise
+# Promises of the pages
 
 
 async def approvals(guide: Guide) -> None:
@@ -429,8 +429,8 @@ async def patches(guide: Guide) -> None:
                     "spec": spec,
                 }
             )
-            wanted = {f"KubeadmConfigTemplate of {kind}": added for kind in expected}
-            assert await changed(name) == (wanted if variables else {})
+            patches = {f"KubeadmConfigTemplate of {kind}": added for kind in expected}
+            assert await changed(name) == (patches if variables else {})
 
 
 async def first_policy(guide: Guide) -> None:
@@ -460,7 +460,7 @@ PROMISES: Mapping[str, Callable[[Guide], Awaitable[None]]] = {
 @pytest.mark.parametrize(
     "page", [pytest.param(page, id=page.name) for page in PAGES if manifests(page)]
 )
-async def test_a_page_does_what_it_promises(client: Client, namespace: str, page: Path) -> None:
+async def test_a_page_keeps_its_promises(client: Client, namespace: str, page: Path) -> None:
     async with guide_of(client, namespace, page) as guide:
         await PROMISES[f"lifecycle/{page.name}"](guide)
 

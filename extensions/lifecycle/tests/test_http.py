@@ -70,7 +70,7 @@ def policy(service: Service, **http: Any) -> KnownPolicy:
     return known("cost", action={"http": {"url": service.url, **trust, **http}})
 
 
-async def asked(world: World, policy: KnownPolicy) -> Verdict:
+async def verdict_of(world: World, policy: KnownPolicy) -> Verdict:
     return await RUNNERS["http"].reconcile(world.run(policy))
 
 
@@ -124,64 +124,66 @@ async def test_a_service_decides_from_the_whole_cluster(service: Service) -> Non
         ),
     ],
 )
-async def test_a_wrong_answer_is_waited_out(
+async def test_an_invalid_answer_keeps_the_policy_waiting(
     service: Service, answer: Callable[[], web.StreamResponse], message: str
 ) -> None:
     service.answer = answer
-    outcome = await asked(World(), policy(service))
+    outcome = await verdict_of(World(), policy(service))
     assert (outcome.phase, outcome.message) == ("Waiting", f"{service.url} {message}")
     assert len(service.bodies) == 1
 
 
-async def test_a_service_that_is_not_there_is_waited_for(service: Service) -> None:
+async def test_a_policy_waits_for_an_unreachable_service(service: Service) -> None:
     gone = service.url.rpartition(":")[0] + ":1/v1/clusters"
-    outcome = await asked(World(), policy(service, url=gone))
+    outcome = await verdict_of(World(), policy(service, url=gone))
     assert outcome.message == f"{gone} does not respond (no connection)"
 
 
-async def test_a_service_with_an_unknown_certificate_is_not_asked(service: Service) -> None:
+async def test_a_service_with_an_untrusted_certificate_gets_no_request(service: Service) -> None:
     other = new_ca("other", now=datetime.now(UTC)).certificate_pem.decode()
-    outcome = await asked(World(), policy(service, caBundle=other))
+    outcome = await verdict_of(World(), policy(service, caBundle=other))
     assert "its certificate is not trusted" in outcome.message
     assert not service.bodies
 
 
 async def test_a_token_is_sent_and_not_shown(service: Service) -> None:
     world = World()
-    wanted = policy(service, token={"name": "cost", "key": "token"})
-    assert (await asked(world, wanted)).message == "there is no Secret team/cost"
+    configured = policy(service, token={"name": "cost", "key": "token"})
+    assert (await verdict_of(world, configured)).message == "there is no Secret team/cost"
     world.client.add(Secret.of("cost", "team", data={"token": b"very-secret\n"}))
     service.answer = lambda: web.json_response({"phase": "Failed", "message": "no"})
-    outcome = await asked(world, wanted)
+    outcome = await verdict_of(world, configured)
     assert (outcome.phase, outcome.message) == ("Failed", "no")
     assert service.headers[0]["Authorization"] == "Bearer very-secret"
     other = policy(service, token={"name": "cost", "key": "absent"})
-    assert (await asked(world, other)).message == "Secret team/cost has no key absent"
+    assert (await verdict_of(world, other)).message == "Secret team/cost has no key absent"
 
 
 @pytest.mark.parametrize("token", [b"\xff\xfe", b"two\r\nHeader: lines", "süß".encode()])
-async def test_a_token_that_no_header_can_have_is_a_problem(service: Service, token: bytes) -> None:
+async def test_a_token_with_invalid_characters_is_never_sent(
+    service: Service, token: bytes
+) -> None:
     world = World()
     world.client.add(Secret.of("cost", "team", data={"token": token}))
-    outcome = await asked(world, policy(service, token={"name": "cost", "key": "token"}))
+    outcome = await verdict_of(world, policy(service, token={"name": "cost", "key": "token"}))
     assert (outcome.phase, outcome.message) == ("Waiting", "token of Secret cost cannot be a token")
     assert not service.bodies
 
 
-async def test_the_extension_shows_a_certificate_if_it_has_one(service: Service) -> None:
+async def test_the_extension_presents_its_client_certificate(service: Service) -> None:
     world = World()
-    wanted = policy(service, clientCertificate={"name": "client"})
+    configured = policy(service, clientCertificate={"name": "client"})
     made = pair("client")
     world.client.add(Secret.of("client", "team", data={"tls.crt": made.certificate_pem}))
-    assert (await asked(world, wanted)).message == "Secret team/client has no key tls.key"
+    assert (await verdict_of(world, configured)).message == "Secret team/client has no key tls.key"
     key = {"data": {"tls.key": "bm9uZQ=="}}
     await world.client.patch(Secret, "client", "team", key)
-    assert "must contain a certificate and its key" in (await asked(world, wanted)).message
+    assert "must contain a certificate and its key" in (await verdict_of(world, configured)).message
     whole = Secret.of(
         "client", "team", data={"tls.crt": made.certificate_pem, "tls.key": made.private_key_pem}
     )
     await world.client.patch(Secret, "client", "team", json.loads(json.dumps(whole.dump())))
-    assert (await asked(world, wanted)).phase == "Done"
+    assert (await verdict_of(world, configured)).phase == "Done"
     assert service.clients[-1]["subject"] == ((("commonName", "service"),),)
 
 
@@ -194,7 +196,7 @@ async def test_no_request_reaches_services_on_the_machine_of_the_extension(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CAPELIN_ALLOWED_NETWORKS")
-    outcome = await asked(World(), policy(service))
+    outcome = await verdict_of(World(), policy(service))
     reason = "loopback and link-local addresses are not allowed"
     assert outcome.message == f"{service.url} does not respond ({reason})"
     assert service.bodies == []
@@ -211,5 +213,5 @@ async def test_keys_are_not_written_to_disk(
     world = World()
     world.client.add(Secret.of("client", "team", data=data))
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
-    await asked(world, policy(service, clientCertificate={"name": "client"}))
+    await verdict_of(world, policy(service, clientCertificate={"name": "client"}))
     assert len(service.clients) == 1

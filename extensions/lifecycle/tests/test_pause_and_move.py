@@ -330,7 +330,7 @@ async def test_a_policy_that_is_deleted_for_a_move_leaves_its_results(here: Mana
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
 @pytest.mark.parametrize("with_owners", [True, False])
-async def test_what_is_over_stays_over_after_a_move_or_a_restore(
+async def test_a_finished_result_stays_finished_after_a_move_or_restore(
     here: Management, there: Management, end: str, with_owners: bool
 ) -> None:
     """The Job was removed meanwhile: only the record shows that it ran."""
@@ -380,7 +380,7 @@ async def test_a_restored_result_waits_for_its_policy(here: Management, there: M
     assert await there.phase() == "Waiting"
 
 
-async def test_a_result_that_comes_after_the_end_of_its_policy_goes(here: Management) -> None:
+async def test_a_result_created_after_its_policy_was_deleted_is_deleted(here: Management) -> None:
     """The hook creates it behind its answer, and the policy is deleted meanwhile."""
     known = here.add_policy(action=APPROVAL)
     found = await here.client.get(LifecyclePolicy, "p", "team")
@@ -409,7 +409,7 @@ async def test_a_job_that_vanishes_while_it_runs_is_not_run_again(here: Manageme
 # Clusters and policies that are created again
 
 
-async def test_a_cluster_of_the_same_name_is_another_one(here: Management) -> None:
+async def test_a_recreated_cluster_runs_its_job_again(here: Management) -> None:
     known = here.add_policy()
     await here.call(known)
     await here.reconcile()
@@ -418,7 +418,7 @@ async def test_a_cluster_of_the_same_name_is_another_one(here: Management) -> No
     await here.client.delete(WholeCluster, "demo", "team")
     here.store.note(first, gone=True)
     here.add_cluster("second")
-    # The garbage collector has not deleted it yet, and its name is taken.
+    # The garbage collector has not deleted the old result yet, so its name is in use.
     await here.reconcile()
     await here.reconcile()
     assert await here.results() == []

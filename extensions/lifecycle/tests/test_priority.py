@@ -1,4 +1,4 @@
-"""Reconcilers give way to hooks, and are never kept waiting for ever."""
+"""Reconcilers yield to hooks, but for a bounded time."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ async def test_a_step_starts_when_the_hooks_are_answered(monkeypatch: pytest.Mon
         with priority.answering():
             step = asyncio.create_task(priority.turn())
             await asyncio.sleep(0)
-        # One hook is left.
+        # One hook is still answering.
         await asyncio.sleep(0)
         assert not step.done()
     await asyncio.wait_for(step, 10)

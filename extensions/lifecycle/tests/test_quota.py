@@ -84,7 +84,7 @@ class QuotaWorld(World):
         copies: Sequence[Unstructured] | None = None,
         gone: Sequence[Unstructured] = (),
     ) -> tuple[str, str]:
-        """The verdict of a replica with these copies, or with none; it lists the other Clusters."""
+        """The verdict of a replica with these copies. Without any, it lists the other Clusters."""
         found = await self.client.get(Cluster, name, "team")
         store = Store(lambda _: None)
         for copy in (*gone, *(copies or ())):
@@ -119,7 +119,7 @@ class QuotaWorld(World):
         return [request.method for request in self.client.requests]
 
 
-async def test_a_cluster_that_does_not_fit_is_refused_until_another_goes() -> None:
+async def test_a_cluster_over_the_quota_waits_until_another_is_deleted() -> None:
     world = QuotaWorld()
     world.add_cluster("a")
     world.add_cluster("b")
@@ -131,11 +131,11 @@ async def test_a_cluster_that_does_not_fit_is_refused_until_another_goes() -> No
     assert await world.phase_of("b") == ("Waiting", refused)
     await world.client.delete(Cluster, "a", "team")
     assert await world.phase_of("b") == ("Done", "within the quota")
-    # What has its topology, or is gone, needs no reservation.
+    # A Cluster that has its topology or was deleted needs no reservation.
     assert await world.reserved() == ["uid-b"]
 
 
-async def test_a_cluster_that_was_admitted_stays_so() -> None:
+async def test_an_admitted_cluster_stays_admitted() -> None:
     world = QuotaWorld()
     world.add_cluster("a")
     for _ in range(3):
@@ -145,12 +145,12 @@ async def test_a_cluster_that_was_admitted_stays_so() -> None:
     assert (await world.phase_of("a"))[0] == "Done"
 
 
-async def test_what_the_copies_of_a_replica_tell_is_not_listed() -> None:
+async def test_a_replica_with_copies_does_not_list_clusters() -> None:
     world = QuotaWorld()
     world.add_cluster("a")
     copies = [manifest("a")]
     assert await world.phase_of("a", copies=copies) == ("Done", "within the quota")
-    # Nobody but the copies knows this one.
+    # The API server does not have this Cluster: only the copies do.
     copies = [
         *copies,
         manifest("b", created=True),
@@ -161,7 +161,7 @@ async def test_what_the_copies_of_a_replica_tell_is_not_listed() -> None:
     assert (phase, message.endswith("2 of 1 in use")) == ("Waiting", True)
 
 
-async def test_a_reservation_that_the_copies_do_not_explain_has_all_clusters_listed() -> None:
+async def test_a_replica_lists_clusters_if_a_reservation_is_missing_from_its_copies() -> None:
     world = QuotaWorld()
     world.add_cluster("a")
     assert (await world.phase_of("a"))[0] == "Done"
@@ -204,7 +204,7 @@ async def test_of_two_clusters_at_once_only_one_passes(*, is_first: bool) -> Non
     assert await world.reserved() == ["uid-b", *([] if is_first else ["uid-o"])]
 
 
-async def test_a_replica_that_remembers_something_old_reads_again() -> None:
+async def test_a_replica_with_an_old_reservation_reads_it_again() -> None:
     world = QuotaWorld(limits=[{"resource": "clusters", "limit": 2}])
     other = world.replica()
     for name in "abc":
@@ -215,7 +215,7 @@ async def test_a_replica_that_remembers_something_old_reads_again() -> None:
     assert await world.reserved() == ["uid-a", "uid-b"]
 
 
-async def test_a_replica_that_knows_the_reservations_only_writes() -> None:
+async def test_a_replica_with_current_reservations_only_writes() -> None:
     world = QuotaWorld(limits=[{"resource": "clusters", "limit": 3}])
     copies: list[Unstructured] = []
     for name, methods in (("a", ["GET", "POST"]), ("b", ["PUT"]), ("c", ["PUT"])):
@@ -223,7 +223,7 @@ async def test_a_replica_that_knows_the_reservations_only_writes() -> None:
         copies.append(manifest(name))
         assert (await world.phase_of(name, copies=copies))[0] == "Done"
         assert world.methods == methods
-        # Asked again, and refused, it writes nothing.
+        # A repeated or rejected call writes nothing.
         assert (await world.phase_of(name, copies=copies))[0] == "Done"
         assert world.methods == []
     world.add_cluster("d")
@@ -232,7 +232,7 @@ async def test_a_replica_that_knows_the_reservations_only_writes() -> None:
     assert world.methods == []
 
 
-async def test_a_reservation_of_a_cluster_that_is_gone_is_given_up() -> None:
+async def test_a_deleted_cluster_frees_its_reservation() -> None:
     world = QuotaWorld()
     world.add_cluster("a")
     assert (await world.phase_of("a"))[0] == "Done"
@@ -244,7 +244,7 @@ async def test_a_reservation_of_a_cluster_that_is_gone_is_given_up() -> None:
     assert await world.reserved() == ["uid-b"]
 
 
-async def test_a_write_that_was_given_up_on_is_read_again() -> None:
+async def test_a_replica_reads_again_after_a_write_without_an_answer() -> None:
     world = QuotaWorld(limits=[{"resource": "clusters", "limit": 2}])
     for name in "ab":
         world.add_cluster(name)
@@ -336,7 +336,7 @@ async def test_every_exceeded_limit_is_in_the_message() -> None:
     )
 
 
-async def test_a_cluster_of_another_group_without_a_value_does_not_matter() -> None:
+async def test_a_cluster_of_another_group_may_lack_a_value() -> None:
     memory = "object.metadata.labels.team == 'red' ? object.absent : '1Gi'"
     limits = [{"resource": "memory", "limit": "1Gi", "expression": memory}]
     world = QuotaWorld(groupBy="Label", label="team", limits=limits)

@@ -21,7 +21,7 @@ def config(namespace: str | None, secret: str = "") -> ExtensionConfig:
     )
 
 
-def test_both_places_with_a_namespace_are_corrected() -> None:
+def test_a_wrong_namespace_is_corrected_in_service_and_annotation() -> None:
     assert namespace_patch(config("usual", "usual/certificate"), "own") == {
         "spec": {"clientConfig": {"service": {"namespace": "own"}}},
         "metadata": {"annotations": {SECRET: "own/certificate"}},
@@ -32,5 +32,5 @@ def test_both_places_with_a_namespace_are_corrected() -> None:
 
 
 @pytest.mark.parametrize("right", [config("own", "own/certificate"), config("own"), config(None)])
-def test_what_is_right_or_has_no_service_stays(right: ExtensionConfig) -> None:
+def test_a_correct_or_external_registration_is_unchanged(right: ExtensionConfig) -> None:
     assert namespace_patch(right, "own") is None

@@ -90,7 +90,7 @@ def test_discovery_reports_what_policies_need() -> None:
     }
 
 
-def test_what_selects_is_remembered() -> None:
+def test_the_remembered_text_keeps_the_selectors_of_policies() -> None:
     policies = [
         known("a", classes=["large"], versions={"to": ">=1.34"}),
         known("b", namespace=None, namespaceSelector={"matchLabels": {"env": "prod"}}),

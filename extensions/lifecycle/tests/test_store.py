@@ -79,7 +79,7 @@ async def test_an_unreadable_policy_hides_no_other_one() -> None:
     assert {key.name for _, key in store.unreadable} == {"poison", "worse"}
 
 
-async def test_a_policy_that_becomes_unreadable_holds_up_the_clusters_that_it_was_for() -> None:
+async def test_a_policy_that_becomes_unreadable_blocks_its_clusters() -> None:
     store = await followed(
         Listing([policy("first"), policy("gone")], "1", ()),
         Event("MODIFIED", unreadable("first")),

@@ -55,7 +55,7 @@ def template(*operations: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {"kind": "KubeadmConfigTemplate", "operations": list(operations), **fields}
 
 
-async def test_templates_are_changed_where_the_policy_says() -> None:
+async def test_patches_apply_only_to_the_templates_that_a_policy_selects() -> None:
     append = {"op": "Append", "path": COMMANDS, "valueFrom": "'proxy ' + variables.proxy"}
     added = [{"op": "add", "path": COMMANDS, "value": ["proxy http://p"]}]
     both = template(append, when="'proxy' in variables")
@@ -123,7 +123,7 @@ async def test_failed_patches_are_stable(operation: dict[str, Any], message: str
     assert str(first.value) == str(second.value)
 
 
-def test_wrong_patches_are_named() -> None:
+def test_problems_name_each_invalid_patch() -> None:
     operations = [
         {"path": "/spec/a"},
         {"op": "Remove", "path": "/spec/a", "value": 1},
@@ -158,15 +158,15 @@ def test_variables_are_described() -> None:
         ("variables.absent == 1", True),
     ],
 )
-async def test_a_topology_keeps_the_rules_of_a_policy(expression: str, broken: bool) -> None:
+async def test_a_topology_must_satisfy_the_rules_of_a_policy(expression: str, broken: bool) -> None:
     rules = {"rules": [{"expression": expression, "message": "too large"}]}
     policy = known("sizes", hook="ValidateTopology", action={"validate": rules})
-    asked: ValidateTopologyRequest = request(ValidateTopology, size=5)
+    call: ValidateTopologyRequest = request(ValidateTopology, size=5)
     if broken:
         with pytest.raises(Failure, match="policy sizes: too large"):
-            await check_topology(policy, asked)
+            await check_topology(policy, call)
     else:
-        await check_topology(policy, asked)
+        await check_topology(policy, call)
 
 
 ALLOWED = ["v1.33.13", "v1.34.1", "v1.34.4", "v1.35.4"]
@@ -185,12 +185,12 @@ def plan(**fields: Any) -> list[str]:
     return [step.version for step in upgrade_plan(wanted, asked, moment).control_plane_upgrades]
 
 
-def test_an_upgrade_goes_through_the_newest_allowed_version_of_each_minor() -> None:
+def test_an_upgrade_visits_the_newest_allowed_version_of_each_minor() -> None:
     assert plan() == ["v1.34.4", "v1.35.4"]
     assert upgrade_steps(ALLOWED, "v1.34.1", "v1.34.4") == ["v1.34.4"]
 
 
-def test_no_upgrade_starts_in_a_freeze_and_those_that_have_begun_go_on() -> None:
+def test_a_freeze_delays_new_upgrades_and_continues_running_ones() -> None:
     with pytest.raises(Failure, match="no upgrade starts before 2027-01-04 00:00 UTC: holidays"):
         plan(fromWorkersKubernetesVersion="v1.33.13")
     behind = {
@@ -207,11 +207,11 @@ def test_no_upgrade_starts_in_a_freeze_and_those_that_have_begun_go_on() -> None
         ("v1.37.0", "v1.37.0 is not allowed"),
     ],
 )
-def test_an_upgrade_to_another_version_is_refused(target: str, message: str) -> None:
+def test_an_upgrade_to_an_unlisted_version_fails(target: str, message: str) -> None:
     with pytest.raises(Failure, match=message):
         upgrade_steps(ALLOWED, "v1.33.13", target)
 
 
-def test_a_minor_version_that_is_not_allowed_is_not_skipped() -> None:
+def test_an_upgrade_cannot_skip_a_forbidden_minor_version() -> None:
     with pytest.raises(Failure, match=r"no version v1\.34 is allowed on the way to v1\.35\.4"):
         upgrade_steps(["v1.35.4"], "v1.33.13", "v1.35.4")

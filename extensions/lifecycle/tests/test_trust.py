@@ -1,4 +1,4 @@
-"""Calls of a hook by others than Cluster API, and by a Cluster API that knows more or less."""
+"""Calls of hooks by clients other than Cluster API, and by other versions of Cluster API."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -56,17 +56,17 @@ class Connected(Replica):
 async def test_labels_and_annotations_of_a_request_decide_nothing() -> None:
     key = "approval.runtime.capelin.cluster.x-k8s.io/p"
     replica = Replica(policy(), policy("rules", action=HAS_TEAM))
-    replica.has_cluster(manifest())
+    replica.add_cluster(manifest())
     forged = changed(manifest(team="red"), metadata={"annotations": {key: "0123abcd:alice"}})
     answered = await answer(replica, HOOK, forged)
     assert answered.message == "policy p: waits for approval by alice; policy rules: a team"
-    assert replica.left_behind == {"p": None, "rules": None}
+    assert replica.queued == {"p": None, "rules": None}
 
 
 async def test_a_policy_is_selected_by_the_live_labels() -> None:
     selector = {"matchLabels": {"tier": "prod"}}
     replica = Replica(policy(action=HAS_TEAM, clusterSelector=selector))
-    replica.has_cluster(manifest(tier="prod"))
+    replica.add_cluster(manifest(tier="prod"))
     assert (await answer(replica, HOOK, manifest())).message == "policy p: a team"
 
 
@@ -80,7 +80,7 @@ async def test_an_unknown_cluster_is_rejected(identity: dict[str, str]) -> None:
     forged = changed(manifest(team="red"), metadata=identity)
     with pytest.raises(Failure, match="there is no Cluster"):
         await answer(replica, HOOK, forged)
-    assert replica.left_behind == {}
+    assert replica.queued == {}
     assert replica.client.writes == []
 
 
@@ -100,10 +100,10 @@ async def test_a_copy_that_is_older_than_the_request_is_not_enough() -> None:
     replica = Connected(policy(action=HAS_TEAM, clusterSelector=selector))
     live = replica.add(manifest(tier="prod"))
     stale: Unstructured = {**live.dump()["metadata"], "labels": {}, "resourceVersion": "0"}
-    replica.has_cluster(changed(live.dump(), metadata=stale))
+    replica.add_cluster(changed(live.dump(), metadata=stale))
     assert (await answer(replica, HOOK, live.dump())).message == "policy p: a team"
     # A copy that is as new is enough.
-    replica.has_cluster(live.dump())
+    replica.add_cluster(live.dump())
     replica.client.requests.clear()
     assert (await answer(replica, HOOK, live.dump())).message == "policy p: a team"
     assert replica.client.requests == []
@@ -132,19 +132,19 @@ async def test_nothing_starts_for_a_paused_cluster() -> None:
         {"paused": True},
         {"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}},
     ):
-        replica.has_cluster(changed(manifest(), **pause))
+        replica.add_cluster(changed(manifest(), **pause))
         answered = await answer(replica, HOOK, manifest())
         assert answered.message == "Cluster team/demo is paused"
         assert answered.retry_seconds > 0
-    assert replica.left_behind == {}
+    assert replica.queued == {}
 
 
 async def test_work_for_a_deletion_does_not_start_while_the_cluster_lives() -> None:
     replica = Replica(policy(hook="BeforeClusterDelete", action={"job": {"template": POD}}))
-    replica.has_cluster(manifest())
+    replica.add_cluster(manifest())
     with pytest.raises(Failure, match="not for Cluster team/demo now: it is not being deleted"):
         await answer(replica, "BeforeClusterDelete", manifest())
-    assert replica.left_behind == {}
+    assert replica.queued == {}
 
 
 @pytest.mark.parametrize(
@@ -189,15 +189,15 @@ def test_an_upgrade_is_of_a_cluster_that_exists() -> None:
 async def test_a_late_call_before_creation_starts_nothing() -> None:
     hook = "BeforeClusterCreate"
     replica = Replica(policy(hook=hook, action={"job": {"template": POD, "target": "Management"}}))
-    replica.has_cluster(manifest())
+    replica.add_cluster(manifest())
     late = {"from_kubernetes_version": None, "to_kubernetes_version": None}
     assert await answer(replica, hook, manifest(), **late) == Answer()
-    assert replica.left_behind == {}
+    assert replica.queued == {}
 
 
 async def test_work_needs_a_connection() -> None:
     replica = Replica(policy(action={"job": {"template": POD}}))
-    replica.has_cluster(manifest())
+    replica.add_cluster(manifest())
     with pytest.raises(ClientError, match="not connected"):
         await answer(replica, HOOK, manifest())
 
@@ -251,7 +251,7 @@ async def test_a_policy_of_a_namespace_is_for_its_own_clusters_and_classes(
     assert refused.status == "Failure"
     assert "there is no Cluster" in refused.message
 
-    replica.has_cluster(topology())
+    replica.add_cluster(topology())
     assert (await asked(f"{NAMESPACE}/proxy")).status == "Success"
     assert (await asked("proxy")).status == "Success"
     refused = await asked("team-a/proxy")
@@ -264,7 +264,7 @@ async def test_a_policy_of_a_namespace_is_for_its_own_clusters_and_classes(
     # A ClusterClass of another namespace is not the policy's either.
     class_ref = {"name": "small", "namespace": "team-a"}
     elsewhere = topology()["spec"]["topology"] | {"classRef": class_ref}
-    replica.has_cluster(topology(topology=elsewhere))
+    replica.add_cluster(topology(topology=elsewhere))
     for reference in (f"{NAMESPACE}/proxy", "team-a/proxy"):
         assert "of its own namespace" in (await asked(reference)).message
 

@@ -106,7 +106,7 @@ async def test_a_job_without_pods_has_a_reason() -> None:
     assert (await reconcile(run)).message.endswith(" runs")
 
 
-async def test_a_job_in_the_management_cluster_is_beside_the_cluster() -> None:
+async def test_a_job_in_the_management_cluster_runs_in_the_namespace_of_its_cluster() -> None:
     world = World()
     world.client.install(JOBS)
     job = {"template": POD, "target": "Management", "namespace": "ignored"}
@@ -153,7 +153,7 @@ async def test_a_backup_by_velero_is_awaited_and_kept(phase: str, expected: str)
     assert await only(world, BACKUPS)
 
 
-async def test_a_missing_velero_is_waited_for_until_the_timeout() -> None:
+async def test_a_backup_without_velero_keeps_running_and_names_the_missing_kind() -> None:
     world = World()
     run = world.run(known(hook="BeforeClusterDelete", action={"backup": {"velero": {}}}))
     outcome = await reconcile(run)
@@ -263,7 +263,7 @@ async def test_sources_are_chosen_by_version() -> None:
     assert await world.workload.find(ConfigMap, "old", "kube-system") is None
 
 
-async def test_what_is_not_ready_is_waited_for() -> None:
+async def test_an_apply_action_runs_until_its_objects_are_ready() -> None:
     world = World(DEPLOYMENTS)
     metadata = "metadata: {name: d, namespace: a}\nspec: {replicas: 2}\n"
     text = f"apiVersion: apps/v1\nkind: Deployment\n{metadata}"
@@ -319,7 +319,7 @@ async def test_a_source_without_manifests_is_named_without_its_text(text: str, r
     assert outcome.message == f"m.yaml of ConfigMap team/one contains no valid manifests: {reason}"
 
 
-def test_lists_are_taken_apart() -> None:
+def test_objects_of_lists_are_flattened() -> None:
     assert [each["kind"] for each in objects_of(list(read_all_yaml(CPI)))] == [
         "ConfigMap",
         "Namespace",

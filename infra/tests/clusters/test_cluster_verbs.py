@@ -1,4 +1,4 @@
-"""The verbs of workload clusters: what they send, what they wait for, and what they print."""
+"""The verbs of workload clusters: requests, waits and output."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -106,7 +106,7 @@ def sent(lab: Lab) -> list[str]:
     return [write for write in lab.writes if "/clusters" in write]
 
 
-async def test_without_waiting_nothing_is_fetched_and_no_end_is_claimed(
+async def test_an_upgrade_without_waiting_fetches_nothing_and_reports_no_end(
     lab: Lab, fetched: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab.put(desired=BEFORE, running=BEFORE)
@@ -119,14 +119,14 @@ async def test_without_waiting_nothing_is_fetched_and_no_end_is_claimed(
     )
     assert capsys.readouterr().out.split() == expected.split()
     assert len(sent(lab)) == 1
-    # Again: Cluster API knows already.
+    # A repeated command sends nothing.
     await cluster_verbs.upgrade_cluster(which, "1.34", RunOptions())
     assert capsys.readouterr().out.split() == expected.split()
     assert len(sent(lab)) == 1
     assert fetched == []
 
 
-async def test_an_upgrade_in_progress_is_awaited_until_it_is_done(lab: Lab) -> None:
+async def test_a_repeated_upgrade_waits_for_the_one_in_progress(lab: Lab) -> None:
     lab.put(desired=AFTER, running=BEFORE)
     again = asyncio.create_task(cluster_verbs.upgrade_cluster(DEMO, "1.34", RunOptions(within=30)))
     waited = asyncio.create_task(
@@ -165,7 +165,9 @@ async def test_dry_run_during_an_upgrade(lab: Lab, capsys: pytest.CaptureFixture
     assert sent(lab) == []
 
 
-async def test_interruption_shows_what_was_sent(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interruption_reports_the_sent_change(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab.put(desired=BEFORE, running=BEFORE)
 
     async def interrupted(*_: object, **__: object) -> None:
@@ -206,7 +208,7 @@ def test_interruption_prints_the_current_state(
     assert capsys.readouterr().err.strip() == "Interrupted. Cluster API continues."
 
 
-async def test_a_cluster_is_created_without_waiting_for_its_programs(
+async def test_a_cluster_is_created_before_its_binaries_are_downloaded(
     lab: Lab, fetched: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab.add(Namespace.of("team"))

@@ -1,4 +1,4 @@
-"""When `capelin dev` restarts what."""
+"""Restarts of providers by `capelin dev`."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -10,7 +10,7 @@ from capelin_infra.clusters.develop import follow_code
 
 
 class Environment:
-    """Providers, what restarted them, and a restart that can be made to last."""
+    """Providers, their restarts, and a restart that a test can delay."""
 
     def __init__(self) -> None:
         self.code = {"infrastructure-one": "a", "control-plane-two": "a"}
@@ -33,7 +33,7 @@ class Environment:
         self.completed += 1
 
     async def is_looked_at(self) -> None:
-        """Wait until the code was looked at twice more."""
+        """Wait until two more scans of the code are done."""
         looks = self.looks + 2
         await until(lambda: self.looks >= looks, within=10)
 
@@ -50,7 +50,7 @@ class Environment:
             await asyncio.gather(following, return_exceptions=True)
 
 
-async def test_what_changed_is_restarted_once() -> None:
+async def test_a_changed_provider_restarts_once() -> None:
     environment = Environment()
     async with environment.followed():
         assert environment.restarts == []
@@ -62,7 +62,7 @@ async def test_what_changed_is_restarted_once() -> None:
     assert environment.restarts == [["infrastructure-one"], ["control-plane-two"]]
 
 
-async def test_a_change_in_the_middle_of_a_restart_begins_another() -> None:
+async def test_a_change_during_a_restart_starts_another_restart() -> None:
     environment = Environment()
     environment.may_complete.clear()
     async with environment.followed():
@@ -76,7 +76,7 @@ async def test_a_change_in_the_middle_of_a_restart_begins_another() -> None:
     assert (len(environment.restarts), environment.completed) == (2, 1)
 
 
-async def test_files_that_are_saved_together_are_one_change() -> None:
+async def test_files_saved_together_cause_one_restart() -> None:
     environment = Environment()
     states, last = iter([{"one": "b"}]), {"one": "c"}
     following = asyncio.create_task(
@@ -88,7 +88,7 @@ async def test_files_that_are_saved_together_are_one_change() -> None:
     assert environment.restarts == [["one"]]
 
 
-async def test_a_defect_ends_it() -> None:
+async def test_an_unexpected_error_ends_the_command() -> None:
     environment = Environment()
     environment.error = ZeroDivisionError()
     following = asyncio.create_task(

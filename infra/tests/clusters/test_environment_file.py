@@ -1,4 +1,4 @@
-"""Environments that a file describes."""
+"""Environments in a file."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def test_name_of_a_file_wins_over_the_variable(file: str | None, given: NamedBy,
 
 @pytest.fixture
 def brought_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of environments that would have been brought up."""
+    """Records the names of environments instead of starting them."""
     names: list[str] = []
 
     async def bring_up(options: UpOptions) -> None:

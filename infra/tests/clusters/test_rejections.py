@@ -1,4 +1,4 @@
-"""Clusters that Cluster API rejects, in the words of the command line."""
+"""Rejections by Cluster API in the output of the command line."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def invalid(*causes: tuple[str, str], message: str = "refused") -> ApiError:
     return Invalid(422, "Invalid", message, details)
 
 
-def test_an_invalid_variable_is_named_with_the_values_that_it_takes() -> None:
+def test_an_invalid_variable_is_reported_with_its_valid_values() -> None:
     value = r'"{\"dies\":\"x\"}"'
     message = f'Invalid value: {value}: dies in body must be of type integer: "string"'
     cause = ("spec.topology.variables[machines].value.dies", message)
@@ -26,7 +26,7 @@ def test_an_invalid_variable_is_named_with_the_values_that_it_takes() -> None:
     assert error.hint == "machines.dies takes an integer from 0 to 100."
 
 
-def test_a_choice_is_named_with_its_values() -> None:
+def test_a_rejected_choice_is_reported_with_its_values() -> None:
     cause = (
         "spec.topology.variables[backend].value",
         'Unsupported value: "\\"Pod\\"": supported values: "Processes", "Pods"',
@@ -53,7 +53,7 @@ def test_a_rejection_without_causes_keeps_its_message() -> None:
     assert error.reason == "too many nodes"
 
 
-def test_other_errors_stay_as_they_are() -> None:
+def test_other_errors_are_unchanged() -> None:
     forbidden = Forbidden(403, "Forbidden", "you may not")
     assert rejected_cluster(forbidden, "demo") is forbidden
 

@@ -53,7 +53,7 @@ def test_workers_follow_the_class(workers: dict[str, list[dict[str, str]]], kind
     }
 
 
-def test_a_class_without_workers_makes_a_cluster_only_without_workers() -> None:
+def test_a_class_without_workers_allows_only_clusters_without_workers() -> None:
     with pytest.raises(InvalidInputError, match="has no workers"):
         new_cluster("demo", "default", "v1.34.4", OPTIONS, cluster_class())
     alone = ClusterOptions(workers=0)
@@ -62,19 +62,19 @@ def test_a_class_without_workers_makes_a_cluster_only_without_workers() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Demo", "a_b", "-a", "a" * 64])
-def test_a_name_that_kubernetes_would_not_take_is_refused(name: str) -> None:
+def test_an_invalid_cluster_name_is_rejected(name: str) -> None:
     options = ClusterOptions(workers=0)
     with pytest.raises(InvalidInputError, match="cannot be the name of a cluster"):
         new_cluster(name, "default", "v1.34.4", options, cluster_class())
 
 
-def test_an_upgrade_changes_the_version_and_nothing_else() -> None:
+def test_an_upgrade_changes_only_the_version() -> None:
     assert upgrade_patch("v1.34.0") == [
         {"op": "replace", "path": "/spec/topology/version", "value": "v1.34.0"}
     ]
 
 
-def test_scaling_changes_the_pool_that_it_looked_up() -> None:
+def test_scaling_changes_only_the_named_pool() -> None:
     pools = [{"name": "a", "replicas": 1}, {"name": "b", "replicas": 1}]
     found = scale_patch(
         cluster(**topology(machinePools=pools)),
@@ -88,14 +88,14 @@ def test_scaling_changes_the_pool_that_it_looked_up() -> None:
 
 
 @pytest.mark.parametrize(("pool", "what"), [(None, "has several pools"), ("c", "has no pool c")])
-def test_scaling_asks_which_pool_when_that_is_not_clear(pool: str | None, what: str) -> None:
+def test_scaling_needs_a_pool_if_several_exist(pool: str | None, what: str) -> None:
     workers = topology(machinePools=[{"name": "a"}], machineDeployments=[{"name": "b"}])
     with pytest.raises(InvalidInputError, match=what) as caught:
         scale_patch(cluster(**workers), ScaleOptions(workers=5, pool=pool))
     assert caught.value.reason == "Its pools are: a, b."
 
 
-def test_a_cluster_without_a_class_is_left_to_kubectl() -> None:
+def test_a_cluster_without_a_class_cannot_be_scaled() -> None:
     with pytest.raises(InvalidInputError, match="does not use a ClusterClass"):
         scale_patch(cluster(spec={}), ScaleOptions(workers=5, pool=None))
 
@@ -111,12 +111,12 @@ def test_variables_are_set_by_name_and_field() -> None:
 
 
 @pytest.mark.parametrize("texts", [["a"], ["=1"], ["a.=1"], ["a=1", "a.b=2"], ["a=["]])
-def test_what_sets_no_variable_is_refused(texts: list[str]) -> None:
+def test_an_invalid_variable_option_is_rejected(texts: list[str]) -> None:
     with pytest.raises(InvalidInputError, match="sets no variable"):
         parse_variables(texts)
 
 
-def test_a_variable_that_the_class_does_not_have_is_refused_with_those_that_it_has() -> None:
+def test_an_unknown_variable_is_rejected_with_the_known_ones() -> None:
     options = replace(OPTIONS, variables={"machines": {"dies": 20}})
     made = new_cluster("demo", "default", "v1.34.4", options, demo_class())
     assert made["spec"]["topology"]["variables"] == [{"name": "machines", "value": {"dies": 20}}]
@@ -128,7 +128,7 @@ def test_a_variable_that_the_class_does_not_have_is_refused_with_those_that_it_h
         new_cluster("demo", "default", "v1.34.4", wrong, demo_class())
 
 
-def test_a_dry_run_prints_the_patch_and_nothing_of_the_object() -> None:
+def test_a_dry_run_prints_only_the_patch() -> None:
     made = Cluster.read({"metadata": {"name": "demo", "namespace": "team", "uid": "1"}})
     text = patch_text(made, upgrade_patch("v1.35.0"))
     first, *rest = text.splitlines()

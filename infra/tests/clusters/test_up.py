@@ -1,4 +1,4 @@
-"""What `capelin up` prints and what it leaves alone."""
+"""Output and changes of `capelin up`."""
 
 import json
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ from rich.console import Console
 from infra.tests.command import capelin
 
 
-def test_next_steps_name_the_command_as_it_was_called() -> None:
+def test_next_steps_show_the_command_that_the_user_typed() -> None:
     assert command_name({}) == "capelin"
     assert command_name({"UV_RUN_RECURSION_DEPTH": "1"}) == "uv run capelin"
 
@@ -80,7 +80,7 @@ CLUSTER = Cluster.read(
 )
 
 
-def test_options_that_an_existing_demo_cluster_does_not_have_are_said() -> None:
+def test_options_that_differ_from_the_existing_demo_cluster_are_reported() -> None:
     assert differences(CLUSTER, ClusterOptions(workers=1, control_plane_replicas=2)) == [
         "Cluster demo keeps its 4 workers. Change them with capelin scale demo --workers 1.",
         (
@@ -161,7 +161,7 @@ async def test_downloads_have_no_limit(tmp_path: Path, monkeypatch: pytest.Monke
     assert left == [900.0]
 
 
-async def test_a_missing_class_is_named_as_in_the_request() -> None:
+async def test_a_missing_class_is_reported_in_the_form_of_the_request() -> None:
     client = FakeClient(ClusterClass, Cluster, Namespace)
     await client.create(Namespace.of("default"))
     with pytest.raises(MissingError, match="Name one of them with --class,"):
@@ -198,7 +198,7 @@ def test_timings_of_each_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("work", "code"), [(_slow_up, 0), (_failed_up, 6)])
-def test_timings_are_data_for_programs_even_if_up_fails(
+def test_timings_are_structured_output_even_if_up_fails(
     work: object, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(up, "_bring_up", work)

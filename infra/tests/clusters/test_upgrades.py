@@ -28,7 +28,7 @@ def plan(requested: str | None, cluster: ObservedCluster) -> UpgradePlan:
 
 
 @pytest.mark.parametrize("requested", ["v1.34.4", "1.34"])
-def test_a_version_that_runs_needs_nothing(requested: str) -> None:
+def test_a_running_version_needs_no_action(requested: str) -> None:
     assert plan(requested, found()) == UpgradePlan(DESIRED, "Nothing")
 
 
@@ -58,7 +58,7 @@ def test_another_version_is_sent() -> None:
 
 
 @pytest.mark.parametrize("requested", ["v1.35.4", "v1.33.13"])
-def test_another_version_has_to_wait_for_the_upgrade_that_has_begun(requested: str) -> None:
+def test_another_version_waits_for_the_running_upgrade(requested: str) -> None:
     with pytest.raises(InvalidInputError, match=r"is being upgraded to v1\.34\.4") as caught:
         plan(requested, found("v1.33.13"))
     assert "capelin wait" in caught.value.hint

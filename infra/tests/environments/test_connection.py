@@ -1,4 +1,4 @@
-"""A killed supervisor comes back with the next command, and the command prints that."""
+"""The next command restarts a killed supervisor and prints that."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from infra.tests.command import capelin
 
 @pytest.fixture
 def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The environments whose supervisors were started again: each one is found killed."""
+    """Records environments whose supervisors restart. All supervisors appear dead."""
     revived: list[str] = []
 
     async def revive(environment: Environment) -> bool:
@@ -44,7 +44,7 @@ def test_status_starts_all_supervisors(tmp_path: Path, killed: list[str]) -> Non
 
 
 @pytest.mark.parametrize("verb", ["stop", "start", "down"])
-def test_a_command_that_starts_or_ends_supervisors_itself_starts_none(
+def test_commands_that_manage_supervisors_restart_none(
     verb: str, tmp_path: Path, killed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*_: object, **__: object) -> bool:

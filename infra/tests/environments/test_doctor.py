@@ -1,4 +1,4 @@
-"""The opinion of the doctor about machines."""
+"""Findings of `capelin doctor`."""
 
 import shutil
 from dataclasses import replace
@@ -23,10 +23,10 @@ FIT = MachineFacts(
 )
 
 
-def test_a_fit_machine_lacks_nothing() -> None:
+def test_a_suitable_machine_has_no_problems() -> None:
     findings = judge(FIT)
-    assert {each.verdict for each in findings} == {"good"}
-    assert {each.hint for each in findings} == {""}
+    assert {finding.verdict for finding in findings} == {"good"}
+    assert {finding.hint for finding in findings} == {""}
 
 
 @pytest.mark.parametrize(
@@ -44,32 +44,34 @@ def test_a_fit_machine_lacks_nothing() -> None:
     ],
 )
 def test_problems_have_a_hint(machine: MachineFacts, verdict: str, hint: str) -> None:
-    (found,) = [each for each in judge(machine) if each.verdict != "good"]
+    (found,) = [finding for finding in judge(machine) if finding.verdict != "good"]
     assert found.verdict == verdict
     assert hint in found.hint
 
 
 def test_go_is_reported_with_its_version() -> None:
     assert "Go 1.26.8, which builds programs that cannot be pulled" in [
-        each.what for each in judge(FIT)
+        finding.what for finding in judge(FIT)
     ]
 
 
-def test_missing_programs_and_no_go_to_build_them_are_both_reported() -> None:
-    found = [each for each in judge(replace(FIT, missing_programs=5, go=None)) if each.hint]
-    assert [each.verdict for each in found] == ["poor", "poor"]
+def test_missing_binaries_and_a_missing_go_are_both_reported() -> None:
+    found = [
+        finding for finding in judge(replace(FIT, missing_programs=5, go=None)) if finding.hint
+    ]
+    assert [finding.verdict for finding in found] == ["poor", "poor"]
     assert "install Go" in found[0].hint
     assert "Install Go 1.26.0 or later" in found[1].hint
 
 
-def test_go_builds_what_is_missing() -> None:
+def test_go_can_build_missing_binaries() -> None:
     findings = judge(replace(FIT, missing_programs=5))
     assert "5 programs are not in the cache, and Go can build them" in [
-        each.what for each in findings
+        finding.what for finding in findings
     ]
 
 
-def test_this_machine_can_be_looked_at() -> None:
+def test_doctor_inspects_this_machine() -> None:
     machine = this_machine()
     assert machine.memory_bytes > 0
     assert machine.free_bytes > 0

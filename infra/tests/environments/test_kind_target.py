@@ -1,4 +1,4 @@
-"""The kind cluster of an environment: made, kept, started again, refused, lost."""
+"""The kind cluster of an environment: create, keep, restart, reject, lose."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ NAME = "capelin-lab"
 
 
 class FakeKind(KindCommands):
-    """kind clusters in memory, and what was done to them."""
+    """kind clusters in memory, and the calls to them."""
 
     def __init__(self, *nodes: NodeContainer) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def brought_up(environment: Environment, *, note: bool = True) -> None:
 async def enter(
     environment: Environment, kind: FakeKind, options: KindOptions | None = None
 ) -> str:
-    """What the kubeconfig says that the request leads to."""
+    """The destination of the kubeconfig."""
     checklist = Checklist(Console(quiet=True))
     async with in_kind_cluster(
         environment, UpRequest(providers=("dev",)), options, checklist, Deadline(10), commands=kind
@@ -82,30 +82,30 @@ async def enter(
         return request.kubeconfig.read_text()
 
 
-async def test_a_cluster_is_made_for_a_new_environment(environment: Environment) -> None:
+async def test_a_new_environment_creates_a_kind_cluster(environment: Environment) -> None:
     kind = FakeKind()
     assert kind_cluster_of(environment) is None
     assert await enter(environment, kind, KindOptions("node:v2")) == f"kubeconfig of {NAME}"
     assert kind.calls == [f"create {NAME}"]
-    assert [each["image"] for each in kind.config["nodes"]] == ["node:v2"]
+    assert [node["image"] for node in kind.config["nodes"]] == ["node:v2"]
     assert kind_cluster_of(environment) == NAME
 
 
-async def test_one_that_stopped_is_started_again(environment: Environment) -> None:
+async def test_a_stopped_kind_cluster_restarts(environment: Environment) -> None:
     brought_up(environment)
     kind = FakeKind(node(running=False))
     await enter(environment, kind)
     assert kind.calls == [f"start {NAME}-control-plane"]
 
 
-async def test_what_an_interrupted_run_left_is_made_anew(environment: Environment) -> None:
+async def test_an_incomplete_kind_cluster_is_recreated(environment: Environment) -> None:
     kind = FakeKind()
     await enter(environment, kind, KindOptions())
     await enter(environment, kind, KindOptions())
     assert kind.calls == [f"create {NAME}", f"delete {NAME}", f"create {NAME}"]
 
 
-async def test_somebody_else_s_cluster_is_left_alone(environment: Environment) -> None:
+async def test_a_foreign_kind_cluster_is_not_used(environment: Environment) -> None:
     kind = FakeKind(node(running=True))
     with pytest.raises(BusyError, match="There is a kind cluster capelin-lab already"):
         await enter(environment, kind, KindOptions())
@@ -113,7 +113,7 @@ async def test_somebody_else_s_cluster_is_left_alone(environment: Environment) -
     assert kind_cluster_of(environment) is None
 
 
-async def test_an_environment_stays_where_it_is(environment: Environment) -> None:
+async def test_an_environment_keeps_its_target(environment: Environment) -> None:
     brought_up(environment, note=False)
     with pytest.raises(InvalidInputError, match="has the target process"):
         await enter(environment, FakeKind(), KindOptions())

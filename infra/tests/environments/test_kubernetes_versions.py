@@ -1,4 +1,4 @@
-"""The versions that users write, and the upgrades that there are."""
+"""Versions in user input, and possible upgrades."""
 
 import json
 from pathlib import Path
@@ -33,12 +33,12 @@ def test_a_version_may_be_written_in_short(text: str, version: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["v1.35.0", "v9.9.9", "1.35", "v1", "newest", ""])
-def test_a_version_that_is_not_known_is_refused_with_the_list(text: str) -> None:
+def test_an_unknown_version_is_rejected_with_the_list(text: str) -> None:
     with pytest.raises(InvalidInputError, match=r"Known: v1\.33\.0, v1\.33\.13, v1\.34\.4\."):
         parse_version(text, KNOWN)
 
 
-def test_any_version_will_do_for_control_planes_of_others() -> None:
+def test_control_planes_of_other_providers_accept_any_version() -> None:
     assert parse_version("1.35.0") == "v1.35.0"
     for text in ("v1.35", "latest"):
         with pytest.raises(InvalidInputError, match="is not a version"):
@@ -57,12 +57,12 @@ def test_upgrades_go_to_later_patches_and_the_next_minor(after: str) -> None:
         ("v1.35.0", "goes up one at a time; go to v1.34 first"),
     ],
 )
-def test_upgrades_that_kubernetes_does_not_have_are_refused(after: str, why: str) -> None:
+def test_upgrades_that_kubernetes_does_not_support_are_rejected(after: str, why: str) -> None:
     with pytest.raises(InvalidInputError, match=why):
         check_upgrade("v1.33.0", after)
 
 
-def test_the_hint_names_only_versions_that_there_are() -> None:
+def test_the_hint_names_only_known_versions() -> None:
     with pytest.raises(InvalidInputError) as caught:
         check_upgrade("v1.33.0", "v1.35.0", KNOWN)
     assert caught.value.hint == "It can be upgraded to v1.33.13, v1.34.4."
@@ -83,12 +83,12 @@ def test_upgrade_prefers_the_next_minor(current: str, expected: str) -> None:
     ("known", "words"),
     [(KNOWN, "Capelin supports no version after v1.34.4."), ((), "another provider's")],
 )
-def test_where_no_version_comes_next_none_is_made_up(known: tuple[str, ...], words: str) -> None:
+def test_without_a_next_version_the_upgrade_fails(known: tuple[str, ...], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         next_version("v1.34.4", known)
 
 
-def test_versions_lists_what_clusters_can_have(tmp_path: Path) -> None:
+def test_versions_lists_the_versions_for_clusters(tmp_path: Path) -> None:
     listed = json.loads(capelin("versions", "-o", "json", home=tmp_path).stdout)
     assert [row["version"] for row in listed] == [*KNOWN_KUBERNETES]
     assert [row["version"] for row in listed if row["default"]] == [DEFAULT_KUBERNETES]

@@ -1,4 +1,4 @@
-"""Logs, and what is added to them."""
+"""Logs, and new lines in them."""
 
 import io
 import os
@@ -45,7 +45,7 @@ async def test_the_last_lines_of_one_process(environment: Environment) -> None:
     assert out.getvalue() == "two\nthree\n"
 
 
-async def test_the_last_lines_of_all_say_whose_they_are(environment: Environment) -> None:
+async def test_the_last_lines_of_all_processes_have_their_names(environment: Environment) -> None:
     out = io.StringIO()
     await print_logs(LogQuery(environment.name, lines=1), out)
     assert out.getvalue() == "etcd: three\nkube-apiserver: alpha\n"
@@ -116,7 +116,7 @@ async def test_traces_of_slow_requests_do_not_hide_other_logs(environment: Envir
     assert out.getvalue() == "Trace[1234]: [512ms] [512ms] END\n"
 
 
-def test_logs_of_a_stopped_environment_are_all_old_and_all_printed(tmp_path: Path) -> None:
+def test_logs_of_a_stopped_environment_are_all_printed(tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.log" for name in ("a", "b")}
     for file in files.values():
         file.touch()
@@ -126,7 +126,7 @@ def test_logs_of_a_stopped_environment_are_all_old_and_all_printed(tmp_path: Pat
     assert without_old(files, written + 30) == {"a": files["a"]}
 
 
-def test_logs_are_merged_by_time_whatever_writes_them() -> None:
+def test_logs_of_different_formats_are_merged_by_time() -> None:
     day = f"{datetime.now(UTC):%Y}-01-02"
     local = datetime.fromisoformat(f"{day}T10:00:02").astimezone(UTC)
     klog = ["I0102 10:00:02.500000   1 server.go:1] two", "a line of its trace"]
@@ -137,7 +137,7 @@ def test_logs_are_merged_by_time_whatever_writes_them() -> None:
     assert by_time([klog, zoned]) == [zoned[0], *klog, zoned[1]]
 
 
-def test_new_lines_are_printed_once_also_after_a_rotation(tmp_path: Path) -> None:
+def test_new_lines_are_printed_once_even_after_a_rotation(tmp_path: Path) -> None:
     path = tmp_path / "etcd.log"
     path.write_text("old\n")
     tail = Tail(path, "")
@@ -150,7 +150,7 @@ def test_new_lines_are_printed_once_also_after_a_rotation(tmp_path: Path) -> Non
     assert list(tail.new()) == ["a"]
 
 
-def test_what_is_older_is_left_out() -> None:
+def test_older_lines_are_omitted() -> None:
     now = datetime.now(UTC)
     old, new = now - timedelta(minutes=10), now - timedelta(seconds=10)
     log = [f"{old:%Y-%m-%dT%H:%M:%SZ} old", "its trace", f"{new:%Y-%m-%dT%H:%M:%SZ} new", "trace"]
@@ -166,7 +166,7 @@ async def test_all_lines_since_a_moment(environment: Environment) -> None:
     assert out.getvalue() == "".join(lines)
 
 
-def test_what_is_no_duration_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_duration_is_rejected(tmp_path: Path) -> None:
     ended = capelin("logs", "--since", "yesterday", "-e", "lab", home=tmp_path)
     assert ended.returncode == 2
     assert "write it as 1h30m, 90s" in ended.stderr.replace("\n", " ")

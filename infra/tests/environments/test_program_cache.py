@@ -1,4 +1,4 @@
-"""The programs that are kept on this machine, as the command shows and removes them."""
+"""The commands that list and prune cached binaries."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ SIZE = 2_000_000
 
 @pytest.fixture
 async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
-    """A cache of two programs, of which nobody knows one any more."""
+    """A cache with a current binary and an obsolete one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     cache = Cache(tmp_path / "caches" / "capelin")
     known = parse_component("etcd")
@@ -29,7 +29,7 @@ def versions(cache: Cache) -> set[str]:
     return {each.version for each in cache.entries()}
 
 
-def test_ls_shows_each_program_and_what_all_of_them_take(kept: Cache, tmp_path: Path) -> None:
+def test_ls_shows_each_binary_and_the_total_size(kept: Cache, tmp_path: Path) -> None:
     lines = capelin("cache", "ls", home=tmp_path).stdout.splitlines()
     assert lines[0].split() == ["PROGRAM", "VERSION", "SIZE", "FROM"]
     assert sorted(line.split() for line in lines[1:3]) == [
@@ -39,23 +39,23 @@ def test_ls_shows_each_program_and_what_all_of_them_take(kept: Cache, tmp_path: 
     assert lines[3:] == [f"2 programs, 4 MB, in {kept.root}"]
 
 
-def test_prune_removes_what_nobody_would_ask_for(kept: Cache, tmp_path: Path) -> None:
-    said = capelin("cache", "prune", "--yes", home=tmp_path)
-    assert said.stdout == f"2 MB freed in {kept.root}\n"
+def test_prune_removes_obsolete_binaries(kept: Cache, tmp_path: Path) -> None:
+    pruned = capelin("cache", "prune", "--yes", home=tmp_path)
+    assert pruned.stdout == f"2 MB freed in {kept.root}\n"
     assert versions(kept) == {parse_component("etcd").version}
 
 
-def test_prune_all_leaves_nothing(kept: Cache, tmp_path: Path) -> None:
+def test_prune_all_removes_every_binary(kept: Cache, tmp_path: Path) -> None:
     assert capelin("cache", "prune", "--all", "--yes", home=tmp_path).stdout.startswith(
         "4 MB freed"
     )
     assert versions(kept) == set()
 
 
-def test_nothing_goes_unless_somebody_agrees(kept: Cache, tmp_path: Path) -> None:
-    asked = capelin("cache", "prune", "--all", home=tmp_path)
-    assert asked.returncode == 2
-    assert "Remove 2 programs, 4 MB?" in asked.stderr
+def test_prune_needs_a_confirmation(kept: Cache, tmp_path: Path) -> None:
+    refused = capelin("cache", "prune", "--all", home=tmp_path)
+    assert refused.returncode == 2
+    assert "Remove 2 programs, 4 MB?" in refused.stderr
     shown = capelin("cache", "prune", "--dry-run", home=tmp_path).stdout.splitlines()
     assert shown == ["etcd v3.0.0  2 MB", f"2 MB would be freed in {kept.root}"]
     assert len(kept.entries()) == 2

@@ -1,4 +1,4 @@
-"""Contexts that are put into the user's kubeconfig, and taken out again."""
+"""Contexts that the command adds to the user's kubeconfig and removes again."""
 
 from pathlib import Path
 from typing import Any
@@ -30,25 +30,25 @@ def kubeconfig(name: str, server: str = "https://127.64.0.1:6443") -> dict[str, 
 THEIRS = kubeconfig("prod")
 
 
-def test_a_context_comes_beside_those_that_are_there_and_is_current() -> None:
+def test_a_new_context_is_added_and_becomes_current() -> None:
     result = merged(THEIRS, [kubeconfig("capelin-default")], "capelin-default")
     assert [entry["name"] for entry in result["contexts"]] == ["prod", "capelin-default"]
     assert result["current-context"] == "capelin-default"
 
 
-def test_merging_again_replaces_what_has_changed() -> None:
+def test_a_repeated_merge_replaces_changed_entries() -> None:
     first = merged(THEIRS, [kubeconfig("capelin-a")], "capelin-a")
     later = kubeconfig("capelin-a", "https://127.64.0.9:6443")
     second = merged(first, [later], "capelin-a")
     assert second == {**merged(THEIRS, [later], "capelin-a")}
 
 
-def test_what_was_merged_goes_and_all_else_stays() -> None:
+def test_only_merged_entries_are_removed() -> None:
     both = merged(THEIRS, [kubeconfig("capelin-a"), kubeconfig("capelin-a-demo")], "prod")
     assert without(both, ["capelin-a", "capelin-a-demo"]) == THEIRS
 
 
-def test_no_context_is_current_when_that_one_goes() -> None:
+def test_no_context_is_current_after_the_current_one_is_removed() -> None:
     both = merged(THEIRS, [kubeconfig("capelin-a")], "capelin-a")
     assert without(both, ["capelin-a"])["current-context"] == ""
 
@@ -89,7 +89,9 @@ def test_file_is_written_cleaned(environment: Environment, theirs: Path, tmp_pat
     assert remove_contexts(environment) == []
 
 
-def test_other_files_are_kept(environment: Environment, theirs: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_kubeconfig_is_unchanged(
+    environment: Environment, theirs: Path, tmp_path: Path
+) -> None:
     own = tmp_path / "own"
     own.write_text(yaml.safe_dump(kubeconfig("capelin-demo")))
     theirs.parent.mkdir()
@@ -108,6 +110,6 @@ def test_concurrent_writers_wait(environment: Environment, theirs: Path, tmp_pat
         merge_contexts(environment, [own])
 
 
-def test_the_file_is_the_one_that_kubectl_would_write_to(tmp_path: Path) -> None:
+def test_contexts_are_written_to_the_file_that_kubectl_would_use(tmp_path: Path) -> None:
     assert user_kubeconfig({"KUBECONFIG": f"{tmp_path}/a:{tmp_path}/b"}) == tmp_path / "a"
     assert user_kubeconfig({}).parts[-2:] == (".kube", "config")

@@ -106,7 +106,7 @@ Capelin = Callable[..., Said]
 
 @pytest.fixture(scope="module")
 def extension(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, Path]]:
-    """The URL of a running extension, and a folder with an ExtensionConfig for it."""
+    """The URL of a running extension, and a folder with its ExtensionConfig."""
     folder = tmp_path_factory.mktemp("extension")
     with running(PROGRAM, folder) as url:
         yield url, folder
@@ -166,21 +166,21 @@ def running(program: str, folder: Path, *flags: str) -> Generator[str]:
 def capelin(
     extension: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Capelin:
-    """`capelin hooks`, where the files of the extension are."""
+    """`capelin hooks` in the folder of the extension."""
     monkeypatch.chdir(extension[1])
     return partial(command.capelin, "hooks", home=tmp_path)
 
 
 def test_discover_lists_the_handlers(capelin: Capelin, extension: tuple[str, Path]) -> None:
-    said = capelin("discover", extension[0], "--ca", "ca.crt")
-    assert said.returncode == 0
-    assert "motto-v1" in said.stdout
-    assert "BeforeClusterUpgrade" in said.stdout
+    result = capelin("discover", extension[0], "--ca", "ca.crt")
+    assert result.returncode == 0
+    assert "motto-v1" in result.stdout
+    assert "BeforeClusterUpgrade" in result.stdout
     found = json.loads(capelin("discover", "config.json", "-o", "json").stdout)
     assert [one["name"] for one in found] == ["motto-v1", "fine", "closed", "never"]
 
 
-def test_call_says_by_its_exit_code_whether_the_caller_goes_on(capelin: Capelin) -> None:
+def test_the_exit_code_of_call_reports_the_answer(capelin: Capelin) -> None:
     fine = capelin("call", "config.json", "fine.shoal")
     assert (fine.returncode, json.loads(fine.stdout)["message"]) == (0, "example")
     held = capelin("call", "config.json", "closed", "--to", "v1.35.0")
@@ -190,25 +190,25 @@ def test_call_says_by_its_exit_code_whether_the_caller_goes_on(capelin: Capelin)
     assert "never failed: never" in no.stderr
 
 
-def test_a_request_is_shown_changed_and_sent(capelin: Capelin, tmp_path: Path) -> None:
+def test_a_printed_request_can_be_edited_and_sent(capelin: Capelin, tmp_path: Path) -> None:
     shown = json.loads(capelin("call", "config.json", "fine", "--show-request").stdout)
     assert shown["settings"] == {"a": "b"}
     shown["cluster"]["metadata"]["name"] = "blue"
     file = tmp_path / "request.json"
     file.write_text(json.dumps(shown))
-    said = capelin("call", "config.json", "fine", "-f", str(file))
-    assert json.loads(said.stdout)["message"] == "blue"
+    result = capelin("call", "config.json", "fine", "-f", str(file))
+    assert json.loads(result.stdout)["message"] == "blue"
 
 
-def test_patches_are_shown_as_a_difference(capelin: Capelin, tmp_path: Path) -> None:
-    said = capelin("call", "config.json", "motto-v1", "--diff")
-    assert said.returncode == 0
-    assert "--- KubeadmConfigTemplate of MachineDeployment example-md-0" in said.stdout
-    assert "+      - path: /etc/motd" in said.stdout
+def test_patches_are_shown_as_a_diff(capelin: Capelin, tmp_path: Path) -> None:
+    result = capelin("call", "config.json", "motto-v1", "--diff")
+    assert result.returncode == 0
+    assert "--- KubeadmConfigTemplate of MachineDeployment example-md-0" in result.stdout
+    assert "+      - path: /etc/motd" in result.stdout
     shown = json.loads(capelin("call", "config.json", "motto-v1", "--show-request").stdout)
     file = tmp_path / "request.json"
     file.write_text(json.dumps({key.upper(): value for key, value in shown.items()}))
-    assert capelin("call", "config.json", "motto-v1", "--diff", "-f", str(file)) == said
+    assert capelin("call", "config.json", "motto-v1", "--diff", "-f", str(file)) == result
     shown["items"] = [{"uid": "1"}]
     file.write_text(json.dumps(shown))
     refused = capelin("call", "config.json", "motto-v1", "--diff", "-f", str(file))
@@ -219,8 +219,8 @@ def test_patches_are_shown_as_a_difference(capelin: Capelin, tmp_path: Path) -> 
 
 
 def test_bench_counts_calls(capelin: Capelin) -> None:
-    said = capelin("bench", "config.json", "fine", "--seconds", "0.2", "-o", "json")
-    figures = json.loads(said.stdout)
+    result = capelin("bench", "config.json", "fine", "--seconds", "0.2", "-o", "json")
+    figures = json.loads(result.stdout)
     assert figures["calls"] > 0
     assert figures["p50Milliseconds"] <= figures["p99Milliseconds"]
 
@@ -256,13 +256,13 @@ def test_conformance_has_an_exit_code(capelin: Capelin, extension: tuple[str, Pa
         (("discover", "https://127.0.0.1:1"), 1, "connection refused"),
     ],
 )
-def test_what_cannot_be_is_said_with_what_to_do(
+def test_an_invalid_command_is_reported_with_a_hint(
     capelin: Capelin, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    said = capelin(*arguments)
-    assert said.returncode == code, said.stderr
-    assert words in " ".join(said.stderr.split())
-    assert "defect" not in said.stderr
+    result = capelin(*arguments)
+    assert result.returncode == code, result.stderr
+    assert words in " ".join(result.stderr.split())
+    assert "defect" not in result.stderr
 
 
 def test_hooks_of_others(keeper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +291,7 @@ def test_hooks_of_others(keeper: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 class ApiServer:
-    """Answers a list of ExtensionConfigs with these, or with an error."""
+    """An API server with these ExtensionConfigs, or with an error."""
 
     def __init__(self, *configs: ExtensionConfig, error: Exception | None = None) -> None:
         self.configs, self.error = configs, error
@@ -302,17 +302,17 @@ class ApiServer:
         return SimpleNamespace(items=[*self.configs])
 
 
-async def test_extension_configs_are_those_of_the_api_server() -> None:
+async def test_extension_configs_come_from_the_api_server() -> None:
     config = ExtensionConfig.of("keeper")
     assert await registered(cast("Client", ApiServer(config))) == [config]
 
 
-async def test_there_are_none_where_the_core_is_not_installed() -> None:
+async def test_without_core_the_list_of_extensions_is_empty() -> None:
     missing = NotServed(0, "NotFound", "no ExtensionConfig for you")
     assert await registered(cast("Client", ApiServer(error=missing))) == []
 
 
-async def test_who_may_not_read_them_is_told_so() -> None:
+async def test_a_forbidden_list_of_extensions_is_an_error() -> None:
     error = Forbidden(0, "Forbidden", "no ExtensionConfig for you")
     with pytest.raises(Forbidden, match="no ExtensionConfig for you"):
         await registered(cast("Client", ApiServer(error=error)))
@@ -341,7 +341,7 @@ def test_call_with_the_certificate_of_core(tmp_path: Path, monkeypatch: pytest.M
         assert "motto-v1" in found.stdout, found.stderr
 
 
-def test_conformance_of_a_dead_server_says_that_nothing_was_tried(capelin: Capelin) -> None:
+def test_conformance_of_a_dead_server_reports_untried_rules(capelin: Capelin) -> None:
     dead = capelin("conformance", "https://127.0.0.1:1")
     assert dead.returncode == 1
     words = [line.split()[0] for line in dead.stdout.splitlines() if line[:1].strip()]
@@ -357,7 +357,7 @@ def test_help_of_every_verb_names_its_options(capelin: Capelin) -> None:
         assert capelin(verb, "--help").returncode == 0
 
 
-def test_nothing_changes_where_no_patch_says_so() -> None:
+def test_a_preview_without_patches_shows_no_changes() -> None:
     item: dict[str, Any] = {"uid": "1", "object": {"kind": "A"}, "holderReference": {}}
     assert list(preview({"items": [item]}, {})) == ["No template changes."]
 
@@ -381,22 +381,22 @@ SCENE = replace(
 async def request_about_the_scene(
     monkeypatch: pytest.MonkeyPatch, handler: str, patch: str | None = None
 ) -> tuple[set[str], dict[str, str]]:
-    """The names of the variables that the handler is sent, and its settings."""
+    """Names of the variables in the request to the handler, and its settings."""
 
     async def fixture(*_: object) -> ClusterFixture:
         return SCENE
 
     monkeypatch.setattr(RequestOptions, "cluster_fixture", fixture)
-    wanted = RequestOptions(cluster="example", patch=patch)
+    options = RequestOptions(cluster="example", patch=patch)
     settings = {"a": "config", "b": "config"}
-    request = await wanted.request(GeneratePatches, handler, "default", settings)
+    request = await options.request(GeneratePatches, handler, "default", settings)
     return {variable["name"] for variable in request["variables"]}, request["settings"]
 
 
 @pytest.mark.parametrize("handler", ["motto-v1.shoal", "motto-v1"])
 async def test_handler_gets_its_variables(monkeypatch: pytest.MonkeyPatch, handler: str) -> None:
-    told = await request_about_the_scene(monkeypatch, handler)
-    assert told == ({"builtin", "motto"}, {"a": "patch", "b": "config", "c": "d"})
+    sent = await request_about_the_scene(monkeypatch, handler)
+    assert sent == ({"builtin", "motto"}, {"a": "patch", "b": "config", "c": "d"})
 
 
 async def test_patch_name_is_needed_for_several(
@@ -410,7 +410,7 @@ async def test_patch_name_is_needed_for_several(
         await request_about_the_scene(monkeypatch, "twice.shoal", "three")
 
 
-async def test_a_handler_that_no_patch_names_is_told_all_and_people_that_it_is(
+async def test_a_handler_that_no_patch_names_gets_all_variables_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names, settings = await request_about_the_scene(monkeypatch, "new.shoal")
@@ -426,11 +426,11 @@ ITEM: dict[str, Any] = {
 
 
 def patched_by(patch: bytes, kind: str = "JSONPatch", uid: str = "1") -> list[str]:
-    said = {"uid": uid, "patchType": kind, "patch": base64.b64encode(patch).decode()}
-    return list(preview({"items": [ITEM]}, {"items": [said]}))
+    response = {"uid": uid, "patchType": kind, "patch": base64.b64encode(patch).decode()}
+    return list(preview({"items": [ITEM]}, {"items": [response]}))
 
 
-def test_what_python_calls_equal_differs_in_a_template() -> None:
+def test_a_preview_distinguishes_values_that_python_treats_as_equal() -> None:
     lines = patched_by(b'[{"op": "replace", "path": "/spec/open", "value": true}]')
     assert lines[-2:] == ["-  open: 1", "+  open: true"]
     assert patched_by(b'{"spec": {"open": 1}}', "JSONMergePatch") == ["No template changes."]
@@ -438,7 +438,7 @@ def test_what_python_calls_equal_differs_in_a_template() -> None:
 
 @pytest.mark.parametrize("kind", ["JSONPatch", "JSONMergePatch"])
 @pytest.mark.parametrize("patch", [b"", b"{", b"<html>", b"\xff"])
-def test_a_patch_that_is_no_json_is_said_to_be_none(patch: bytes, kind: str) -> None:
+def test_a_patch_must_be_json(patch: bytes, kind: str) -> None:
     with pytest.raises(InvalidInputError, match="a patch is no JSON"):
         patched_by(patch, kind)
 
@@ -449,7 +449,7 @@ def test_a_json_patch_has_steps(patch: bytes) -> None:
         patched_by(patch)
 
 
-def test_a_patch_for_what_nobody_asked_about_does_not_pass_for_none() -> None:
+def test_a_patch_of_an_unknown_template_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match="has the uid 'other'"):
         patched_by(b"[]", uid="other")
 
@@ -463,13 +463,13 @@ def test_a_patch_for_what_nobody_asked_about_does_not_pass_for_none() -> None:
         (b'[{"op": "remove", "path": "/none"}]', "1", "A patch does not fit its template."),
     ],
 )
-def test_the_title_says_what_is_wrong_with_a_patch(patch: bytes, uid: str, title: str) -> None:
+def test_the_error_message_names_the_problem_of_a_patch(patch: bytes, uid: str, title: str) -> None:
     with pytest.raises(InvalidInputError) as refusal:
         patched_by(patch, uid=uid)
     assert refusal.value.message == title
 
 
-def test_percentiles_are_what_so_many_calls_took_at_most() -> None:
+def test_a_percentile_is_the_longest_time_of_that_share_of_calls() -> None:
     took = [number / 1000 for number in range(1, 101)]
     assert [percentile(took, part) for part in (50, 99)] == [51.0, 100.0]
     assert percentile([0.001], 99) == 1.0
@@ -505,7 +505,7 @@ def listed(extension: str, handlers: Sequence[str], discovered: str = "True") ->
     return rows or [Listed(config)]
 
 
-def test_handlers_and_hooks_are_whole_on_a_narrow_terminal() -> None:
+def test_a_narrow_terminal_shows_complete_names_of_handlers_and_hooks() -> None:
     names = [
         "before-control-plane-upgrade",
         "before-control-plane-upgrade-notice",

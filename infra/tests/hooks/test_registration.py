@@ -1,4 +1,4 @@
-"""Registering extensions: what is sent, and when Cluster API knows them."""
+"""Registration of extensions: the request, and the wait for discovery."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,18 +32,18 @@ def test_an_extension_is_registered_by_its_url_with_its_settings() -> None:
     ("url", "setting", "words"),
     [("http://localhost", "a=b", "over HTTPS only"), (URL, "a", "Write it as NAME=VALUE")],
 )
-def test_what_cannot_be_registered_is_refused(url: str, setting: str, words: str) -> None:
+def test_an_invalid_registration_is_rejected(url: str, setting: str, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         extension_config(Registration("mine", url, "default", settings=(setting,)), b"")
 
 
 def config_with(*conditions: dict[str, object]) -> ExtensionConfig:
     moment = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
-    status = {"conditions": [{**moment, "type": "Discovered", **each} for each in conditions]}
+    status = {"conditions": [{**moment, "type": "Discovered", **fields} for fields in conditions]}
     return ExtensionConfig.read({"metadata": {"name": "mine", "generation": 2}, "status": status})
 
 
-def test_an_extension_is_known_when_its_handlers_are_those_of_now() -> None:
+def test_an_extension_is_discovered_when_its_current_handlers_are_listed() -> None:
     assert not_discovered(config_with()) == "Cluster API has not called it yet"
     refused: dict[str, object] = {"status": "False", "reason": "X", "message": "refused"}
     assert not_discovered(config_with(refused)) == "refused"
@@ -52,7 +52,7 @@ def test_an_extension_is_known_when_its_handlers_are_those_of_now() -> None:
     assert not_discovered(config_with({**known, "observedGeneration": 2})) is None
 
 
-def test_new_handlers_of_an_unchanged_extension_are_awaited() -> None:
+def test_the_registration_waits_for_new_handlers_of_an_unchanged_extension() -> None:
     config = config_with({"status": "True", "reason": "Y", "message": "", "observedGeneration": 2})
     status = config.status.dump()
     hook = {"apiVersion": "hooks.runtime.cluster.x-k8s.io/v1alpha1", "hook": "BeforeClusterCreate"}

@@ -1,4 +1,4 @@
-"""Pure parts of the stand-in: what a resource is called, when it is ready, what has changed."""
+"""Pure functions of the stand-in: names, readiness and changes of resources."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _JSON_PATH: Final = re.compile(r"jsonpath=\{(?P<path>\.[\w.\[\]]+)\}(?:=(?P<valu
 
 
 def named(inputs: Unstructured, resource_name: str) -> Unstructured:
-    """The object with a name of its own where the program gives none."""
+    """The object with a generated name if the program sets none."""
     metadata = dict(inputs.get("metadata") or {})
     metadata.setdefault("name", f"{resource_name}-{uuid4().hex[:8]}")
     return {**inputs, "metadata": metadata}
@@ -35,7 +35,7 @@ def id_of(obj: Unstructured) -> str:
 
 
 def changed_fields(old: Unstructured, new: Unstructured) -> tuple[set[str], set[str]]:
-    """The top-level fields that differ, and those because of which another object is needed."""
+    """The top-level fields that differ, and those that require a replacement."""
     changed = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
     replaced = {
         f"metadata.{key}"
@@ -49,7 +49,7 @@ def changed_fields(old: Unstructured, new: Unstructured) -> tuple[set[str], set[
 
 
 def not_ready_reason(obj: Unstructured) -> str | None:
-    """What an object is waited for; None when it is ready, or nothing has to be waited for."""
+    """Why an object is not ready, or None."""
     annotations: dict[str, str] = obj["metadata"].get("annotations") or {}
     wanted = annotations.get(_WAIT_FOR)
     if wanted is not None:
@@ -71,7 +71,7 @@ def not_ready_reason(obj: Unstructured) -> str | None:
 
 
 def propagation_policy(obj: Unstructured) -> Literal["Background", "Foreground", "Orphan"]:
-    """How its dependents are deleted: in the foreground, as the real plugin does."""
+    """The propagation policy of a deletion. Like the real plugin, foreground is the default."""
     annotations: dict[str, str] = obj["metadata"].get("annotations") or {}
     match annotations.get(_PROPAGATION, "").lower():
         case "background":
@@ -83,13 +83,13 @@ def propagation_policy(obj: Unstructured) -> Literal["Background", "Foreground",
 
 
 def without_unowned(obj: Unstructured) -> Unstructured:
-    """The object without what nobody who reads a state wants."""
+    """The object without managed fields and other noise."""
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
     return {**obj, "metadata": metadata}
 
 
 def picked(desired: Any, live: Any) -> Any:
-    """Of a live object the fields that a program gives, so that drift shows."""
+    """The fields of a live object that the program sets, to show drift."""
     if isinstance(desired, Mapping) and isinstance(live, Mapping):
         given = cast("Mapping[str, Any]", desired)
         there = cast("Mapping[str, Any]", live)

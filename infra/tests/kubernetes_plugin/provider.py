@@ -26,7 +26,7 @@ _MANAGER: Final = "pulumi-kubernetes"
 _SECONDS: Final = 300.0
 _POLL_SECONDS: Final = 0.1
 _INPUTS: Final = "inputs_of_program"
-"""Where the state keeps what the program gave: the SDK shows a diff nothing but the state."""
+"""State key of the program's inputs: the SDK passes only the state to a diff."""
 
 
 class KubernetesProvider(rpc.Provider):

@@ -1,4 +1,4 @@
-"""The picture of the program `dev`: `python -m infra.tests.pulumi.graph` draws it anew."""
+"""The diagram of the program `dev`: `python -m infra.tests.pulumi.graph` updates it."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from .recorded import Registered, registered
 _ROOT: Final = Path(__file__).parents[3]
 PAGES: Final = (_ROOT / "docs" / "how-to" / "pulumi.md",)
 _STACK: Final = "pulumi:pulumi:Stack"
-# A page may have other pictures. This one has the resource that all others stand on.
+# A page may have other diagrams. This one contains the resource that all others need.
 _PICTURE: Final = re.compile(r"```mermaid\n(?:(?!```).)*?management-environment.*?```\n", re.DOTALL)
 OUTPUTS: Final[dict[str, dict[str, Any]]] = {
     "capelin:index:Environment": {"kubeconfig": "admin", "version": "v1.33.13", "running": True},
@@ -22,14 +22,14 @@ OUTPUTS: Final[dict[str, dict[str, Any]]] = {
 
 
 def picture() -> str:
-    """The resources of the target kind by their components, and what each one waits for."""
+    """The resources of the target kind by component, with their dependencies."""
     return diagram(registered(lambda: dev(DevConfig(target="kind")), OUTPUTS))
 
 
 def diagram(resources: Mapping[str, Registered]) -> str:
-    """A Mermaid flowchart. What is waited for by way of something else is left out."""
-    resources = {name: each for name, each in resources.items() if each.type != _STACK}
-    parents = {each.parent for each in resources.values()}
+    """A Mermaid flowchart without indirect dependencies."""
+    resources = {name: resource for name, resource in resources.items() if resource.type != _STACK}
+    parents = {resource.parent for resource in resources.values()}
     lines = ["flowchart LR"]
     for name, resource in resources.items():
         if name in parents and _is_component(resource):
@@ -50,7 +50,7 @@ def diagram(resources: Mapping[str, Registered]) -> str:
 
 
 def with_picture(text: str) -> str:
-    """The page with the picture as it is now."""
+    """The page with the current diagram."""
     return _PICTURE.sub(lambda _: f"```mermaid\n{picture()}```\n", text, count=1)
 
 

@@ -1,4 +1,4 @@
-"""Runs a program without an engine, and keeps what it registered."""
+"""Runs a program without an engine and records its resources."""
 
 # The SDK leaves requests and functions of programs without a type.
 # pyright: reportUnknownMemberType=false
@@ -15,7 +15,7 @@ from pulumi.runtime import mocks
 from pulumi.runtime.mocks import MockMonitor, MockResourceArgs, Mocks
 
 SECRET = "1b47061264138c4ac30d75fd1eb44270"
-"""What the SDK marks a secret with."""
+"""The SDK's mark of a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Registered:
     name: str
     type: str
     parent: str
-    """Its parent's name; empty for the stack's own."""
+    """Name of its parent. Empty for children of the stack."""
     dependencies: frozenset[str]
-    """Names of those that are made before."""
+    """Names of its dependencies."""
     inputs: dict[str, Any]
     secrets: frozenset[str]
     """Inputs that are secrets."""
@@ -53,7 +53,7 @@ class _Recorder(MockMonitor):
 
     def RegisterResource(self, request: Any) -> Any:  # noqa: N802 - the SDK's name
         self.requests.append(request)
-        # The SDK would make a loop for each of its threads, and leave it open.
+        # The SDK would create a loop for each of its threads and leave it open.
         with _own_loop():
             return super().RegisterResource(request)
 
@@ -73,7 +73,7 @@ def _own_loop() -> Generator[None]:
 def registered(
     program: Callable[[], None], outputs: dict[str, dict[str, Any]] | None = None
 ) -> dict[str, Registered]:
-    """What a program registers, by name; `outputs` are those of each resource type."""
+    """Resources of a program by name, with `outputs` for each resource type."""
     answers = _Answers(outputs or {})
     recorder = _Recorder(answers)
 

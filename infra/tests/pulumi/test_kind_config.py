@@ -1,4 +1,4 @@
-"""What kind and containerd are given for a kind cluster."""
+"""Configuration of kind and containerd for a kind cluster."""
 
 import tomllib
 
@@ -37,7 +37,7 @@ def test_a_cluster_without_nodes_has_one() -> None:
     ]
 
 
-def test_a_mirror_is_asked_before_the_registry() -> None:
+def test_containerd_uses_a_mirror_before_the_registry() -> None:
     hosts = tomllib.loads(hosts_file("docker.io", "http://127.0.0.1:5000"))
     assert hosts == {
         "server": "https://docker.io",

@@ -1,4 +1,4 @@
-"""The stand-in for the plugin of pulumi-kubernetes: its decisions, and whom it trusts."""
+"""The stand-in for the plugin of pulumi-kubernetes: its decisions and its credentials."""
 
 from typing import Any
 
@@ -26,14 +26,14 @@ def annotated(**annotations: str) -> dict[str, Any]:
     return {"annotations": {f"pulumi.com/{key}": value for key, value in annotations.items()}}
 
 
-def test_an_object_without_a_name_gets_one_of_its_own() -> None:
+def test_an_object_without_a_name_gets_a_generated_one() -> None:
     first, second = named({"kind": "ConfigMap"}, "one"), named({"kind": "ConfigMap"}, "one")
     assert first["metadata"]["name"].startswith("one-")
     assert first["metadata"]["name"] != second["metadata"]["name"]
     assert named(obj(), "other")["metadata"]["name"] == "one"
 
 
-def test_another_name_is_another_object_and_another_label_is_not() -> None:
+def test_a_new_name_replaces_an_object_and_a_new_label_does_not() -> None:
     assert changed_fields(obj(), obj()) == (set(), set())
     labelled = changed_fields(obj(), obj(metadata={"labels": {"a": "b"}}))
     assert labelled == ({"metadata"}, set())
@@ -41,7 +41,7 @@ def test_another_name_is_another_object_and_another_label_is_not() -> None:
     assert renamed == ({"metadata"}, {"metadata.name"})
 
 
-def test_a_secret_with_other_data_is_replaced_as_by_the_real_plugin() -> None:
+def test_a_secret_with_other_data_is_replaced_like_in_the_real_plugin() -> None:
     _, replaced = changed_fields(obj("Secret", data={"a": "MQ=="}), obj("Secret", data={}))
     assert replaced == {"data"}
 
@@ -80,17 +80,17 @@ def test_a_secret_with_other_data_is_replaced_as_by_the_real_plugin() -> None:
         ),
     ],
 )
-def test_what_an_object_is_waited_for(waited_for: Unstructured, reason: str | None) -> None:
+def test_an_unready_object_has_a_reason(waited_for: Unstructured, reason: str | None) -> None:
     assert not_ready_reason(waited_for) == reason
 
 
-def test_deletion_is_in_the_foreground_unless_the_program_says_otherwise() -> None:
+def test_deletion_is_in_the_foreground_unless_an_annotation_changes_it() -> None:
     assert propagation_policy(obj()) == "Foreground"
     background = annotated(deletionPropagationPolicy="background")
     assert propagation_policy(obj(metadata=background)) == "Background"
 
 
-def test_only_what_the_program_gives_can_drift() -> None:
+def test_only_fields_of_the_program_can_drift() -> None:
     desired = {"spec": {"replicas": 1, "list": [{"a": 1}]}}
     live = {"spec": {"replicas": 2, "list": [{"a": 1, "b": 2}], "other": True}, "status": {}}
     assert picked(desired, live) == {"spec": {"replicas": 2, "list": [{"a": 1}]}}

@@ -82,61 +82,61 @@ def provider(handler: ThingHandler | None = None) -> CapelinProvider:
     return CapelinProvider("1.0", lambda _urn, _message: None, [handler or ThingHandler()])
 
 
-def given(**values: Any) -> dict[str, PropertyValue]:
+def inputs_of(**values: Any) -> dict[str, PropertyValue]:
     return property_values(values, secrets=set(), unknown=set())
 
 
-async def test_a_value_of_the_wrong_type_is_refused_by_its_name() -> None:
-    request = rpc.CheckRequest(URN.format("Thing"), {}, given(size="big", colour="red"), b"")
+async def test_a_value_of_the_wrong_type_is_rejected_with_its_name() -> None:
+    request = rpc.CheckRequest(URN.format("Thing"), {}, inputs_of(size="big", colour="red"), b"")
     response = await provider().check(request)
     assert {each.property for each in response.failures or []} == {"size", "colour"}
 
 
-async def test_what_the_resource_refuses_is_refused() -> None:
-    request = rpc.CheckRequest(URN.format("Thing"), {}, given(size=-1), b"")
+async def test_a_value_that_the_resource_rejects_is_a_failure() -> None:
+    request = rpc.CheckRequest(URN.format("Thing"), {}, inputs_of(size=-1), b"")
     (failure,) = (await provider().check(request)).failures or []
     assert (failure.property, failure.reason) == ("size", "it is negative")
 
 
-async def test_what_is_not_known_yet_is_not_missing() -> None:
-    request = rpc.CheckRequest(URN.format("Thing"), {}, given(size=UNKNOWN), b"")
+async def test_an_unknown_value_does_not_count_as_missing() -> None:
+    request = rpc.CheckRequest(URN.format("Thing"), {}, inputs_of(size=UNKNOWN), b"")
     assert not (await provider().check(request)).failures
 
 
 async def test_outputs_are_unknown_in_the_preview_of_a_new_resource() -> None:
-    request = rpc.CreateRequest(URN.format("Thing"), given(size=1), 0, preview=True)
+    request = rpc.CreateRequest(URN.format("Thing"), inputs_of(size=1), 0, preview=True)
     response = await provider().create(request)
     assert response.resource_id is None
     assert known_values(response.properties) == ({"size": 1}, {"path"})
 
 
-async def test_nothing_changes_where_nothing_differs() -> None:
-    old = given(size=1, path="/thing")
-    request = rpc.DiffRequest(URN.format("Thing"), "thing", old, given(size=1), [])
+async def test_equal_inputs_cause_no_change() -> None:
+    old = inputs_of(size=1, path="/thing")
+    request = rpc.DiffRequest(URN.format("Thing"), "thing", old, inputs_of(size=1), [])
     assert not (await provider().diff(request)).changes
 
 
-async def test_a_change_is_named() -> None:
-    old = given(size=1, path="/thing")
-    request = rpc.DiffRequest(URN.format("Thing"), "thing", old, given(size=2), [])
+async def test_a_diff_names_the_changed_property() -> None:
+    old = inputs_of(size=1, path="/thing")
+    request = rpc.DiffRequest(URN.format("Thing"), "thing", old, inputs_of(size=2), [])
     response = await provider().diff(request)
     assert (response.changes, response.diffs, response.replaces) == (True, ["size"], [])
 
 
-async def test_a_resource_that_is_there_but_not_complete_is_kept() -> None:
-    request = rpc.CreateRequest(URN.format("Thing"), given(size=1), 0, preview=False)
+async def test_an_incomplete_resource_stays_in_the_state() -> None:
+    request = rpc.CreateRequest(URN.format("Thing"), inputs_of(size=1), 0, preview=False)
     with pytest.raises(InitFailedError, match="no space left") as caught:
         await provider(ThingHandler("no space left")).create(request)
     assert caught.value.id == "thing"
     assert known_values(caught.value.properties)[0] == {"size": 1, "path": "/thing"}
 
 
-async def test_what_is_gone_is_read_as_nothing() -> None:
+async def test_a_deleted_resource_reads_as_missing() -> None:
     request = rpc.ReadRequest(URN.format("Thing"), "thing", {}, {})
     assert (await provider().read(request)).resource_id is None
 
 
-def test_secrets_are_marked_and_numbers_stay_whole() -> None:
+def test_secrets_are_marked_and_numbers_stay_integers() -> None:
     values = {"password": "x", "size": 3, "nested": [{"a": 1.5}]}
     wrapped = property_values(values, secrets={"password"}, unknown=set())
     assert wrapped["password"].is_secret
@@ -144,7 +144,7 @@ def test_secrets_are_marked_and_numbers_stay_whole() -> None:
     assert known_values(wrapped)[0] == values
 
 
-def test_the_schema_names_secrets_and_what_cannot_be_changed() -> None:
+def test_the_schema_marks_secrets_and_immutable_properties() -> None:
     schema = package_schema("1.0", RESOURCE_TYPES)
     kind = schema["resources"]["capelin:index:KindCluster"]
     assert kind["properties"]["kubeconfig"]["secret"] is True
@@ -160,7 +160,7 @@ def test_the_python_classes_are_fresh() -> None:
         return "".join(text.split()).replace(",", "").replace("'", '"')
 
     assert bare(FILE.read_text()) == bare(python_classes()), (
-        "write them anew: python -m infra.tests.pulumi.python_classes && ruff format"
+        "update them: python -m infra.tests.pulumi.python_classes && ruff format"
     )
 
 
@@ -187,14 +187,14 @@ def environment(**changes: Any) -> EnvironmentState:
     return EnvironmentState(**values)
 
 
-def test_an_environment_that_does_not_run_is_brought_up_again() -> None:
+def test_a_stopped_environment_starts_again() -> None:
     new = EnvironmentInputs(name="dev")
     handler = EnvironmentHandler()
     assert handler.diff(environment(), new).changed == set()
     assert handler.diff(environment(running=False), new).changed == {"running"}
 
 
-def test_an_environment_in_another_cluster_is_another_environment() -> None:
+def test_another_existing_cluster_replaces_the_environment() -> None:
     first = KUBECONFIG.format(port=1, token="a")
     renewed, other = KUBECONFIG.format(port=1, token="b"), KUBECONFIG.format(port=2, token="a")
     assert not is_another_server(first, first)
@@ -208,7 +208,7 @@ def test_an_environment_in_another_cluster_is_another_environment() -> None:
     assert difference.replaced == {"existingKubeconfig"}
 
 
-def test_invalid_environments_are_refused_in_the_preview() -> None:
+def test_the_preview_rejects_invalid_environments() -> None:
     inputs = EnvironmentInputs(
         name="No Name",
         kubernetes_version="v1.1.1",
@@ -238,7 +238,7 @@ def test_new_credentials_change_no_workload_cluster() -> None:
     assert WorkloadClusterHandler().diff(workload(), new).changed == set()
 
 
-def test_a_workload_cluster_is_upgraded_in_place_and_moved_by_another() -> None:
+def test_a_workload_cluster_is_upgraded_in_place_and_replaced_for_another_environment() -> None:
     new = WorkloadClusterInputs(
         kubeconfig="k", name="demo", namespace="other", kubernetes_version="v1.34.4"
     )
@@ -262,7 +262,7 @@ def kind(**changes: Any) -> KindClusterState:
     ("old", "new", "changed", "replaced"),
     [
         ({}, {}, set[str](), set[str]()),
-        # An imported cluster knows its image and its one node; the program names neither.
+        # The state of an imported cluster has its image and its node. The program names neither.
         ({"image": "kindest/node:v1", "nodes": [KindNode()]}, {}, set[str](), set[str]()),
         ({}, {"nodes": [KindNode(), KindNode(role="worker")]}, {"nodes"}, {"nodes"}),
         ({}, {"registry_mirrors": {"docker.io": "http://m"}}, {"registryMirrors"}, set[str]()),
@@ -270,14 +270,14 @@ def kind(**changes: Any) -> KindClusterState:
         ({"running": False}, {}, {"running"}, set[str]()),
     ],
 )
-def test_a_kind_cluster_is_replaced_only_where_it_must_be(
+def test_a_kind_cluster_is_replaced_only_if_necessary(
     old: dict[str, Any], new: dict[str, Any], changed: set[str], replaced: set[str]
 ) -> None:
     difference = KindClusterHandler().diff(kind(**old), KindClusterInputs(name="dev", **new))
     assert (difference.changed, difference.replaced) == (changed, replaced)
 
 
-def test_invalid_kind_clusters_are_refused_in_the_preview() -> None:
+def test_the_preview_rejects_invalid_kind_clusters() -> None:
     port = KindPort(container_port=80, host_port=8080)
     node = KindNode(
         role="worker",

@@ -1,4 +1,4 @@
-"""What the programs and components register: resources, order, parents, secrets."""
+"""Resources of programs and components: order, parents and secrets."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from .recorded import Registered, registered
 
 
 def before(resources: dict[str, Registered], name: str) -> set[str]:
-    """All that has to be there before a resource, directly or not."""
+    """All direct and indirect dependencies of a resource."""
     found: set[str] = set()
     left = [name]
     while left:
@@ -35,7 +35,7 @@ def before(resources: dict[str, Registered], name: str) -> set[str]:
     return found
 
 
-def test_a_process_environment_comes_before_its_class_and_that_before_the_cluster() -> None:
+def test_a_program_creates_environment_then_class_then_cluster() -> None:
     resources = registered(lambda: dev(DevConfig(target="process", name="here")), OUTPUTS)
     assert {each.type for each in resources.values()} >= {
         "capelin:components:ManagementCluster",
@@ -54,7 +54,7 @@ def test_a_process_environment_comes_before_its_class_and_that_before_the_cluste
     assert "existingKubeconfig" not in environment.inputs
 
 
-def test_kubeconfigs_are_secrets_wherever_they_go() -> None:
+def test_kubeconfigs_are_secrets_everywhere() -> None:
     resources = registered(lambda: dev(DevConfig(target="process")), OUTPUTS)
     workload = resources["demo"]
     assert workload.inputs["kubeconfig"] == "admin"
@@ -63,7 +63,7 @@ def test_kubeconfigs_are_secrets_wherever_they_go() -> None:
     assert "kubeconfig" in provider.secrets
 
 
-def test_on_kind_the_controllers_use_the_cluster_that_was_made_for_them() -> None:
+def test_controllers_on_kind_use_the_cluster_of_the_program() -> None:
     resources = registered(
         lambda: dev(DevConfig(target="kind", name="here", node_image="node:v1")), OUTPUTS
     )
@@ -78,7 +78,7 @@ def test_on_kind_the_controllers_use_the_cluster_that_was_made_for_them() -> Non
 
 
 def test_a_kind_cluster_has_the_nodes_that_a_program_describes() -> None:
-    """The SDK checks what it gets against the types of the outputs."""
+    """The SDK checks values against the types of the outputs."""
     resources = registered(
         lambda: _keep(KindCluster("kind", name="here", nodes=[{"role": "control-plane"}]))
     )
@@ -99,7 +99,7 @@ def test_templates_come_before_the_class_that_refers_to_them() -> None:
     assert all(each["pulumi.com/deletionPropagationPolicy"] == "background" for each in policies)
 
 
-def test_manifests_without_a_class_are_refused() -> None:
+def test_manifests_without_a_class_are_rejected() -> None:
     with pytest.raises(ValueError, match="exactly one ClusterClass, and have 0"):
         registered(lambda: _keep(ClusterClass("none", ClusterClassArgs(manifests=()))))
 
@@ -133,14 +133,14 @@ def _keep(resource: pulumi.Resource) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_picture_on_a_page_is_fresh(page: Path) -> None:
-    """`python -m infra.tests.pulumi.graph` draws it anew."""
+def test_the_diagram_on_the_page_is_current(page: Path) -> None:
+    """Update it with `python -m infra.tests.pulumi.graph`."""
     text = page.read_text()
     assert picture() in text
     assert with_picture(text) == text
 
 
-def test_a_picture_leaves_out_what_is_waited_for_by_way_of_something_else() -> None:
+def test_a_diagram_omits_indirect_dependencies() -> None:
     def made(name: str, *dependencies: str) -> Registered:
         return Registered(name, "a:index:Made", "", frozenset(dependencies), {}, frozenset())
 
@@ -172,7 +172,7 @@ OURS = ("control-plane-capelin", "infrastructure-capelin")
 EXTENSION = "runtime-extension-lifecycle"
 
 
-def test_each_part_of_a_release_comes_after_those_that_it_needs(tmp_path: Path) -> None:
+def test_parts_of_a_release_depend_on_the_parts_that_they_need(tmp_path: Path) -> None:
     config = E2EConfig(repository=str(a_repository(tmp_path)), images="a.tar,b.tar")
     resources = registered(lambda: e2e(config), OUTPUTS)
     assert resources["kind"].inputs["images"] == ["a.tar", "b.tar"]
@@ -201,7 +201,7 @@ def test_each_part_of_a_release_comes_after_those_that_it_needs(tmp_path: Path) 
     assert resources["demo"].inputs["variables"] == {"backend": "Pods", "exposure": "NodePort"}
 
 
-def test_a_release_that_lacks_a_provider_is_refused_with_what_it_has(tmp_path: Path) -> None:
+def test_a_missing_provider_version_is_reported_with_the_existing_ones(tmp_path: Path) -> None:
     repository = ComponentRepository(a_repository(tmp_path))
     with pytest.raises(MissingError, match=r"has no cluster-api v1.0.0\.") as refused:
         repository.manifests("cluster-api", version="v1.0.0")

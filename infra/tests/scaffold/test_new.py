@@ -1,4 +1,4 @@
-"""`capelin new` writes an extension, or a provider, that works."""
+"""`capelin new` writes a working extension or provider."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "storage-guard"
 
 
-def test_its_own_tests_pass_and_hold_down_what_is_released(folder: Path) -> None:
+def test_tests_of_a_new_extension_pass_and_pin_released_patches(folder: Path) -> None:
     tests = ("pytest", "-q", "-p", "no:cacheprovider")
     first = run(folder, *tests, "tests/test_released.py")
     assert (first.returncode, "run pytest --record" in first.stdout) == (1, True)
@@ -56,7 +56,7 @@ def test_its_own_tests_pass_and_hold_down_what_is_released(folder: Path) -> None
     assert "motto-v1 answers example otherwise than it did" in changed.stdout
 
 
-def test_it_is_found_where_capelin_is_a_checkout(folder: Path) -> None:
+def test_a_new_extension_depends_on_the_checkout(folder: Path) -> None:
     project = tomllib.loads((folder / "pyproject.toml").read_text())
     source = project["tool"]["uv"]["sources"]["capelin-core"]
     assert (Path(source["path"]) / "src/capelin/__init__.py").exists()
@@ -76,19 +76,19 @@ def test_packages_come_from_the_checkout(tmp_path: Path, template: writing.Templ
         assert package["project"]["name"] == name
 
 
-def test_a_release_is_found_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_released_capelin_is_not_replaced_by_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     released = Mock(return_value=Mock(read_text=Mock(return_value=None)))
     monkeypatch.setattr(writing, "distribution", released)
     assert writing.checkout_sources() == ""
 
 
-def test_it_is_a_program(folder: Path) -> None:
-    said = run(folder, "storage_guard", "--help")
-    assert said.returncode == 0
-    assert "Serve the Runtime Extension storage-guard" in said.stdout
+def test_a_new_extension_is_an_executable_module(folder: Path) -> None:
+    result = run(folder, "storage_guard", "--help")
+    assert result.returncode == 0
+    assert "Serve the Runtime Extension storage-guard" in result.stdout
 
 
-def test_its_lines_are_clean(folder: Path) -> None:
+def test_a_new_extension_passes_ruff(folder: Path) -> None:
     for check in (("check",), ("format", "--check")):
         found = run(folder, "ruff", *check, "--no-cache", ".")
         assert found.returncode == 0, found.stdout
@@ -113,10 +113,10 @@ def test_certificate_names_the_service(
     assert injected == f"storage-guard/{secret}"
 
 
-async def test_an_api_server_takes_what_is_to_be_deployed(
+async def test_an_api_server_accepts_the_manifests_of_a_new_extension(
     folder: Path, kubeconfig: Path, install_crds: Callable[..., None]
 ) -> None:
-    """Kubernetes' own and Cluster API's; cert-manager's kinds are not there to be asked."""
+    """Checks kinds of Kubernetes and Cluster API. The API server lacks those of cert-manager."""
     install_crds("extensionconfigs.runtime.cluster.x-k8s.io")
     manifests = [
         one
@@ -132,8 +132,8 @@ async def test_an_api_server_takes_what_is_to_be_deployed(
     assert kinds >= {"Namespace", "Deployment", "Service", "PodDisruptionBudget", "ExtensionConfig"}
 
 
-def test_its_image_is_given_what_its_package_is_made_of(folder: Path) -> None:
-    """The image itself is built by nobody here: that needs a container engine."""
+def test_the_image_copies_the_files_of_the_package(folder: Path) -> None:
+    """Only checks the files, since a build needs a container engine."""
     lines = (folder / "Dockerfile").read_text().splitlines()
     copied = {name for line in lines if line.startswith("COPY") for name in line.split()[1:-1]}
     package = tomllib.loads((folder / "pyproject.toml").read_text())
@@ -150,19 +150,19 @@ def test_its_image_is_given_what_its_package_is_made_of(folder: Path) -> None:
     assert "No Python documentation found" not in found.stdout + found.stderr
 
 
-def test_the_key_that_its_readme_makes_is_not_committed(folder: Path) -> None:
+def test_gitignore_lists_the_certificates_that_the_readme_creates(folder: Path) -> None:
     (certificates,) = re.findall(r"hooks certificate (\S+)", (folder / "README.md").read_text())
     assert f"{certificates}/" in (folder / ".gitignore").read_text().splitlines()
 
 
-def test_nothing_is_left_to_fill_in(folder: Path) -> None:
+def test_no_placeholder_remains(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
             assert "{{" not in path.read_text(), path
             assert path.suffix != ".txt"
 
 
-def test_nothing_is_written_over_what_exists(folder: Path) -> None:
+def test_new_does_not_overwrite_files(folder: Path) -> None:
     with pytest.raises(InvalidInputError, match="exists already"):
         write_project("extension", "storage-guard", folder)
 
@@ -174,7 +174,7 @@ def test_nothing_is_written_over_what_exists(folder: Path) -> None:
         *("json", "capelin", "tests", "null", "true", "on", "no"),
     ],
 )
-def test_a_name_has_to_do_for_a_package_and_a_service(name: str, tmp_path: Path) -> None:
+def test_a_name_must_be_valid_for_a_package_and_a_service(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="cannot be the name"):
         write_project("extension", name, tmp_path / "other")
 
@@ -191,15 +191,15 @@ def test_the_tests_of_a_new_provider_pass(provider: Path) -> None:
     assert "2 passed" in done.stdout
 
 
-def test_a_new_provider_is_a_program_with_clean_lines(provider: Path) -> None:
-    said = run(provider, "my_cloud", "--help")
-    assert said.returncode == 0, said.stderr
+def test_a_new_provider_is_an_executable_module_and_passes_ruff(provider: Path) -> None:
+    result = run(provider, "my_cloud", "--help")
+    assert result.returncode == 0, result.stderr
     for check in (("check",), ("format", "--check")):
         found = run(provider, "ruff", *check, "--no-cache", ".")
         assert found.returncode == 0, found.stdout
 
 
-def test_a_new_provider_is_found_by_its_entry_point(provider: Path) -> None:
+def test_a_new_provider_has_an_entry_point(provider: Path) -> None:
     package = tomllib.loads((provider / "pyproject.toml").read_text())
     assert package["project"]["entry-points"]["capelin.providers"] == {
         "my-cloud": "my_cloud.provider:provider"
@@ -239,7 +239,7 @@ asyncio.run(
 
 
 def write_release(project: Path, module: str) -> None:
-    """Write what is installed from a release; the images need a lock file and the network."""
+    """Write the files of a release without images, which need a lock file and the network."""
     subprocess.run(
         [sys.executable, "-c", RELEASE, module],
         cwd=project,
@@ -261,9 +261,9 @@ def test_a_new_extension_has_a_release(folder: Path) -> None:
     objects = {obj["kind"]: obj for obj in render_template(text, {})}
     (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry.example/us/storage-guard:v0.1.0"
-    said = run(folder, "storage_guard", "--help").stdout
+    result = run(folder, "storage_guard", "--help").stdout
     flags = {argument.partition("=")[0] for argument in container["args"]}
-    assert {flag for flag in flags if flag not in said} == set()
+    assert {flag for flag in flags if flag not in result} == set()
     config = ExtensionConfig.read(objects["ExtensionConfig"])
     assert endpoint_of(config.spec.client_config).host in objects["Certificate"]["spec"]["dnsNames"]
     assert (folder / "dist/storage-guard-0.1.0.tgz").exists()

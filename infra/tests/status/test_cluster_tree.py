@@ -1,4 +1,4 @@
-"""Clusters as people see them."""
+"""The tree of a cluster."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ CLUSTER = shown(
 )
 
 
-def test_a_cluster_is_shown_with_all_that_it_consists_of() -> None:
+def test_the_tree_of_a_cluster_contains_all_its_objects() -> None:
     control_plane = shown(
         "KubeadmControlPlane",
         "cp",
@@ -94,12 +94,12 @@ def test_a_cluster_is_shown_with_all_that_it_consists_of() -> None:
     }
 
 
-def test_a_cluster_that_has_only_just_been_made_is_shown_alone() -> None:
+def test_the_tree_of_a_new_cluster_contains_only_the_cluster() -> None:
     bare = shown("Cluster", "new")
     assert build_tree(ClusterObjects(bare, None, None, [], [])) == Node("Cluster/new")
 
 
-def test_a_cluster_outside_the_default_namespace_says_where_it_is() -> None:
+def test_a_cluster_outside_the_default_namespace_shows_its_namespace() -> None:
     elsewhere = shown("Cluster", "new", metadata={"namespace": "team"})
     tree = build_tree(ClusterObjects(elsewhere, None, None, [], []))
     assert (tree.title, tree.namespace) == ("Cluster/new", "team")
@@ -107,7 +107,7 @@ def test_a_cluster_outside_the_default_namespace_says_where_it_is() -> None:
     assert build_tree(ClusterObjects(here, None, None, [], [])) == Node("Cluster/new")
 
 
-def test_what_is_being_deleted_says_so_whatever_its_conditions_say() -> None:
+def test_a_deleting_cluster_is_shown_with_this_state_regardless_of_its_conditions() -> None:
     going = shown(
         "Cluster",
         "old",
@@ -121,7 +121,7 @@ def test_what_is_being_deleted_says_so_whatever_its_conditions_say() -> None:
     }
 
 
-def test_a_deletion_that_a_hook_blocks_names_the_hook() -> None:
+def test_a_blocked_deletion_names_the_hook() -> None:
     message = "Cluster is deleting. Following hooks are blocking delete: BeforeClusterDelete: no"
     held = shown(
         "Cluster",
@@ -133,7 +133,7 @@ def test_a_deletion_that_a_hook_blocks_names_the_hook() -> None:
     assert (tree.state, tree.message) == ("waiting", "deletion waits for BeforeClusterDelete")
 
 
-def test_a_provider_of_the_old_contract_is_shown_too() -> None:
+def test_the_tree_contains_providers_of_the_old_contract() -> None:
     old = shown("OldCluster", "o", status={"conditions": [{"type": "Ready", "status": "Unknown"}]})
     found = node(ClusterObjects(CLUSTER, old, None, [], []))
     assert found["children"] == [{"object": "OldCluster/o", "state": "waiting"}]
@@ -198,7 +198,7 @@ def test_outdated_object_is_not_green(obj: ClusterObject, message: str) -> None:
     assert not found.is_good
 
 
-def test_a_cluster_is_good_when_all_of_it_is() -> None:
+def test_a_cluster_is_good_if_all_its_objects_are() -> None:
     good = control_plane(version="v1.35.0")
     assert build_tree(ClusterObjects(CLUSTER, None, good, (), ())).is_good
     bad = control_plane(readyReplicas=1)

@@ -88,7 +88,7 @@ def test_status_shows_each_reason_in_its_own_row() -> None:
     assert not tree.is_good
 
 
-def test_a_hook_of_another_extension_is_a_reason_too() -> None:
+def test_a_hook_of_another_extension_is_also_a_reason() -> None:
     blocked = cluster(
         UPGRADE + "BeforeClusterUpgrade: policy freeze: waits for approval by alice, disk is full"
     )
@@ -118,7 +118,7 @@ def test_a_failed_policy_blocks_unless_it_is_ignored(response: str, blocks: bool
     assert ("policy freeze" in text) == blocks
 
 
-def test_a_held_upgrade_has_its_reason_once() -> None:
+def test_a_blocked_upgrade_shows_its_reason_once() -> None:
     message = (
         UPGRADE + "BeforeClusterUpgrade: policy freeze: waits for approval by alice\n"
         "  * CapelinControlPlane pending upgrade to version v1.34.4"

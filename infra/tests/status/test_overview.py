@@ -1,4 +1,4 @@
-"""Environments as they are shown, once and for as long as somebody watches."""
+"""The table of environments, once and with --watch."""
 
 import asyncio
 import io
@@ -38,13 +38,13 @@ async def test_watch_shows_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             await watching
 
 
-def test_what_programs_read_is_not_watched(tmp_path: Path) -> None:
+def test_watch_rejects_structured_output(tmp_path: Path) -> None:
     ended = capelin("status", "--watch", "--output", "json", home=tmp_path)
     assert ended.returncode == 2
     assert "--watch does not work with" in ended.stderr
 
 
-def test_the_exit_code_says_whether_all_is_as_it_should_be(tmp_path: Path) -> None:
+def test_the_exit_code_reports_whether_everything_is_ready(tmp_path: Path) -> None:
     assert capelin("status", "--exit-code", home=tmp_path).returncode == 0
     environment = Environment(tmp_path / "capelin" / "lab")
     environment.make_folders()
@@ -123,7 +123,7 @@ async def test_no_api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "does not answer" in overview.trouble
 
 
-def test_processes_that_run_are_counted_while_somebody_watches(tmp_path: Path) -> None:
+def test_watch_counts_running_processes(tmp_path: Path) -> None:
     def process(name: str, phase: Phase, restarts: int = 0) -> ProcessStatus:
         end = "exited with code 1" if restarts else ""
         return ProcessStatus(name=name, phase=phase, log="", restarts=restarts, last_end=end)

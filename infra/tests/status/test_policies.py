@@ -55,7 +55,7 @@ def result(uid: str, phase: str) -> LifecycleResult:
     )
 
 
-def test_policies_are_listed_with_what_is_not_done() -> None:
+def test_policies_are_listed_with_their_unfinished_results() -> None:
     invalid = {
         "type": "Valid",
         "status": "False",
@@ -76,7 +76,7 @@ def test_policies_are_listed_with_what_is_not_done() -> None:
     assert "Done" not in text
 
 
-def test_names_and_hooks_of_policies_are_whole_on_a_narrow_terminal() -> None:
+def test_a_narrow_terminal_shows_complete_names_and_hooks_of_policies() -> None:
     screen = io.StringIO()
     waiting = result("c", "Waiting")
     Console(file=screen, width=80).print(policy_list([policy()], [waiting]))
@@ -85,7 +85,7 @@ def test_names_and_hooks_of_policies_are_whole_on_a_narrow_terminal() -> None:
     assert lines[1].startswith("  team/demo  Waiting since ")
 
 
-async def test_there_is_nothing_where_the_extension_is_not_installed() -> None:
+async def test_without_the_extension_the_list_of_policies_is_empty() -> None:
     client = FakeClient()
     assert await read_policies(client) == []
     assert await read_results(client) == []

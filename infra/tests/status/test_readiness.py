@@ -1,4 +1,4 @@
-"""When a cluster counts as ready, and what is said until then."""
+"""The readiness of a cluster, and the reason why it is not ready."""
 
 from typing import Any
 
@@ -54,12 +54,12 @@ def observed(*conditions: dict[str, Any], **status: Any) -> Cluster:
 GOOD = (condition("TopologyReconciled"), condition("Available"))
 
 
-def pool(wanted: int, ready: int, *versions: str) -> MachinePool:
+def pool(desired: int, ready: int, *versions: str) -> MachinePool:
     template = {"spec": {"version": "v1.34.4"}}
     return MachinePool.read(
         {
             "metadata": {"name": "p"},
-            "spec": {"replicas": wanted, "clusterName": "demo", "template": template},
+            "spec": {"replicas": desired, "clusterName": "demo", "template": template},
             "status": {
                 "readyReplicas": ready,
                 "versions": [{"version": version, "replicas": 1} for version in versions],
@@ -82,7 +82,7 @@ def test_a_cluster_is_ready_when_nothing_is_missing() -> None:
         (observed(), [], "TopologyReconciled is not known yet"),
         (observed(condition("TopologyReconciled", "False")), [], "TopologyReconciled is late"),
         (observed(GOOD[0], condition("Available", "Unknown")), [], "Available is late"),
-        # Cluster API has not looked at the latest spec yet.
+        # Cluster API has not observed the latest spec yet.
         (
             observed(condition("TopologyReconciled", generation=1)),
             [],
@@ -118,13 +118,13 @@ def test_a_cluster_is_ready_when_nothing_is_missing() -> None:
         ),
     ],
 )
-def test_what_a_cluster_lacks_is_said(
+def test_an_unready_cluster_has_a_reason(
     found: Cluster | None, workers: list[MachinePool | MachineDeployment], what: str
 ) -> None:
     assert not_ready_reason(ObservedCluster(found, workers)) == what
 
 
-def test_a_control_plane_that_is_scaling_is_not_ready_though_the_cluster_is_available() -> None:
+def test_a_scaling_control_plane_is_not_ready_although_the_cluster_is_available() -> None:
     cluster = observed(*GOOD)
     for replicas, ready, reason in (
         (1, 1, "control plane: scaling to 3 replicas has not begun"),
@@ -145,7 +145,7 @@ def test_a_control_plane_is_done_when_every_replica_has_the_version() -> None:
         assert not_ready_reason(found) == reason
 
 
-def test_the_deepest_cause_is_named() -> None:
+def test_the_reason_is_the_deepest_cause() -> None:
     rolling = {
         "type": "RollingOut",
         "status": "True",

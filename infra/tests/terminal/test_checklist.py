@@ -1,4 +1,4 @@
-"""Steps that are crossed off."""
+"""The checklist of steps."""
 
 import asyncio
 import fcntl
@@ -31,7 +31,7 @@ def test_a_log_gets_a_line_for_each_step_that_ended() -> None:
     assert out.getvalue().splitlines()[1].startswith("✔ cluster  0.0 s")
 
 
-def test_a_log_tells_what_a_long_step_has_begun() -> None:
+def test_a_log_contains_the_notes_of_a_long_step() -> None:
     checklist, out = plain()
     with checklist.shown():
         line = checklist.begin("programs")
@@ -40,7 +40,7 @@ def test_a_log_tells_what_a_long_step_has_begun() -> None:
     assert out.getvalue().splitlines() == ["· etcd: go build", "✔ programs  1.2 s"]
 
 
-def test_a_step_that_fails_is_marked_with_what_it_was_doing() -> None:
+def test_a_failed_step_shows_its_last_activity() -> None:
     checklist, out = plain()
 
     def fail() -> None:
@@ -54,7 +54,7 @@ def test_a_step_that_fails_is_marked_with_what_it_was_doing() -> None:
     assert "compiling" in out.getvalue()
 
 
-def test_a_terminal_keeps_the_whole_list_in_view() -> None:
+def test_a_terminal_shows_the_whole_list() -> None:
     out = io.StringIO()
     console = Console(file=out, width=60, force_terminal=True, color_system=None)
     checklist = Checklist(console)
@@ -81,7 +81,7 @@ def test_a_terminal_does_not_cut_a_long_command() -> None:
     assert annotation in "".join(out.getvalue().split())
 
 
-def test_without_a_terminal_a_long_step_says_now_and_then_what_it_waits_for() -> None:
+def test_without_a_terminal_a_long_step_reports_its_reason_periodically() -> None:
     out = io.StringIO()
     checklist = Checklist(Console(file=out), every=0)
     line = checklist.begin("cluster demo")

@@ -1,4 +1,4 @@
-"""Commands in texts are written as the user calls them."""
+"""Texts show commands in the form that the user typed."""
 
 import pytest
 from capelin_infra.terminal.invocation import as_invoked, environment_option
@@ -9,16 +9,16 @@ UV = {"UV_RUN_RECURSION_DEPTH": "1"}
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Go on with capelin up -e a.", "Go on with uv run capelin up -e a."),
+        ("Continue with capelin up -e a.", "Continue with uv run capelin up -e a."),
         ("See capelin status; capelin down.", "See uv run capelin status; uv run capelin down."),
         ("It is in uv run capelin up.", "It is in uv run capelin up."),
         ("Run capelin wait cluster a.", "Run uv run capelin wait cluster a."),
-        ("Capelin knows no version.", "Capelin knows no version."),
+        ("Capelin has no version.", "Capelin has no version."),
         ("/bin/capelin up", "/bin/capelin up"),
-        ("the folder capelin is there", "the folder capelin is there"),
+        ("the folder capelin exists", "the folder capelin exists"),
     ],
 )
-def test_commands_work_as_they_are_printed(text: str, expected: str) -> None:
+def test_printed_commands_match_the_users_invocation(text: str, expected: str) -> None:
     assert as_invoked(text, UV) == expected
     assert as_invoked(text, {}) == text
 

@@ -1,4 +1,4 @@
-"""How long each step took, and what it waited for."""
+"""Durations of steps and the reasons for waiting."""
 
 import io
 
@@ -56,13 +56,13 @@ def test_seconds_are_counted_for_each_reason(checklist: Checklist) -> None:
     assert (cluster["state"], cluster["waitedFor"]) == ("failed", [])
 
 
-def test_a_step_that_runs_has_no_duration_yet(clock: MonotonicClock) -> None:
+def test_a_running_step_has_no_duration(clock: MonotonicClock) -> None:
     checklist = Checklist(Console(quiet=True), clock=clock)
     checklist.begin("programs")
     assert [stage["seconds"] for stage in timings_data(checklist.lines)] == [None]
 
 
-def test_a_step_that_another_process_measured_began_earlier(clock: MonotonicClock) -> None:
+def test_a_step_of_another_process_started_earlier(clock: MonotonicClock) -> None:
     checklist = Checklist(Console(quiet=True), clock=clock)
     checklist.end(checklist.begin("programs"))
     clock.now += 10.0
@@ -71,7 +71,7 @@ def test_a_step_that_another_process_measured_began_earlier(clock: MonotonicCloc
     assert [(stage["began"], stage["seconds"]) for stage in stages] == [(0.0, 0.0), (6.0, 4.0)]
 
 
-def test_people_read_a_table(checklist: Checklist) -> None:
+def test_timings_are_a_table_by_default(checklist: Checklist) -> None:
     out = io.StringIO()
     Console(file=out, width=100).print(timings_table(checklist.lines))
     rows = [" ".join(line.split()) for line in out.getvalue().splitlines()]

@@ -1,4 +1,4 @@
-"""What the tests of the control plane provider share."""
+"""Fixtures of the control plane provider's tests."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Control planes for tests: the smallest, but for what a test sets."""
+"""Minimal control planes for tests, with the settings of each test."""
 
 from collections.abc import Mapping
 from dataclasses import replace

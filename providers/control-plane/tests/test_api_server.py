@@ -1,4 +1,4 @@
-"""What a real API server makes of the kinds: which names of flags and of variables it takes."""
+"""A real API server validates the names of flags and variables, and other rules of the kinds."""
 
 from typing import Any
 
@@ -27,7 +27,9 @@ async def create_any(
     return await client.create(manifest, resource=resource)
 
 
-async def test_names_as_they_should_be_are_taken(client: Client, namespace: str) -> None:
+async def test_the_api_server_accepts_valid_names_of_flags_and_variables(
+    client: Client, namespace: str
+) -> None:
     making = {
         "apiServer": {
             "extraArgs": {"audit-log-path": "-", "v": "4", "2fa": ""},
@@ -41,7 +43,7 @@ async def test_names_as_they_should_be_are_taken(client: Client, namespace: str)
 @pytest.mark.parametrize(
     ("field", "name", "message"),
     [
-        # Kubernetes takes it for secure-port, which is ours.
+        # Kubernetes reads it as secure-port, which Capelin sets.
         ("extraArgs", "secure_port", "the name of an argument"),
         ("extraArgs", "--v", "the name of an argument"),
         ("extraArgs", "v=4", "the name of an argument"),
@@ -55,7 +57,7 @@ async def test_names_as_they_should_be_are_taken(client: Client, namespace: str)
         ("extraEnv", "", "the name of an environment variable"),
     ],
 )
-async def test_names_that_mean_another_or_none_are_refused(
+async def test_the_api_server_rejects_ambiguous_or_invalid_names(
     client: Client, namespace: str, field: str, name: str, message: str
 ) -> None:
     with pytest.raises(Invalid, match=message) as refused:
@@ -65,7 +67,7 @@ async def test_names_that_mean_another_or_none_are_refused(
 
 @pytest.mark.parametrize("component", ["apiServer", "controllerManager", "scheduler", "etcd"])
 @pytest.mark.parametrize(("field", "name"), [("extraArgs", "secure_port"), ("extraEnv", "A=B")])
-async def test_they_are_refused_for_each_component_and_in_templates(
+async def test_the_api_server_rejects_invalid_names_for_each_component_and_in_templates(
     client: Client, namespace: str, component: str, field: str, name: str
 ) -> None:
     making = {component: {field: {name: "1"}}}
@@ -76,7 +78,9 @@ async def test_they_are_refused_for_each_component_and_in_templates(
         await create_any(client, namespace, template, {"template": {"spec": making}})
 
 
-async def test_what_a_topology_says_of_machines_is_taken(client: Client, namespace: str) -> None:
+async def test_the_api_server_accepts_machine_settings_of_a_topology(
+    client: Client, namespace: str
+) -> None:
     resource = CapelinControlPlane.resource
     spec: dict[str, Any] = {
         "version": "v1.34.4",
@@ -96,7 +100,7 @@ async def test_what_a_topology_says_of_machines_is_taken(client: Client, namespa
         "metadata": {"name": "one", "namespace": namespace},
         "spec": spec,
     }
-    # As Cluster API's topology controller does it: a field that the CRD lacks would be an error.
+    # Like Cluster API's topology controller: a field that the CRD lacks would be an error.
     applied = await client.apply(manifest, resource=resource)
     assert applied["spec"]["machineTemplate"] == spec["machineTemplate"]
 

@@ -1,4 +1,4 @@
-"""Audit policies from ConfigMaps, and users whom an OpenID Connect provider signs in."""
+"""Audit policies from ConfigMaps, and OpenID Connect settings."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ POLICY = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n
 ISSUER = "https://accounts.example.com/realms/sea"
 
 
-def test_api_servers_get_what_was_read_of_a_policy() -> None:
+def test_api_servers_get_the_parsed_audit_policy() -> None:
     policy = read_audit_policy(POLICY)
     assert json.loads(policy.content) == {
         "apiVersion": "audit.k8s.io/v1",
@@ -32,7 +32,7 @@ def test_api_servers_get_what_was_read_of_a_policy() -> None:
     assert policy.name not in files_of("kube-scheduler", planned)
 
 
-def test_another_policy_has_another_file_so_that_api_servers_are_rolled() -> None:
+def test_another_policy_has_another_file_so_that_api_servers_restart() -> None:
     other = POLICY.replace("Metadata", "Request")
     assert read_audit_policy(other).name != read_audit_policy(POLICY).name
     assert read_audit_policy(POLICY + "# why\n") == read_audit_policy(POLICY)
@@ -53,7 +53,7 @@ def test_another_policy_has_another_file_so_that_api_servers_are_rolled() -> Non
         (POLICY + "since: .nan\n", "values that JSON does not have"),
     ],
 )
-def test_what_no_api_server_could_start_with_is_refused(text: str, message: str) -> None:
+def test_an_invalid_audit_policy_is_rejected(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_audit_policy(text)
 
@@ -65,7 +65,7 @@ def flags(oidc: dict[str, Any]) -> dict[str, str]:
     return {name: value for name, value in pairs if name.startswith("oidc-")}
 
 
-def test_an_issuer_signs_users_in() -> None:
+def test_oidc_settings_become_flags() -> None:
     assert flags({}) == {"oidc-issuer-url": ISSUER, "oidc-client-id": "capelin"}
     more = {"usernameClaim": "email", "groupsClaim": "groups", "groupsPrefix": "sea:"}
     assert flags(more) == flags({}) | {
@@ -96,11 +96,11 @@ def test_an_issuer_signs_users_in() -> None:
         "https://bad_name.example.com",
     ],
 )
-def test_an_issuer_on_the_machine_itself_or_that_is_no_url_is_refused(issuer: str) -> None:
+def test_an_invalid_or_local_issuer_is_rejected(issuer: str) -> None:
     with pytest.raises(InvalidSpecError, match=r"^spec\.apiServer\.oidc\.issuerURL"):
         flags({"issuerURL": issuer})
 
 
-def test_a_policy_is_known_by_its_content() -> None:
+def test_policies_with_different_content_have_different_names() -> None:
     assert AuditPolicyFile(b"a").name.startswith("audit-policy-")
     assert AuditPolicyFile(b"a").name != AuditPolicyFile(b"b").name

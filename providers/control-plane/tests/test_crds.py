@@ -1,4 +1,4 @@
-"""The CRDs: what core reads off them."""
+"""The CRDs, as core reads them."""
 
 import pytest
 from capelin.api import BaseObject, crd
@@ -7,7 +7,7 @@ from capelin_control_plane.provider import LABEL, provider
 
 
 @pytest.mark.parametrize("kind", [CapelinControlPlane, CapelinControlPlaneTemplate])
-def test_core_finds_the_kind_and_only_the_contract_that_it_fulfils(kind: type[BaseObject]) -> None:
+def test_crds_list_only_the_implemented_contract(kind: type[BaseObject]) -> None:
     definition = crd(kind, provider=LABEL)
     resource = kind.resource
     assert definition["metadata"]["name"] == f"{resource.kind.lower()}s.{resource.group}"
@@ -20,7 +20,7 @@ def test_core_finds_the_kind_and_only_the_contract_that_it_fulfils(kind: type[Ba
     assert definition["spec"]["names"]["listKind"] == f"{resource.kind}List"
 
 
-def test_the_scale_subresource_is_where_the_autoscaler_looks() -> None:
+def test_the_scale_subresource_has_the_paths_of_the_autoscaler() -> None:
     (version,) = crd(CapelinControlPlane)["spec"]["versions"]
     assert version["subresources"] == {
         "status": {},
@@ -32,14 +32,14 @@ def test_the_scale_subresource_is_where_the_autoscaler_looks() -> None:
     }
 
 
-def test_a_template_says_neither_version_nor_size() -> None:
+def test_a_template_has_neither_version_nor_replicas() -> None:
     (version,) = crd(CapelinControlPlaneTemplate)["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     made = spec["properties"]["template"]["properties"]["spec"]["properties"]
     assert {"version", "replicas", "controlPlaneEndpoint"} & made.keys() == set()
 
 
-def test_the_provider_asks_for_no_more_than_it_needs() -> None:
+def test_the_provider_requests_no_wildcards_and_no_updates_of_secrets() -> None:
     rules = provider().rules
     assert all("*" not in rule["verbs"] and "*" not in rule["resources"] for rule in rules)
     secrets = next(rule for rule in rules if "secrets" in rule["resources"])

@@ -1,4 +1,4 @@
-"""From a spec, and its Cluster's, to what is wanted."""
+"""Desired state from the specs of a control plane and its Cluster."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,27 +33,35 @@ def desired(
     return desired_state(mine, theirs, NOW)
 
 
-def test_what_nobody_says_is_as_everywhere() -> None:
-    one = desired()
-    assert (one.namespace, one.cluster, one.host, one.port) == ("sea", "shoal", None, 6443)
-    assert one.service_cidrs == ("10.96.0.0/12",)
-    assert one.service_domain == "cluster.local"
-    assert one.first_service_address == "10.96.0.1"
+def test_an_empty_spec_gets_the_default_networks_and_port() -> None:
+    control_plane = desired()
+    assert (
+        control_plane.namespace,
+        control_plane.cluster,
+        control_plane.host,
+        control_plane.port,
+    ) == ("sea", "shoal", None, 6443)
+    assert control_plane.service_cidrs == ("10.96.0.0/12",)
+    assert control_plane.service_domain == "cluster.local"
+    assert control_plane.first_service_address == "10.96.0.1"
 
 
-def test_the_network_is_the_clusters() -> None:
+def test_the_network_comes_from_the_cluster() -> None:
     network = {
         "apiServerPort": 7443,
         "serviceDomain": "sea.local",
         "services": {"cidrBlocks": ["10.0.0.0/16"]},
         "pods": {"cidrBlocks": ["10.1.0.0/16"]},
     }
-    one = desired(cluster={"clusterNetwork": network})
-    assert (one.port, one.service_domain) == (7443, "sea.local")
-    assert (one.service_cidrs, one.pod_cidrs) == (("10.0.0.0/16",), ("10.1.0.0/16",))
+    control_plane = desired(cluster={"clusterNetwork": network})
+    assert (control_plane.port, control_plane.service_domain) == (7443, "sea.local")
+    assert (control_plane.service_cidrs, control_plane.pod_cidrs) == (
+        ("10.0.0.0/16",),
+        ("10.1.0.0/16",),
+    )
 
 
-def test_the_control_planes_own_endpoint_comes_before_its_clusters() -> None:
+def test_the_endpoint_of_the_control_plane_overrides_that_of_its_cluster() -> None:
     theirs = {"controlPlaneEndpoint": {"host": "theirs", "port": 1}}
     assert (desired(cluster=theirs).host, desired(cluster=theirs).port) == ("theirs", 1)
     own = desired({"controlPlaneEndpoint": {"host": "own"}}, theirs)
@@ -61,26 +69,26 @@ def test_the_control_planes_own_endpoint_comes_before_its_clusters() -> None:
 
 
 @pytest.mark.parametrize(("days", "is_due"), [(-1, True), (1, False)])
-def test_a_rollout_is_wanted_once_its_moment_has_passed(days: int, is_due: bool) -> None:
+def test_a_rollout_is_due_after_its_moment(days: int, is_due: bool) -> None:
     moment = NOW + timedelta(days=days)
-    one = desired({"rollout": {"after": moment.isoformat()}})
-    assert one.rollout_after == (moment if is_due else None)
+    control_plane = desired({"rollout": {"after": moment.isoformat()}})
+    assert control_plane.rollout_after == (moment if is_due else None)
 
 
 @pytest.mark.parametrize(("days", "is_due"), [(-1, True), (0, True), (9, False)])
-def test_a_renewal_is_wanted_once_its_moment_has_come(days: int, is_due: bool) -> None:
+def test_a_renewal_is_due_from_its_moment(days: int, is_due: bool) -> None:
     moment = NOW + timedelta(days=days)
-    one = desired(annotations={RENEW_ANNOTATION: moment.isoformat()})
-    assert one.renew_issued_before == (moment if is_due else None)
+    control_plane = desired(annotations={RENEW_ANNOTATION: moment.isoformat()})
+    assert control_plane.renew_issued_before == (moment if is_due else None)
 
 
-@pytest.mark.parametrize("said", ["soon", "2026-01-31", "2026-01-31T12:00:00"])
-def test_a_renewal_before_no_moment_is_refused(said: str) -> None:
-    with pytest.raises(InvalidSpecError, match=f"'{said}' is not a moment"):
-        desired(annotations={RENEW_ANNOTATION: said})
+@pytest.mark.parametrize("moment", ["soon", "2026-01-31", "2026-01-31T12:00:00"])
+def test_a_renewal_with_an_invalid_moment_is_rejected(moment: str) -> None:
+    with pytest.raises(InvalidSpecError, match=f"'{moment}' is not a moment"):
+        desired(annotations={RENEW_ANNOTATION: moment})
 
 
-def test_a_network_that_is_none_is_refused_by_its_field() -> None:
+def test_an_invalid_network_is_rejected_with_its_field() -> None:
     with pytest.raises(InvalidSpecError, match=r"spec\.clusterNetwork\.pods\.cidrBlocks: 'sea'"):
         desired(cluster={"clusterNetwork": {"pods": {"cidrBlocks": ["sea"]}}})
 
@@ -95,15 +103,17 @@ def test_a_network_that_is_none_is_refused_by_its_field() -> None:
     ],
 )
 def test_renewal_of_certificates(validity: int, renew_before: int, left: timedelta) -> None:
-    one = desired({"certificates": {"validityDays": validity, "renewBeforeDays": renew_before}})
+    control_plane = desired(
+        {"certificates": {"validityDays": validity, "renewBeforeDays": renew_before}}
+    )
     share = 1 - left / timedelta(days=validity)
-    assert one.renewal_share == pytest.approx(share)
+    assert control_plane.renewal_share == pytest.approx(share)
 
 
-def test_resources_are_read_as_kubernetes_writes_them() -> None:
-    one = desired({"etcd": {"resources": {"memory": "512Mi", "cpu": "500m"}}})
-    assert one.settings["etcd"].memory_bytes == 512 * 2**20
-    assert one.settings["etcd"].cpus == 0.5
+def test_resources_are_parsed_like_kubernetes_quantities() -> None:
+    control_plane = desired({"etcd": {"resources": {"memory": "512Mi", "cpu": "500m"}}})
+    assert control_plane.settings["etcd"].memory_bytes == 512 * 2**20
+    assert control_plane.settings["etcd"].cpus == 0.5
 
 
 @pytest.mark.parametrize(
@@ -145,7 +155,7 @@ def test_invalid_arguments_name_the_field(spec: dict[str, Any], message: str) ->
 
 
 @pytest.mark.parametrize("cidr", ["10.96.0.0/32", "10.96.0.0/29", "fd00::/125"])
-def test_a_network_without_room_for_services_is_refused(cidr: str) -> None:
+def test_a_service_network_that_is_too_small_is_rejected(cidr: str) -> None:
     network = {"clusterNetwork": {"services": {"cidrBlocks": [cidr]}}}
     with pytest.raises(InvalidSpecError, match=r"services\.cidrBlocks: .* has fewer than the 16"):
         desired(cluster=network)

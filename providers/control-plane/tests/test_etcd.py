@@ -1,4 +1,4 @@
-"""The rules of etcd clusters, which both backends carry out."""
+"""Rules of etcd clusters, which both backends follow."""
 
 import pytest
 from capelin_control_plane.etcd import (
@@ -57,7 +57,7 @@ def test_a_quorum_is_more_than_half(size: int, needed: int) -> None:
         (("outdated", "outdated down", "down"), ()),
         # The one that failed goes first: the other may serve already.
         (("outdated down recovering", "outdated down", "outdated"), (1,)),
-        # There is no quorum to lose, and none becomes ready alone.
+        # No quorum exists, and no single member becomes ready.
         (("outdated down", "outdated down", "outdated down"), (0, 1, 2)),
         (("down", "outdated down", "outdated down"), (1, 2)),
         # Those that recover may have a quorum that has not been observed yet.
@@ -93,7 +93,7 @@ def test_order_of_restarts(states: tuple[str, ...], indexes: tuple[int, ...]) ->
         # One that is ready still has everything in memory.
         (("gone", "down gone", ""), Replacement(1, 0, Loss.GONE)),
         (("down gone", "down gone", "", "", ""), Replacement(0, 2, Loss.GONE)),
-        # Data that is still there waits: another attempt may read it.
+        # A member with data waits: another attempt may read it.
         (("down unusable", "down gone", "", "", ""), Replacement(1, 2, Loss.GONE)),
     ],
 )
@@ -113,7 +113,7 @@ def test_replacement_of_members(states: tuple[str, ...], replacement: Replacemen
         ("existing", (), False, "existing"),
     ],
 )
-def test_a_cluster_begins_once_and_has_formed_with_all_its_members(
+def test_a_cluster_starts_once_and_is_complete_with_all_its_members(
     present: ClusterState | None, *, ready: tuple[bool, ...], has_etcd: bool, expected: str
 ) -> None:
     assert next_cluster_state(present, ready, 3, has_etcd=has_etcd) == expected

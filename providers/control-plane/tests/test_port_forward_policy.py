@@ -1,4 +1,4 @@
-"""The provider's permission to forward ports of pods is for members of etcd only."""
+"""The provider may forward only the ports of etcd members."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
@@ -79,7 +79,7 @@ async def refusal(user: Client, namespace: str, pod: str) -> str:
     return ""
 
 
-async def test_the_provider_forwards_ports_of_etcd_only(
+async def test_the_provider_forwards_only_ports_of_etcd(
     namespace: str, users: dict[str, Client]
 ) -> None:
     def is_forbidden(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The README's example is what the kinds take, and has all that a Cluster needs."""
+"""The README's example is valid and complete."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from capelin_control_plane.reasons import Reason
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_example_is_valid_and_hangs_together() -> None:
+def test_the_example_is_valid_and_its_references_match() -> None:
     example = README.read_text().split("```yaml\n")[1].split("```")[0]
     first, infrastructure, second = yaml.safe_load_all(example)
     spec = Cluster.read(first).spec
@@ -23,7 +23,7 @@ def test_the_example_is_valid_and_hangs_together() -> None:
     assert CapelinControlPlane.read(second).spec.version in KNOWN_KUBERNETES
 
 
-def test_every_reason_is_in_the_table() -> None:
+def test_the_table_lists_every_reason() -> None:
     _, table = README.read_text().split("| reason | meaning |\n|---|---|\n")
     rows = [f"| `{reason}` | {reason.meaning} |" for reason in Reason]
     assert table.partition("\n\n")[0].splitlines() == rows

@@ -1,4 +1,4 @@
-"""What the reconciler does about control planes: on a real API server, with a backend of words."""
+"""The reconciler of control planes, on a real API server and with a fake backend."""
 
 import logging
 import socket
@@ -52,9 +52,9 @@ class FakeBackend:
     blocked: Blocked | None = None
     calls: list[str] = field(default_factory=list[str])
     due: list[set[datetime | None]] = field(default_factory=list[set[datetime | None]])
-    """Of each observation, the moments that have come."""
+    """For each observation, the scheduled moments that have passed."""
     keys: set[ObjectKey] = field(default_factory=set[ObjectKey])
-    """What it has something of."""
+    """Control planes with resources in the backend."""
     versions: set[str] = field(default_factory=set[str])
     """The desired versions."""
 
@@ -105,7 +105,7 @@ INFRASTRUCTURE = {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "Other"
 
 @dataclass
 class Scene:
-    """A namespace with a Cluster and its control plane, and a manager that looks after it."""
+    """A namespace with a Cluster, its control plane and a manager."""
 
     client: Client
     namespace: str
@@ -174,7 +174,7 @@ class Scene:
         conditions = status.conditions if status else []
         return next((ConditionSpec.of(one) for one in conditions if one.type == type_), None)
 
-    async def says(self, type_: str, status: str, reason: str, of: str = "one") -> bool:
+    async def has_condition(self, type_: str, status: str, reason: str, of: str = "one") -> bool:
         found = await self.condition(type_, of)
         return found is not None and (found.status, found.reason) == (status, reason)
 
@@ -201,11 +201,11 @@ STARTING = InstanceStatus(
 )
 
 
-async def test_a_paused_control_plane_is_let_go_and_left_alone(scene: Scene) -> None:
+async def test_a_paused_control_plane_is_released_and_not_deleted(scene: Scene) -> None:
     await scene.create()
     await scene.annotate(**{PAUSED_ANNOTATION: ""})
     async with scene.managed():
-        await until(lambda: scene.says("Paused", "True", "Paused"))
+        await until(lambda: scene.has_condition("Paused", "True", "Paused"))
         assert set(scene.backend.calls) == {"release one"}
         assert (await scene.mine()).metadata.finalizers == []
         await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
@@ -216,9 +216,9 @@ async def test_a_paused_control_plane_is_let_go_and_left_alone(scene: Scene) -> 
 async def test_the_deletion_of_a_paused_control_plane_waits(scene: Scene) -> None:
     await scene.create()
     async with scene.managed():
-        await until(lambda: scene.says("Paused", "False", "NotPaused"))
+        await until(lambda: scene.has_condition("Paused", "False", "NotPaused"))
         await scene.annotate(**{PAUSED_ANNOTATION: ""})
-        await until(lambda: scene.says("Paused", "True", "Paused"))
+        await until(lambda: scene.has_condition("Paused", "True", "Paused"))
         calls = len(scene.backend.calls)
         await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
 
@@ -232,40 +232,40 @@ async def test_the_deletion_of_a_paused_control_plane_waits(scene: Scene) -> Non
     assert "delete one" in scene.backend.calls
 
 
-async def test_where_it_is_is_written_down_before_anything_runs_there(scene: Scene) -> None:
+async def test_the_address_is_recorded_before_any_process_starts(scene: Scene) -> None:
     await scene.create()
     scene.backend.blocked = Blocked("DiskFull", "No space left on device")
     async with scene.managed():
-        await until(lambda: scene.says("Available", "False", "DiskFull"))
+        await until(lambda: scene.has_condition("Available", "False", "DiskFull"))
         mine = await scene.mine()
         assert mine.metadata.annotations[ADDRESS_ANNOTATION] == ADDRESS
         scene.backend.blocked = None
         scene.backend.observed = Observed(statuses=(STARTING,))
-        await until(lambda: scene.says("Available", "False", "NotInitialized"))
+        await until(lambda: scene.has_condition("Available", "False", "NotInitialized"))
 
 
-async def test_nobody_is_told_where_the_api_is_before_it_answers(scene: Scene) -> None:
+async def test_the_endpoint_is_published_after_the_api_server_is_ready(scene: Scene) -> None:
     await scene.create()
     scene.backend.observed = Observed(statuses=(STARTING,))
 
-    async def told() -> tuple[bool, bool]:
+    async def endpoint_and_kubeconfig() -> tuple[bool, bool]:
         kubeconfig = await scene.client.find(Secret, "one-kubeconfig", scene.namespace)
         return (await scene.mine()).spec.control_plane_endpoint is not None, kubeconfig is not None
 
-    async def all_told() -> bool:
-        return await told() == (True, True)
+    async def both_exist() -> bool:
+        return await endpoint_and_kubeconfig() == (True, True)
 
     async with scene.managed():
-        await until(lambda: scene.says("Available", "False", "NotInitialized"))
-        assert await told() == (False, False)
+        await until(lambda: scene.has_condition("Available", "False", "NotInitialized"))
+        assert await endpoint_and_kubeconfig() == (False, False)
         scene.backend.observed = Observed(statuses=(replace(STARTING, ready=True),))
         await scene.annotate(look="again")
-        await until(all_told)
+        await until(both_exist)
 
 
 @dataclass
 class SilentCluster(FakeBackend):
-    """A control plane that takes connections, and never answers."""
+    """A control plane that accepts connections and never answers."""
 
     port: int = 0
 
@@ -274,7 +274,7 @@ class SilentCluster(FakeBackend):
         return Config(Server(f"http://127.0.0.1:{self.port}"))
 
 
-async def test_a_silent_workload_cluster_does_not_keep_the_status_from_being_true(
+async def test_a_silent_workload_cluster_does_not_delay_the_status(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("capelin_control_plane.reconciler._WORKLOAD_SECONDS", 0.1)
@@ -284,17 +284,19 @@ async def test_a_silent_workload_cluster_does_not_keep_the_status_from_being_tru
         scene.backend.observed = Observed(statuses=(replace(STARTING, ready=True),))
         await scene.create()
         async with scene.managed():
-            await until(lambda: scene.says("WorkloadObjectsAvailable", "False", "NotApplied"))
-            # It is looked at again by itself.
+            await until(
+                lambda: scene.has_condition("WorkloadObjectsAvailable", "False", "NotApplied")
+            )
+            # The reconciler observes it again after its requeue delay.
             scene.backend.observed = Observed(statuses=(STARTING,))
-            await until(lambda: scene.says("Available", "False", "NotAvailable"))
+            await until(lambda: scene.has_condition("Available", "False", "NotAvailable"))
 
 
-async def test_it_is_removed_where_nobody_could_write_down_that_it_is_there(scene: Scene) -> None:
+async def test_a_control_plane_without_a_recorded_address_is_deleted(scene: Scene) -> None:
     await scene.create()
     async with scene.managed():
-        await until(lambda: scene.says("Paused", "False", "NotPaused"))
-    # As if it had been killed between the one and the other.
+        await until(lambda: scene.has_condition("Paused", "False", "NotPaused"))
+    # Like a kill between allocation and the annotation.
     await scene.annotate(**{ADDRESS_ANNOTATION: None})
     await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
     async with scene.managed():
@@ -302,31 +304,31 @@ async def test_it_is_removed_where_nobody_could_write_down_that_it_is_there(scen
     assert "delete one" in scene.backend.calls
 
 
-async def test_it_goes_after_its_workers(scene: Scene) -> None:
+async def test_a_control_plane_is_deleted_after_its_workers(scene: Scene) -> None:
     await scene.create()
     async with scene.managed():
-        await until(lambda: scene.says("Paused", "False", "NotPaused"))
+        await until(lambda: scene.has_condition("Paused", "False", "NotPaused"))
         await scene.create_worker()
         await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
-        await until(lambda: scene.says("Deleting", "True", "WaitingForWorkersDeletion"))
+        await until(lambda: scene.has_condition("Deleting", "True", "WaitingForWorkersDeletion"))
         assert "delete" not in " ".join(scene.backend.calls)
-        # Also by a provider, or on a machine, that has just restarted.
+        # Also after a restart of the provider or the machine.
         assert scene.backend.calls[-1] == f"keep one at {ADDRESS} running"
         await scene.client.delete(Machine, "worker", scene.namespace)
         await until(scene.gone)
 
 
-async def test_what_another_provider_looks_after_is_not_called_down(scene: Scene) -> None:
+async def test_a_control_plane_of_another_provider_is_not_reported_as_down(scene: Scene) -> None:
     await scene.create()
     scene.backend.observed = Observed(
         blocked=Blocked("ManagedByAnotherProvider", "another provider")
     )
     async with scene.managed():
-        await until(lambda: scene.says("Available", "False", "ManagedByAnotherProvider"))
+        await until(lambda: scene.has_condition("Available", "False", "ManagedByAnotherProvider"))
     assert await scene.condition("EtcdClusterAvailable") is None
 
 
-async def test_a_bad_word_is_answered_with_the_field(scene: Scene) -> None:
+async def test_an_invalid_value_is_reported_with_its_field(scene: Scene) -> None:
     await scene.create()
     await scene.client.patch(
         Cluster,
@@ -335,16 +337,16 @@ async def test_a_bad_word_is_answered_with_the_field(scene: Scene) -> None:
         {"spec": {"clusterNetwork": {"services": {"cidrBlocks": ["shoal"]}}}},
     )
     async with scene.managed():
-        await until(lambda: scene.says("Available", "False", "InvalidConfiguration"))
+        await until(lambda: scene.has_condition("Available", "False", "InvalidConfiguration"))
     found = await scene.condition("Available")
     assert found is not None
     assert "spec.clusterNetwork.services.cidrBlocks" in found.message
 
 
-async def test_a_backend_that_this_provider_does_not_have_starts_nothing(scene: Scene) -> None:
+async def test_an_unavailable_backend_starts_nothing(scene: Scene) -> None:
     await scene.create(backend="Pods")
     async with scene.managed():
-        await until(lambda: scene.says("Available", "False", "BackendNotAvailable"))
+        await until(lambda: scene.has_condition("Available", "False", "BackendNotAvailable"))
     condition = await scene.condition("Available")
     assert condition is not None
     assert "does not run control planes on Pods" in condition.message
@@ -360,18 +362,18 @@ async def test_invalid_spec_keeps_processes_running(scene: Scene, reason: str) -
         bad = {"spec": {"clusterNetwork": {"services": {"cidrBlocks": ["shoal"]}}}}
         await scene.client.patch(Cluster, "one", scene.namespace, bad)
     async with scene.managed():
-        await until(lambda: scene.says("Available", "False", reason))
+        await until(lambda: scene.has_condition("Available", "False", reason))
     assert set(scene.backend.calls) == {f"keep one at {ADDRESS} running"}
 
 
 @pytest.mark.parametrize("asked", ["rollout", "renewal"])
-async def test_scheduled_change_starts_at_its_time(scene: Scene, asked: str) -> None:
+async def test_scheduled_change_starts_at_its_time(scene: Scene, change: str) -> None:
     await scene.create()
     moment = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
     patch = {
         "rollout": {"spec": {"rollout": {"after": moment.isoformat()}}},
         "renewal": {"metadata": {"annotations": {RENEW_ANNOTATION: moment.isoformat()}}},
-    }[asked]
+    }[change]
     await scene.client.patch(CapelinControlPlane, "one", scene.namespace, patch)
     async with scene.managed():
 
@@ -382,22 +384,24 @@ async def test_scheduled_change_starts_at_its_time(scene: Scene, asked: str) -> 
     assert datetime.now(UTC) >= moment, "it has begun too early"
 
 
-async def test_one_that_went_without_us_is_let_go_and_what_runs_goes_on(scene: Scene) -> None:
+async def test_a_control_plane_without_its_finalizer_is_released_and_keeps_running(
+    scene: Scene,
+) -> None:
     await scene.create()
     await scene.create_worker()
     async with scene.managed():
-        await until(lambda: scene.says("Paused", "False", "NotPaused"))
+        await until(lambda: scene.has_condition("Paused", "False", "NotPaused"))
         await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
-        await until(lambda: scene.says("Deleting", "True", "WaitingForWorkersDeletion"))
-        # By hand, as somebody does who waits in vain.
+        await until(lambda: scene.has_condition("Deleting", "True", "WaitingForWorkersDeletion"))
+        # By hand, like an impatient administrator.
         await scene.client.patch(
             CapelinControlPlane, "one", scene.namespace, {"metadata": {"finalizers": None}}
         )
 
-        async def is_let_go() -> bool:
+        async def is_released() -> bool:
             return "release one" in scene.backend.calls
 
-        await until(is_let_go)
+        await until(is_released)
     assert "delete" not in " ".join(scene.backend.calls)
 
 
@@ -415,18 +419,18 @@ async def copied(scene: Scene) -> Scene:
     return scene
 
 
-async def test_a_copy_moves_nothing_of_its_original(copied: Scene) -> None:
-    async def says_whose_it_is() -> bool:
+async def test_a_copy_does_not_change_its_original(copied: Scene) -> None:
+    async def names_its_owner() -> bool:
         copy = await copied.client.get(CapelinControlPlane, "two", copied.namespace)
-        said = copy.status.conditions if copy.status else []
+        conditions = copy.status.conditions if copy.status else []
         return any(
             (one.type, one.reason) == ("Available", "WaitingForOwnerCluster")
             and "of Cluster one names CapelinControlPlane one" in one.message
-            for one in said
+            for one in conditions
         )
 
     async with copied.managed():
-        await until(says_whose_it_is)
+        await until(names_its_owner)
     assert {"allocate", "allocate again", "observe"}.isdisjoint(copied.backend.calls)
 
 
@@ -460,7 +464,7 @@ async def test_a_control_plane_that_its_cluster_does_not_name_starts_nothing(
     assert {"allocate", "allocate again", "observe"}.isdisjoint(scene.backend.calls)
 
 
-async def test_a_copy_goes_without_its_original(copied: Scene) -> None:
+async def test_a_deleted_copy_keeps_its_original(copied: Scene) -> None:
     await copied.create_worker()
     await copied.client.delete(CapelinControlPlane, "two", copied.namespace)
 
@@ -472,7 +476,7 @@ async def test_a_copy_goes_without_its_original(copied: Scene) -> None:
     assert "delete" not in " ".join(copied.backend.calls)
 
 
-async def test_what_another_one_was_to_replace_that_never_came_is_stopped(scene: Scene) -> None:
+async def test_a_control_plane_is_deleted_even_if_its_replacement_is_missing(scene: Scene) -> None:
     await scene.create()
     async with scene.managed():
         await until(lambda: "observe" in scene.backend.calls)
@@ -492,7 +496,7 @@ async def test_what_another_one_was_to_replace_that_never_came_is_stopped(scene:
         (timedelta(0), False, False),
     ],
 )
-async def test_what_has_no_object_any_more_is_logged_and_deleted_after_a_grace(
+async def test_orphans_are_logged_and_deleted_after_a_grace_period(
     scene: Scene,
     grace: timedelta | None,
     requested: bool,
@@ -514,7 +518,7 @@ async def test_what_has_no_object_any_more_is_logged_and_deleted_after_a_grace(
     assert f"{scene.namespace}/one has no object" not in caplog.text
 
 
-def test_objects_that_are_no_control_planes_are_selected_by_their_labels() -> None:
+def test_watches_of_other_kinds_select_by_label() -> None:
     watches = CapelinControlPlaneReconciler.watches
     assert {watch.kind for watch in watches if not watch.labels} == {CapelinControlPlane, Cluster}
 
@@ -527,7 +531,7 @@ def test_objects_that_are_no_control_planes_are_selected_by_their_labels() -> No
         (("Processes", "Pods"), Pods(), "Pods"),
     ],
 )
-async def test_an_unset_backend_takes_the_first_that_is_served_and_stays(
+async def test_an_unset_backend_becomes_the_first_served_one_and_stays(
     scene: Scene, served: Sequence[BackendName], pods: Pods | None, chosen: BackendName
 ) -> None:
     scene.served = served
@@ -546,7 +550,7 @@ async def test_an_unset_backend_takes_the_first_that_is_served_and_stays(
     assert (await scene.mine()).spec.backend == chosen
 
 
-async def test_a_backend_stays_when_its_clusterclass_leaves_it_out(scene: Scene) -> None:
+async def test_a_backend_stays_if_its_clusterclass_omits_it(scene: Scene) -> None:
     await scene.create(None)
     await scene.apply_as_topology({"version": "v1.34.4", "backend": "Processes"})
     async with scene.managed():
@@ -555,10 +559,10 @@ async def test_a_backend_stays_when_its_clusterclass_leaves_it_out(scene: Scene)
     assert (await scene.mine()).spec.backend == "Processes"
 
 
-async def test_settings_of_pods_are_not_served_by_processes(scene: Scene) -> None:
+async def test_settings_of_pods_are_rejected_by_processes(scene: Scene) -> None:
     await scene.create(None, Pods())
     async with scene.managed():
-        await until(lambda: scene.says("Available", "False", "BackendNotAvailable"))
+        await until(lambda: scene.has_condition("Available", "False", "BackendNotAvailable"))
     assert (await scene.mine()).spec.backend is None
 
 
@@ -566,13 +570,13 @@ async def test_a_control_plane_on_pods_blocks_clusterctl_move(scene: Scene) -> N
     scene.served = ("Pods",)
     await scene.create("Pods")
     async with scene.managed():
-        await until(lambda: scene.says("Movable", "False", "PodsStay"))
-        # clusterctl pauses the Cluster, and then waits for the annotation to go.
+        await until(lambda: scene.has_condition("Movable", "False", "PodsStay"))
+        # clusterctl pauses the Cluster, then waits until the annotation disappears.
         await scene.client.patch(Cluster, "one", scene.namespace, {"spec": {"paused": True}})
-        await until(lambda: scene.says("Paused", "True", "Paused"))
+        await until(lambda: scene.has_condition("Paused", "True", "Paused"))
     mine = await scene.mine()
     assert BLOCK_MOVE_ANNOTATION in mine.metadata.annotations
-    assert await scene.says("Movable", "False", "PodsStay")
+    assert await scene.has_condition("Movable", "False", "PodsStay")
 
 
 @pytest.fixture
@@ -597,7 +601,7 @@ async def test_deletion_without_a_finalizer_is_finished(
     async with scene.managed():
         await until(lambda: "observe" in scene.backend.calls)
         await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
-        await until(lambda: scene.says("Deleting", "True", "WaitingForWorkersDeletion"))
+        await until(lambda: scene.has_condition("Deleting", "True", "WaitingForWorkersDeletion"))
         assert "delete one" not in scene.backend.calls
         await remove_finalizer(scene)
         await until(lambda: "delete one" in scene.backend.calls)
@@ -612,16 +616,16 @@ async def test_a_control_plane_that_was_moved_is_never_deleted(
     await scene.create()
     async with scene.managed():
         await until(lambda: "observe" in scene.backend.calls)
-        # As clusterctl does it.
+        # Like clusterctl.
         await scene.client.patch(Cluster, "one", scene.namespace, {"spec": {"paused": True}})
-        await until(lambda: scene.says("Paused", "True", "Paused"))
+        await until(lambda: scene.has_condition("Paused", "True", "Paused"))
         await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
         await remove_finalizer(scene)
         await until(lambda: "has no object any more: it keeps running" in caplog.text)
     assert "delete one" not in scene.backend.calls
 
 
-async def test_a_version_is_stored_with_its_v_and_stays_its_owners(scene: Scene) -> None:
+async def test_a_version_is_stored_with_its_v_and_keeps_its_owner(scene: Scene) -> None:
     await scene.create()
     resource = CapelinControlPlane.resource
 

@@ -31,7 +31,7 @@ async def owner(client: Client, namespace: str) -> CapelinControlPlane:
     )
 
 
-async def made(
+async def keys_of(
     client: Client, owner: CapelinControlPlane, *, may_create: bool = True
 ) -> Authorities:
     desired = desired_control_plane(NEW, namespace=owner.namespace or "")
@@ -53,45 +53,45 @@ def brought(namespace: str, pair: KeyPair, labels: dict[str, str]) -> Secret:
     return one
 
 
-async def test_authorities_are_made_once(client: Client, owner: CapelinControlPlane) -> None:
-    first = await made(client, owner)
+async def test_cas_are_created_once(client: Client, owner: CapelinControlPlane) -> None:
+    first = await keys_of(client, owner)
     for purpose in PURPOSES:
         one = await secret(client, owner, purpose)
         assert one.type == SECRET_TYPE
         assert one.metadata.labels[CLUSTER_NAME_LABEL] == "one"
         assert is_controlled_by(one, owner)
-    assert await made(client, owner) == first
+    assert await keys_of(client, owner) == first
 
 
 async def test_ca_of_a_user_is_used(client: Client, owner: CapelinControlPlane) -> None:
     pair = new_ca("theirs", now=NOW)
     theirs = await client.create(brought(owner.namespace or "", pair, {CLUSTER_NAME_LABEL: "one"}))
-    assert (await made(client, owner)).ca.certificate_pem == pair.certificate_pem
+    assert (await keys_of(client, owner)).ca.certificate_pem == pair.certificate_pem
     assert await secret(client, owner, "ca") == theirs
 
 
 async def test_unlabelled_secret_is_named(client: Client, owner: CapelinControlPlane) -> None:
     await client.create(brought(owner.namespace or "", new_ca("theirs", now=NOW), {}))
     with pytest.raises(Blocked, match="kubectl label --overwrite secret one-ca") as blocked:
-        await made(client, owner)
+        await keys_of(client, owner)
     assert blocked.value.reason == "CertificatesNotUsable"
 
 
 async def test_lost_ca_is_not_created_again(client: Client, owner: CapelinControlPlane) -> None:
-    await made(client, owner)
+    await keys_of(client, owner)
     for purpose in ("ca", "sa"):
         await client.delete(Secret, f"one-{purpose}", owner.namespace)
     with pytest.raises(Blocked, match="secret one-ca, one-sa") as blocked:
-        await made(client, owner, may_create=False)
+        await keys_of(client, owner, may_create=False)
     assert blocked.value.reason == "CertificatesMissing"
     assert await client.find(Secret, "one-ca", owner.namespace) is None
     assert await client.find(Secret, "one-sa", owner.namespace) is None
 
 
 async def test_lost_owner_is_restored(client: Client, owner: CapelinControlPlane) -> None:
-    await made(client, owner)
+    await keys_of(client, owner)
     await client.patch(Secret, "one-etcd", owner.namespace, {"metadata": {"ownerReferences": None}})
-    await made(client, owner)
+    await keys_of(client, owner)
     assert is_controlled_by(await secret(client, owner, "etcd"), owner)
 
 
@@ -108,7 +108,7 @@ async def keep_kubeconfig(
 
 
 async def test_renewal_of_the_kubeconfig(client: Client, owner: CapelinControlPlane) -> None:
-    keys = await made(client, owner)
+    keys = await keys_of(client, owner)
     first = await keep_kubeconfig(client, owner, keys, NOW)
     assert first.type == SECRET_TYPE
     assert is_controlled_by(first, owner)
@@ -124,16 +124,16 @@ async def test_renewal_of_the_kubeconfig(client: Client, owner: CapelinControlPl
     ("host", "server"),
     [("127.64.0.9", "https://127.64.0.9:443"), ("fd00::9", "https://[fd00::9]:443")],
 )
-async def test_the_kubeconfig_leads_to_the_endpoint_of_either_family(
+async def test_the_kubeconfig_contains_the_endpoint_of_either_ip_family(
     client: Client, owner: CapelinControlPlane, host: str, server: str
 ) -> None:
-    keys = await made(client, owner)
+    keys = await keys_of(client, owner)
     kept = await keep_kubeconfig(client, owner, keys, NOW, Endpoint("127.64.0.9", host, 443))
     assert Config.from_secret(kept.data["value"]).server.address == server
 
 
 async def test_damaged_kubeconfig_is_repaired(client: Client, owner: CapelinControlPlane) -> None:
-    keys = await made(client, owner)
+    keys = await keys_of(client, owner)
     await keep_kubeconfig(client, owner, keys, NOW)
     await client.delete(Secret, "one-kubeconfig", owner.namespace)
     assert (await keep_kubeconfig(client, owner, keys, NOW)).data["value"]
@@ -144,8 +144,10 @@ async def test_damaged_kubeconfig_is_repaired(client: Client, owner: CapelinCont
     assert again.metadata.labels[CLUSTER_NAME_LABEL] == "one"
 
 
-async def test_kubeconfig_of_a_user_is_kept(client: Client, owner: CapelinControlPlane) -> None:
-    keys = await made(client, owner)
+async def test_a_users_kubeconfig_does_not_change(
+    client: Client, owner: CapelinControlPlane
+) -> None:
+    keys = await keys_of(client, owner)
     theirs = await client.create(
         Secret.of("one-kubeconfig", owner.namespace, type="Opaque", data={"value": b"theirs"})
     )
@@ -154,33 +156,33 @@ async def test_kubeconfig_of_a_user_is_kept(client: Client, owner: CapelinContro
 
 
 async def test_requested_kubeconfig_renewal(client: Client, owner: CapelinControlPlane) -> None:
-    keys = await made(client, owner)
+    keys = await keys_of(client, owner)
     first = await keep_kubeconfig(client, owner, keys, NOW)
-    asked = replace(
+    renewing = replace(
         desired_control_plane(NEW, namespace=owner.namespace or ""),
         renew_issued_before=NOW + timedelta(minutes=1),
     )
     now = NOW + timedelta(minutes=2)
-    await ensure_kubeconfig(client, owner, asked, endpoint=ENDPOINT, authorities=keys, now=now)
+    await ensure_kubeconfig(client, owner, renewing, endpoint=ENDPOINT, authorities=keys, now=now)
     renewed = await secret(client, owner, "kubeconfig")
     assert renewed.data != first.data
-    await ensure_kubeconfig(client, owner, asked, endpoint=ENDPOINT, authorities=keys, now=now)
+    await ensure_kubeconfig(client, owner, renewing, endpoint=ENDPOINT, authorities=keys, now=now)
     assert (await secret(client, owner, "kubeconfig")).data == renewed.data
 
 
-async def test_a_users_own_authority_is_neither_adopted_nor_changed(
+async def test_a_users_own_ca_is_neither_adopted_nor_changed(
     client: Client, owner: CapelinControlPlane
 ) -> None:
-    # Of the type that Cluster API's book writes, and without an owner: it is nobody's but theirs.
+    # With the type of Cluster API's book and without an owner: it belongs to the user.
     own = brought(owner.namespace or "", new_ca("theirs", now=NOW), {CLUSTER_NAME_LABEL: "one"})
     own.type = SECRET_TYPE
     theirs = await client.create(own)
-    await made(client, owner)
+    await keys_of(client, owner)
     assert await secret(client, owner, "ca") == theirs
 
 
 async def test_typed_kubeconfig_of_a_user(client: Client, owner: CapelinControlPlane) -> None:
-    keys = await made(client, owner)
+    keys = await keys_of(client, owner)
     theirs = await client.create(
         Secret.of("one-kubeconfig", owner.namespace, type=SECRET_TYPE, data={"value": b"theirs"})
     )

@@ -1,4 +1,4 @@
-"""What is said of a control plane."""
+"""Status and conditions of a control plane."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,7 +23,7 @@ from .factories import desired_control_plane
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OLD, NEW = "v1.33.13", "v1.34.4"
-WANTED = replace(desired_control_plane(NEW), now=NOW)
+DESIRED = replace(desired_control_plane(NEW), now=NOW)
 
 
 def control_plane(
@@ -71,10 +71,13 @@ def observed(
     return Observed(statuses=(*(etcd or (part("etcd"),)), *servers, *rest), complete=True)
 
 
-def said(
-    seen: Observed, *, want: ControlPlane | None = None, of: CapelinControlPlane | None = None
+def status_of(
+    observation: Observed,
+    *,
+    desired: ControlPlane | None = None,
+    of: CapelinControlPlane | None = None,
 ) -> Status:
-    return running_status(of or control_plane(), want or WANTED, seen)
+    return running_status(of or control_plane(), desired or DESIRED, observation)
 
 
 def condition(current: Status, type_: str) -> tuple[str, str, str]:
@@ -82,8 +85,8 @@ def condition(current: Status, type_: str) -> tuple[str, str, str]:
     return found.status, found.reason, found.message
 
 
-def test_a_control_plane_that_runs_is_available_and_has_no_machines() -> None:
-    current = said(observed(part("kube-apiserver")))
+def test_a_running_control_plane_is_available_and_has_no_machines() -> None:
+    current = status_of(observed(part("kube-apiserver")))
     assert condition(current, "Available") == ("True", "Available", "")
     assert current.external_managed_control_plane is True
     assert current.initialization.control_plane_initialized is True
@@ -92,10 +95,10 @@ def test_a_control_plane_that_runs_is_available_and_has_no_machines() -> None:
 
 
 @pytest.mark.parametrize("name", ["one", "a-name-that-is-longer-than-a-label-of-a-service-may-be"])
-def test_the_selector_matches_the_pods_of_api_servers_and_no_others(name: str) -> None:
+def test_the_selector_matches_only_the_pods_of_api_servers(name: str) -> None:
     mine = control_plane()
     mine.metadata.name = name
-    selector = said(observed(part("kube-apiserver")), of=mine).selector or ""
+    selector = status_of(observed(part("kube-apiserver")), of=mine).selector or ""
     selected = dict(part.split("=") for part in selector.split(","))
     names = Names("default", name)
     assert selected.items() <= names.all_labels("one", "kube-apiserver").items()
@@ -104,36 +107,38 @@ def test_the_selector_matches_the_pods_of_api_servers_and_no_others(name: str) -
     assert not selected.items() <= {CLUSTER_NAME_LABEL: "one"}.items()
 
 
-def test_initialized_is_never_taken_back() -> None:
+def test_initialized_stays_true() -> None:
     down = observed(part("kube-apiserver", ready=False, failure="exited with code 1"))
-    current = said(down, of=control_plane(initialized=True))
+    current = status_of(down, of=control_plane(initialized=True))
     assert current.initialization.control_plane_initialized is True
     assert condition(current, "Available")[:2] == ("False", "NotAvailable")
     assert "exited with code 1" in condition(current, "Available")[2]
 
 
 def test_versions_are_listed_oldest_first_with_their_replicas() -> None:
-    seen = observed(
+    observation = observed(
         part("kube-apiserver", 1), part("kube-apiserver", 0, OLD), others=followers(OLD)
     )
-    current = said(seen, want=replace(WANTED, replicas=2), of=control_plane(initialized=True))
+    current = status_of(
+        observation, desired=replace(DESIRED, replicas=2), of=control_plane(initialized=True)
+    )
     assert [(one.version, one.replicas) for one in current.versions] == [(OLD, 1), (NEW, 1)]
     assert current.version == OLD
 
 
-def test_an_upgrade_is_not_over_before_the_controllers_are_upgraded() -> None:
-    seen = observed(part("kube-apiserver"), others=followers(OLD))
-    current = said(seen, of=control_plane(initialized=True))
+def test_an_upgrade_ends_after_the_controllers_are_upgraded() -> None:
+    observation = observed(part("kube-apiserver"), others=followers(OLD))
+    current = status_of(observation, of=control_plane(initialized=True))
     assert [(one.version, one.replicas) for one in current.versions] == [(OLD, None), (NEW, 1)]
     assert condition(current, "RollingOut")[0] == "True"
 
 
-def test_a_new_version_that_cannot_be_had_is_said_where_people_look() -> None:
-    seen = Observed(
+def test_the_rollout_condition_reports_an_unavailable_version() -> None:
+    observation = Observed(
         statuses=(part("etcd"), part("kube-apiserver", 0, OLD), *followers(OLD)),
         blocked=Blocked("VersionNotAvailable", "spec.version: v1.34.99 is unknown"),
     )
-    current = said(seen, of=control_plane(initialized=True))
+    current = status_of(observation, of=control_plane(initialized=True))
     assert condition(current, "RollingOut") == (
         "True",
         "VersionNotAvailable",
@@ -142,26 +147,28 @@ def test_a_new_version_that_cannot_be_had_is_said_where_people_look() -> None:
     assert condition(current, "Available")[0] == "True"
 
 
-def test_a_second_api_server_that_starts_is_scaling_and_not_remediation() -> None:
-    seen = observed(part("kube-apiserver"), part("kube-apiserver", 1, ready=False))
-    current = said(seen, want=replace(WANTED, replicas=2), of=control_plane(initialized=True))
+def test_a_starting_second_api_server_is_scaling_and_not_remediation() -> None:
+    observation = observed(part("kube-apiserver"), part("kube-apiserver", 1, ready=False))
+    current = status_of(
+        observation, desired=replace(DESIRED, replicas=2), of=control_plane(initialized=True)
+    )
     assert condition(current, "ScalingUp") == ("True", "ScalingUp", "from 1 to 2 API servers")
     assert condition(current, "Remediating")[0] == "False"
 
 
-def test_an_api_server_that_died_is_remediated_and_not_scaled() -> None:
+def test_a_dead_api_server_is_remediation_and_not_scaling() -> None:
     failing = part("kube-apiserver", 1, ready=False, failure="was killed by SIGKILL")
-    current = said(
+    current = status_of(
         observed(part("kube-apiserver"), failing),
-        want=replace(WANTED, replicas=2),
+        desired=replace(DESIRED, replicas=2),
         of=control_plane(initialized=True),
     )
     message = "kube-apiserver-1 was killed by SIGKILL"
     assert condition(current, "Remediating") == ("True", "Remediating", message)
     assert condition(current, "ScalingUp")[0] == "False"
-    again = said(
+    again = status_of(
         observed(part("kube-apiserver"), part("kube-apiserver", 1, ready=False)),
-        want=replace(WANTED, replicas=2),
+        desired=replace(DESIRED, replicas=2),
         of=control_plane(initialized=True, conditions=current.conditions),
     )
     assert condition(again, "Remediating") == (
@@ -171,61 +178,63 @@ def test_an_api_server_that_died_is_remediated_and_not_scaled() -> None:
     )
 
 
-def test_etcd_without_a_quorum_makes_it_unavailable() -> None:
+def test_a_control_plane_without_etcd_quorum_is_unavailable() -> None:
     members = [part("etcd"), part("etcd", 1, ready=False), part("etcd", 2, ready=False)]
-    current = said(
+    current = status_of(
         observed(part("kube-apiserver"), etcd=members),
-        want=replace(WANTED, etcd_replicas=3),
+        desired=replace(DESIRED, etcd_replicas=3),
         of=control_plane(initialized=True),
     )
     assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
     assert condition(current, "Available")[0] == "False"
 
 
-def test_an_api_server_that_lives_and_serves_nobody_makes_it_unavailable() -> None:
+def test_a_control_plane_with_an_unready_api_server_is_unavailable() -> None:
     silent = part("kube-apiserver", ready=False, unready="it answers 401")
-    current = said(observed(silent), of=control_plane(initialized=True))
+    current = status_of(observed(silent), of=control_plane(initialized=True))
     message = "kube-apiserver-0 is not ready any more (it answers 401)"
     assert condition(current, "Available") == ("False", "NotAvailable", message)
-    # Nothing is restarted for that.
+    # The provider restarts nothing.
     assert condition(current, "Remediating")[0] == "False"
 
 
-def test_members_without_data_are_a_lost_quorum_also_after_a_restart_of_the_provider() -> None:
+def test_members_without_data_are_a_lost_quorum_even_after_a_restart_of_the_provider() -> None:
     members = [part("etcd", slot, ready=False) for slot in range(3)]
-    current = said(
+    current = status_of(
         replace(
             observed(part("kube-apiserver"), etcd=members), losses=dict.fromkeys((0, 2), Loss.GONE)
         ),
-        want=replace(WANTED, etcd_replicas=3),
+        desired=replace(DESIRED, etcd_replicas=3),
         of=control_plane(initialized=True),
     )
     assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
 
 
-def test_one_lost_member_of_three_is_told_and_survived() -> None:
+def test_a_control_plane_with_two_of_three_members_is_degraded_and_available() -> None:
     members = [part("etcd"), part("etcd", 1), part("etcd", 2, ready=False)]
-    current = said(
+    current = status_of(
         observed(part("kube-apiserver"), etcd=members),
-        want=replace(WANTED, etcd_replicas=3),
+        desired=replace(DESIRED, etcd_replicas=3),
     )
     assert condition(current, "EtcdClusterAvailable")[:2] == ("True", "EtcdClusterDegraded")
     assert condition(current, "Available")[0] == "True"
 
 
-def test_the_same_again_changes_nothing() -> None:
-    seen = observed(part("kube-apiserver"))
-    first = said(seen)
+def test_an_unchanged_observation_does_not_change_the_status() -> None:
+    observation = observed(part("kube-apiserver"))
+    first = status_of(observation)
     later = control_plane()
     later.status = first
-    second = running_status(later, replace(WANTED, now=NOW + timedelta(hours=1)), seen)
+    second = running_status(later, replace(DESIRED, now=NOW + timedelta(hours=1)), observation)
     assert second.dump() == first.dump()
 
 
-def test_a_lost_etcd_member_is_told_of_while_it_is_replaced() -> None:
+def test_a_condition_reports_the_replacement_of_a_lost_etcd_member() -> None:
     lost = part("etcd", 1, ready=False, failure="lost its data, and is being replaced")
-    seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), lost, part("etcd", 2)))
-    current = said(seen, want=replace(WANTED, etcd_replicas=3), of=control_plane(initialized=True))
+    observation = observed(part("kube-apiserver"), etcd=(part("etcd", 0), lost, part("etcd", 2)))
+    current = status_of(
+        observation, desired=replace(DESIRED, etcd_replicas=3), of=control_plane(initialized=True)
+    )
     assert condition(current, "EtcdClusterAvailable") == (
         "True",
         "EtcdClusterDegraded",
@@ -235,9 +244,11 @@ def test_a_lost_etcd_member_is_told_of_while_it_is_replaced() -> None:
     assert condition(current, "Available")[0] == "True"
 
 
-def test_an_etcd_member_that_is_not_there_is_told_of() -> None:
-    seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), part("etcd", 2)))
-    current = said(seen, want=replace(WANTED, etcd_replicas=3), of=control_plane(initialized=True))
+def test_a_condition_reports_a_missing_etcd_member() -> None:
+    observation = observed(part("kube-apiserver"), etcd=(part("etcd", 0), part("etcd", 2)))
+    current = status_of(
+        observation, desired=replace(DESIRED, etcd_replicas=3), of=control_plane(initialized=True)
+    )
     assert condition(current, "EtcdClusterAvailable") == (
         "True",
         "EtcdClusterDegraded",
@@ -245,10 +256,12 @@ def test_an_etcd_member_that_is_not_there_is_told_of() -> None:
     )
 
 
-def test_without_a_quorum_of_etcd_nothing_is_available() -> None:
+def test_a_lost_quorum_names_the_members_without_data() -> None:
     down = [part("etcd", slot, ready=False, failure="lost its data") for slot in (1, 2)]
-    seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), *down))
-    current = said(seen, want=replace(WANTED, etcd_replicas=3), of=control_plane(initialized=True))
+    observation = observed(part("kube-apiserver"), etcd=(part("etcd", 0), *down))
+    current = status_of(
+        observation, desired=replace(DESIRED, etcd_replicas=3), of=control_plane(initialized=True)
+    )
     assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
     assert condition(current, "Available")[:2] == ("False", "NotAvailable")
     assert "etcd-2 lost its data" in condition(current, "Available")[2]
@@ -258,8 +271,10 @@ def test_without_a_quorum_of_etcd_nothing_is_available() -> None:
 def test_status_while_programs_are_downloaded(version: str, up_to_date: int) -> None:
     parts = (part("etcd"), part("kube-apiserver", version=version), *followers(version))
     getting = Blocked("GettingPrograms", f"getting the programs of Kubernetes {NEW}")
-    seen = Observed(statuses=tuple(replace(one, current=None) for one in parts), blocked=getting)
-    current = said(seen, of=control_plane(initialized=True))
+    observation = Observed(
+        statuses=tuple(replace(one, current=None) for one in parts), blocked=getting
+    )
+    current = status_of(observation, of=control_plane(initialized=True))
     assert (current.replicas, current.ready_replicas) == (1, 1)
     assert current.up_to_date_replicas == up_to_date
     assert condition(current, "RollingOut")[0] == ("False" if up_to_date else "True")

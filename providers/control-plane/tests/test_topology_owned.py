@@ -1,4 +1,4 @@
-"""Users do not go around the hooks of a Cluster through the objects that its topology owns."""
+"""Users cannot bypass the hooks of a Cluster through objects that its topology owns."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
@@ -118,9 +118,9 @@ async def test_a_user_cannot_delete_an_owned_object(bed: Bed) -> None:
     await bed.controller.delete(CapelinControlPlane, "owned", bed.namespace)
 
 
-async def test_a_namespace_that_is_being_deleted_takes_owned_objects_with_it(bed: Bed) -> None:
+async def test_owned_objects_can_be_deleted_in_a_terminating_namespace(bed: Bed) -> None:
     await bed.administrator.delete(Namespace, bed.namespace)
-    # Whoever may delete in such a namespace is as the namespace controller, which has no status.
+    # In such a namespace, any user with permission may delete, like the namespace controller.
     await until(lambda: _is_terminating(bed))
     await bed.tenant.delete(CapelinControlPlane, "owned", bed.namespace)
 

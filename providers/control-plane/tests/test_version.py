@@ -1,4 +1,4 @@
-"""Which versions a control plane can be given, on a real API server."""
+"""A real API server validates the versions of control planes."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("provider_crds")
 async def control_plane(
     client: Client, namespace: str, *versions: str, running: str | None = None, **status: Any
 ) -> None:
-    """A control plane that was given these versions, one after the other."""
+    """A control plane whose spec had these versions, one after another."""
     first, *others = versions
     resource = CapelinControlPlane.resource
     manifest = {
@@ -44,16 +44,14 @@ async def upgrade(client: Client, namespace: str, version: str) -> None:
     await client.patch(CapelinControlPlane, "one", namespace, patch)
 
 
-async def test_a_version_that_was_never_reached_can_be_taken_back(
-    client: Client, namespace: str
-) -> None:
+async def test_a_version_that_never_ran_can_be_reverted(client: Client, namespace: str) -> None:
     wrong = ("v1.33.13", "v1.34.6")
     await control_plane(client, namespace, *wrong, running="v1.33.13")
     await upgrade(client, namespace, "v1.33.13")
     await upgrade(client, namespace, "v1.34.4")
 
 
-async def test_a_wrong_first_version_can_be_mended(client: Client, namespace: str) -> None:
+async def test_a_wrong_first_version_can_be_corrected(client: Client, namespace: str) -> None:
     await control_plane(client, namespace, "v1.36.9", initialization=NOT_INITIALIZED)
     await upgrade(client, namespace, "v1.34.4")
 
@@ -62,7 +60,7 @@ async def test_a_wrong_first_version_can_be_mended(client: Client, namespace: st
 @pytest.mark.parametrize(
     "version", ["v1.33.13", "v1.34.3", "v1.36.0", "v2.34.4"], ids=lambda version: f"to {version}"
 )
-async def test_what_does_not_follow_what_runs_is_refused(
+async def test_a_version_must_follow_the_running_version(
     client: Client, namespace: str, running: str | None, version: str
 ) -> None:
     await control_plane(client, namespace, "v1.34.4", running=running)

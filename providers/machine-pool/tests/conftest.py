@@ -1,4 +1,4 @@
-"""What the tests of the machine pool provider share."""
+"""Fixtures of the machine pool provider's tests."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a real API server makes of the kinds: defaults, bounds, rules, and the templates' policy."""
+"""A real API server applies the defaults, bounds and rules of the kinds and their templates."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -29,7 +29,7 @@ def kinds(install_crds: Callable[..., None]) -> None:
 
 @pytest.fixture
 async def policy(client: Client) -> AsyncGenerator[None]:
-    """What the provider brings beside its kinds is in force."""
+    """The provider's admission policies are in force."""
     for manifest in provider().objects:
         await client.apply(manifest)
     yield
@@ -97,7 +97,7 @@ async def test_empty_spec_of_a_pool_gets_defaults(client: Client, namespace: str
     ],
     ids=str,
 )
-async def test_a_pool_that_makes_no_sense_is_refused(
+async def test_the_api_server_rejects_an_invalid_pool(
     client: Client, namespace: str, spec: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(Invalid, match=message):
@@ -133,7 +133,7 @@ async def test_a_machine_keeps_its_provider_id(client: Client, namespace: str) -
     ],
     ids=str,
 )
-async def test_an_endpoint_that_cannot_be_is_refused(
+async def test_the_api_server_rejects_an_invalid_endpoint(
     client: Client, namespace: str, endpoint: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(Invalid, match=message):
@@ -163,7 +163,7 @@ async def change(
 async def test_machine_template_is_immutable(client: Client, namespace: str) -> None:
     kind = CapelinMachineTemplate
     await create(client, kind, namespace, {"template": {"spec": {}}})
-    # A policy is in force a moment after it was made.
+    # A policy takes effect shortly after it is created.
     refused: Invalid | None = None
     async with asyncio.timeout(20):
         while refused is None:

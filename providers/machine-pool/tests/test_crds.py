@@ -1,4 +1,4 @@
-"""The kinds as an API server takes them."""
+"""The CRDs of the provider."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def test_every_kind_is_labelled_with_its_contract_and_provider(manifest: dict[st
     assert manifest["metadata"]["name"] == (f"{kind.lower()}s.infrastructure.cluster.x-k8s.io")
     labels = manifest["metadata"]["labels"]
     assert labels["cluster.x-k8s.io/v1beta2"] == "v1alpha1"
-    # Failure domains are a list, as v1beta2 has them; in v1beta1 they are a map.
+    # v1beta2 has a list of failure domains, v1beta1 a map.
     assert "cluster.x-k8s.io/v1beta1" not in labels
     assert labels["cluster.x-k8s.io/provider"] == "infrastructure-capelin"
     assert manifest["spec"]["scope"] == "Namespaced"
@@ -30,7 +30,7 @@ def test_every_kind_is_labelled_with_its_contract_and_provider(manifest: dict[st
     assert manifest["spec"]["names"]["categories"] == ["cluster-api"]
 
 
-def test_a_pool_takes_as_many_provider_ids_as_the_contract_has() -> None:
+def test_a_pool_allows_as_many_provider_ids_as_the_contract() -> None:
     listed = schema(crd(CapelinMachinePool), "spec", "providerIDList")
     assert listed["maxItems"] == 10_000
     assert listed["x-kubernetes-list-type"] == "atomic"
@@ -53,11 +53,11 @@ def test_the_fields_that_core_reads_have_its_names() -> None:
     }
 
 
-def test_faults_have_shares_that_fit_together() -> None:
+def test_the_shares_of_faults_have_a_common_limit_and_defaults() -> None:
     faults = schema(crd(CapelinMachinePool), "spec", "simulated", "faults")
     (found,) = faults["x-kubernetes-validations"]
     assert found["rule"] == "self.neverBoots + self.dies + self.flaps <= 100"
-    # All of them have defaults, so the rule never meets one that is not there.
+    # All shares have defaults, so the rule never reads a missing field.
     assert {name: field.get("default") for name, field in faults["properties"].items()} == {
         "neverBoots": 0,
         "dies": 0,
@@ -78,18 +78,18 @@ def test_faults_have_shares_that_fit_together() -> None:
         {"taints": [{"key": "a", "effect": "Never"}]},
     ],
 )
-def test_simulated_machines_that_make_no_sense_are_refused(simulated: dict[str, Any]) -> None:
+def test_invalid_simulated_machines_are_rejected(simulated: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Simulated.model_validate(simulated)
 
 
 @pytest.mark.parametrize("value", [-1, "25", "-5%", "1000%", "x%"])
-def test_a_surge_that_is_no_number_and_no_percentage_is_refused(value: int | str) -> None:
+def test_a_surge_must_be_a_number_or_percentage(value: int | str) -> None:
     with pytest.raises(ValidationError):
         MachinePoolSpec.model_validate({"rollingUpdate": {"maxSurge": value}})
 
 
-def test_the_provider_brings_every_kind_and_may_use_it() -> None:
+def test_the_provider_installs_every_kind_and_may_use_it() -> None:
     made = provider()
     assert {crd["spec"]["names"]["kind"] for crd in made.crds} == {
         "CapelinCluster",

@@ -1,4 +1,4 @@
-"""What machines are to be."""
+"""Desired machines of a pool."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -94,7 +94,7 @@ def test_a_new_version_is_another_revision() -> None:
         {"faults": {"dies": 10}},
     ],
 )
-def test_another_making_is_another_revision(simulated: dict[str, Any]) -> None:
+def test_another_template_is_another_revision(simulated: dict[str, Any]) -> None:
     before = revision_of(pool(), machine_pool(), BOOTSTRAP)
     assert revision_of(pool(simulated=simulated), machine_pool(), BOOTSTRAP) != before
 
@@ -121,13 +121,13 @@ def test_a_new_bootstrap_token_is_the_same_revision(value: object) -> None:
     assert revision_of(pool(), machine_pool(), after) == before
 
 
-def test_finding_the_cluster_for_the_first_time_is_the_same_revision() -> None:
+def test_added_discovery_of_the_cluster_is_the_same_revision() -> None:
     before = revision_of(pool(), machine_pool(), {})
     after = {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": "a"}}}}
     assert revision_of(pool(), machine_pool(), after) == before
 
 
-def test_numbers_of_machines_and_how_they_roll_are_the_same_revision() -> None:
+def test_replicas_and_rollout_settings_do_not_change_the_revision() -> None:
     before = revision_of(pool(), machine_pool(), BOOTSTRAP)
     other = pool(
         providerID="x",
@@ -137,17 +137,17 @@ def test_numbers_of_machines_and_how_they_roll_are_the_same_revision() -> None:
     assert revision_of(other, machine_pool(replicas=9, providerIDList=["a"]), BOOTSTRAP) == before
 
 
-def test_a_default_that_is_said_is_the_same_revision_as_one_that_is_not() -> None:
-    said = Simulated().model_dump(mode="json", by_alias=True)
+def test_an_explicit_default_does_not_change_the_revision() -> None:
+    defaults = Simulated().model_dump(mode="json", by_alias=True)
     before = revision_of(pool(), machine_pool(), BOOTSTRAP)
-    assert revision_of(pool(simulated=said), machine_pool(), BOOTSTRAP) == before
+    assert revision_of(pool(simulated=defaults), machine_pool(), BOOTSTRAP) == before
 
 
 def test_a_revision_is_a_label_and_the_same_in_every_process() -> None:
     assert revision_of(pool(), machine_pool(), BOOTSTRAP) == "4ddcf7d8361d148b"
 
 
-def test_a_pools_machine_is_as_core_looks_for_it() -> None:
+def test_a_machine_of_a_pool_has_its_labels_owner_and_revision() -> None:
     made = pool_machine(
         pool(simulated={"labels": {"a": "b"}}),
         machine_pool(),
@@ -172,13 +172,13 @@ def test_a_pools_machine_is_as_core_looks_for_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["p", "p" * 63, "p" * 55 + "-.-more", "p" * 200])
-def test_the_name_of_a_pools_machine_fits_into_a_label_whatever_the_pools(name: str) -> None:
+def test_the_name_of_a_machine_fits_into_a_label(name: str) -> None:
     made = machine_name(name, "abc123")
     assert len(made) <= 63
     assert made.endswith("p-abc123")
 
 
-def test_a_machine_without_a_version_has_that_of_its_machine() -> None:
+def test_a_machine_takes_a_missing_version_from_its_owner() -> None:
     machine = CapelinMachine(
         metadata=ObjectMeta(
             name="m",
@@ -196,7 +196,7 @@ def test_a_machine_without_a_version_has_that_of_its_machine() -> None:
     assert instance.provider_id == "capelin:///team/demo/m"
 
 
-def test_what_a_pool_said_of_its_machine_counts_more_than_what_core_made_of_it() -> None:
+def test_settings_of_the_pool_override_those_of_the_owner() -> None:
     machine = CapelinMachine(
         metadata=ObjectMeta(
             name="m",
@@ -217,7 +217,7 @@ def test_what_a_pool_said_of_its_machine_counts_more_than_what_core_made_of_it()
     )
 
 
-def test_faults_hit_the_shares_that_are_asked_for() -> None:
+def test_faults_hit_the_configured_shares_of_machines() -> None:
     faults = Faults(never_boots=10, dies=20, flaps=30)
     hit = [fault_of(name, faults) for name in NAMES]
     expected: dict[Fault | None, int] = {"never boots": 100, "dies": 200, "flaps": 300, None: 400}
@@ -227,17 +227,17 @@ def test_faults_hit_the_shares_that_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("share", "hit"), [(0, 0), (100, 1000)])
-def test_no_share_hits_no_machine_and_a_whole_one_hits_all(share: int, hit: int) -> None:
+def test_a_share_of_0_hits_no_machine_and_100_hits_all(share: int, hit: int) -> None:
     assert sum(fault_of(name, Faults(dies=share)) == "dies" for name in NAMES) == hit
 
 
-def test_a_larger_share_hits_the_same_machines_and_more() -> None:
+def test_a_larger_share_adds_machines() -> None:
     few = {name for name in NAMES if fault_of(name, Faults(dies=10))}
     many = {name for name in NAMES if fault_of(name, Faults(dies=30))}
     assert few < many
 
 
-def test_machines_boot_spread_over_the_jitter_and_always_at_the_same_time() -> None:
+def test_boot_times_spread_over_the_jitter_and_are_stable() -> None:
     simulated = Simulated(startup_seconds=10, startup_jitter_seconds=20)
     waits = [desired(name, simulated).boots_at - NOW for name in NAMES]
     assert all(timedelta(seconds=10) <= wait < timedelta(seconds=30) for wait in waits)
@@ -245,7 +245,7 @@ def test_machines_boot_spread_over_the_jitter_and_always_at_the_same_time() -> N
     assert waits == [desired(name, simulated).boots_at - NOW for name in NAMES]
 
 
-def test_a_fault_shows_so_long_after_the_machine_has_booted() -> None:
+def test_a_fault_starts_its_delay_after_the_boot() -> None:
     simulated = Simulated(
         startup_seconds=10, startup_jitter_seconds=0, faults=Faults(dies=100, after_seconds=60)
     )

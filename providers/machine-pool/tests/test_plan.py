@@ -97,81 +97,85 @@ def alive(members: list[PoolMember]) -> list[PoolMember]:
 
 
 def after(members: list[PoolMember], changes: PoolChanges, turn: int) -> list[PoolMember]:
-    """What core, and the passing of time, make of it: machines go, and others become ready."""
+    """The members after core deletes machines and the others become ready."""
     kept = [one for one in members if one.name not in changes.delete and not one.deleting]
-    made = [member(f"n{turn}-{index}") for index in range(changes.create)]
+    created = [member(f"n{turn}-{index}") for index in range(changes.create)]
     return [
         replace(one, has_machine=True, ready=one.up_to_date and not one.lost) for one in kept
-    ] + made
+    ] + created
 
 
 @given(pools(), wants())
-def test_max_unavailable_is_kept(members: list[PoolMember], wanted: RolloutLimits) -> None:
-    gone = next_changes(members, wanted).delete
+def test_deletions_respect_max_unavailable(
+    members: list[PoolMember], limits: RolloutLimits
+) -> None:
+    gone = next_changes(members, limits).delete
     left = [one for one in alive(members) if one.ready and one.name not in gone]
     if any(one.ready for one in alive(members) if one.name in gone):
-        assert len(left) >= wanted.replicas - wanted.unavailable
+        assert len(left) >= limits.replicas - limits.unavailable
 
 
 @given(pools(), wants())
-def test_max_surge_is_kept(members: list[PoolMember], wanted: RolloutLimits) -> None:
-    changes = next_changes(members, wanted)
+def test_creations_respect_max_surge(members: list[PoolMember], limits: RolloutLimits) -> None:
+    changes = next_changes(members, limits)
     left = [one for one in alive(members) if one.name not in changes.delete]
     if changes.create:
-        assert len(left) + changes.create <= wanted.replicas + wanted.surge
+        assert len(left) + changes.create <= limits.replicas + limits.surge
 
 
 @given(pools(), wants())
-def test_unready_machines_are_replaced(members: list[PoolMember], wanted: RolloutLimits) -> None:
-    gone = next_changes(members, wanted).delete
+def test_unready_machines_are_replaced(members: list[PoolMember], limits: RolloutLimits) -> None:
+    gone = next_changes(members, limits).delete
     if any(not one.up_to_date for one in alive(members) if one.name in gone):
         left = [
             one
             for one in alive(members)
             if one.name not in gone and (one.ready or not one.up_to_date)
         ]
-        surplus = sum(one.up_to_date for one in alive(members)) - wanted.replicas
-        assert len(left) >= wanted.replicas - wanted.unavailable or surplus > 0
+        surplus = sum(one.up_to_date for one in alive(members)) - limits.replicas
+        assert len(left) >= limits.replicas - limits.unavailable or surplus > 0
 
 
 @given(pools(), wants())
-def test_steps_end_with_the_desired_pool(members: list[PoolMember], wanted: RolloutLimits) -> None:
+def test_steps_end_with_the_desired_pool(members: list[PoolMember], limits: RolloutLimits) -> None:
     for turn in range(60):
-        changes = next_changes(members, wanted)
+        changes = next_changes(members, limits)
         following = after(members, changes, turn)
         if changes == PoolChanges() and following == members:
             break
         members = following
-    assert len(members) == wanted.replicas
+    assert len(members) == limits.replicas
     assert all(one.up_to_date and not one.lost for one in members)
 
 
 @given(pools(), wants())
-def test_removal_waits_for_core(members: list[PoolMember], wanted: RolloutLimits) -> None:
-    gone = next_changes(members, wanted).delete
+def test_removal_waits_for_core(members: list[PoolMember], limits: RolloutLimits) -> None:
+    gone = next_changes(members, limits).delete
     assert all(one.has_machine and not one.deleting for one in members if one.name in gone)
 
 
 @given(pools(), wants())
-def test_steps_make_no_circle(members: list[PoolMember], wanted: RolloutLimits) -> None:
-    changes = next_changes(members, wanted)
+def test_a_step_never_deletes_current_machines_while_it_creates_others(
+    members: list[PoolMember], limits: RolloutLimits
+) -> None:
+    changes = next_changes(members, limits)
     gone = [one for one in alive(members) if one.name in changes.delete and one.up_to_date]
     assert not (gone and changes.create)
 
 
-def test_a_new_pool_is_made_at_once() -> None:
+def test_a_new_pool_creates_all_machines_at_once() -> None:
     assert next_changes([], RolloutLimits(5)) == PoolChanges(create=5)
 
 
-def test_a_pool_as_wanted_is_left_alone() -> None:
+def test_a_complete_pool_has_no_changes() -> None:
     assert next_changes(several(3), RolloutLimits(3)) == PoolChanges()
 
 
-def test_a_pool_shrinks_to_nothing_at_once() -> None:
+def test_a_pool_scales_to_zero_at_once() -> None:
     assert next_changes(several(3), RolloutLimits(0)).delete == ("m0", "m1", "m2")
 
 
-def test_a_rolling_update_makes_the_surge_first_when_none_may_be_away() -> None:
+def test_a_rolling_update_without_unavailability_creates_the_surge_first() -> None:
     assert next_changes(several(3, up_to_date=False), RolloutLimits(3, 1, 0)) == PoolChanges(
         create=1
     )
@@ -189,7 +193,7 @@ def test_machines_that_are_all_silent_are_not_replaced_all_at_once() -> None:
     assert next_changes(silent, RolloutLimits(3, 0, 1)) == PoolChanges(1, ("m0",))
 
 
-def test_a_ready_machine_does_not_go_in_place_of_a_silent_one() -> None:
+def test_a_rollout_does_not_delete_a_ready_machine_instead_of_a_silent_one() -> None:
     members = [
         *several(2, up_to_date=False),
         member("silent", up_to_date=False, ready=False, has_machine=False),
@@ -202,7 +206,7 @@ def test_a_bad_version_stops_at_the_first_machines_that_do_not_become_ready() ->
     assert next_changes(members, RolloutLimits(3, 1, 0)) == PoolChanges()
 
 
-def test_going_back_removes_the_bad_machine_and_nothing_else() -> None:
+def test_a_rollback_removes_only_the_bad_machine() -> None:
     members = [*several(3), member("bad", up_to_date=False, ready=False)]
     assert next_changes(members, RolloutLimits(3, 1, 0)) == PoolChanges(0, ("bad",))
 
@@ -222,12 +226,12 @@ def test_an_outdated_machine_that_cannot_be_removed_yet_costs_no_new_machine() -
     assert next_changes(members, RolloutLimits(3, 1, 1)) == PoolChanges()
 
 
-def test_a_machine_on_its_way_out_is_replaced() -> None:
+def test_a_deleting_machine_is_replaced() -> None:
     members = [*several(2), member("going", deleting=True)]
     assert next_changes(members, RolloutLimits(3)) == PoolChanges(create=1)
 
 
-def test_no_more_machines_are_made_than_have_room_when_few_may_leave() -> None:
+def test_the_limit_of_deletions_also_limits_creations() -> None:
     members = several(10, up_to_date=False)
     assert next_changes(members, RolloutLimits(10, 2, 5)) == PoolChanges(
         7, ("m0", "m1", "m2", "m3", "m4")
@@ -238,17 +242,17 @@ def test_no_more_machines_are_made_than_have_room_when_few_may_leave() -> None:
     assert next_changes(members, RolloutLimits(10, 2, 5), max_deletions=0) == PoolChanges(2, ())
 
 
-def test_outdated_machines_go_before_marked_ones() -> None:
+def test_outdated_machines_are_deleted_before_marked_ones() -> None:
     members = [member("marked", delete_first=True), member("old", up_to_date=False)]
     assert removed(members, 1) == ["old"]
 
 
-def test_marked_machines_go_before_those_that_are_not_ready() -> None:
+def test_marked_machines_are_deleted_before_unready_ones() -> None:
     members = [member("starting", ready=False), member("marked", delete_first=True), member("a")]
     assert removed(members, 1) == ["marked", "starting"]
 
 
-def test_machines_that_are_not_ready_go_before_the_policy_decides() -> None:
+def test_unready_machines_are_deleted_before_the_policy_decides() -> None:
     members = [member("oldest", age=9), member("starting", ready=False)]
     assert removed(members, 1) == ["starting"]
 
@@ -259,7 +263,7 @@ def test_delete_policy_decides_between_equals(policy: DeletePolicy, goes: str) -
     assert removed(members, 2, policy) == [goes]
 
 
-def test_a_random_choice_goes_by_name_and_not_by_age_or_place() -> None:
+def test_a_random_choice_depends_on_names_and_not_on_age_or_order() -> None:
     members = [member(f"m{index}", age=index) for index in range(8)]
     turned = [replace(one, created=START) for one in reversed(members)]
     chosen = removed(members, 4, "Random")
@@ -286,8 +290,8 @@ def test_percentages_round_surge_up_and_unavailability_down(
     max_unavailable: int | str,
     expected: tuple[int, int],
 ) -> None:
-    wanted = rollout_limits(replicas, max_surge, max_unavailable, "Oldest")
-    assert (wanted.surge, wanted.unavailable) == expected
+    limits = rollout_limits(replicas, max_surge, max_unavailable, "Oldest")
+    assert (limits.surge, limits.unavailable) == expected
 
 
 def cluster(*, infrastructure: bool = True) -> Cluster:
@@ -326,7 +330,7 @@ def owning(version: str | None = None, data: str | None = None) -> Machine:
         (capelin_machine("v1", pool="p"), cluster(), None, None),
     ],
 )
-def test_what_a_machine_waits_for(
+def test_a_machine_names_the_reason_why_it_waits(
     machine: CapelinMachine, observed: Cluster | None, owner: Machine | None, reason: str | None
 ) -> None:
     waiting = machine_waits_for(machine, observed, owner)
@@ -343,7 +347,7 @@ def desired(replicas: int, revision: str | None = "r1") -> DesiredPool:
     )
 
 
-def test_a_settled_pool_does_nothing_and_its_machines_need_not_be_read() -> None:
+def test_a_settled_pool_does_nothing_and_reads_no_machines() -> None:
     machines = [capelin_machine("v1"), capelin_machine("v1")]
     for machine in machines:
         machine.metadata.labels[REVISION_LABEL] = "r1"
@@ -361,7 +365,7 @@ def test_a_pool_without_its_bootstrap_config_does_nothing() -> None:
     assert next_pool_step(unknown, ObservedPool([], {}), START) == PoolStep((), (), 15)
 
 
-def test_the_events_of_a_step_say_which_machines_go_and_why() -> None:
+def test_events_of_a_step_name_the_deleted_machines_and_the_reason() -> None:
     machines = [capelin_machine("v1") for _ in range(6)]
     for number, machine in enumerate(machines):
         machine.metadata.name = f"m{number}"
@@ -384,7 +388,7 @@ def test_new_machines_are_spread_over_the_failure_domains() -> None:
     assert (sorted(map(str, step.create)), step.delete) == (["east", "west", "west"], ())
 
 
-def test_no_more_than_fifty_machines_begin_to_go_within_a_minute() -> None:
+def test_a_pool_deletes_at_most_fifty_machines_per_minute() -> None:
     def info(seconds: int | None) -> MachineInfo:
         since = None if seconds is None else START - timedelta(seconds=seconds)
         return MachineInfo(since, node_ready=True, delete_first=False)
@@ -396,7 +400,7 @@ def test_no_more_than_fifty_machines_begin_to_go_within_a_minute() -> None:
         machine.metadata.name = f"m{number:03}"
         machine.metadata.labels[REVISION_LABEL] = "r1"
         machines.append(machine)
-        # Ten have just begun to go; ten wait for their pods.
+        # Ten deletions have just started, and ten wait for their pods.
         infos[machine.name] = info({0: 30, 1: 90}.get(number // 10))
     step = next_pool_step(desired(0), ObservedPool(machines, infos), START)
     assert (len(step.delete), step.create) == (40, ())
@@ -414,7 +418,7 @@ def test_no_more_than_fifty_machines_begin_to_go_within_a_minute() -> None:
     ],
     ids=str,
 )
-def test_an_owner_reference_is_written_only_where_nobody_else_has(
+def test_an_owner_reference_is_written_only_if_it_is_missing(
     changed: dict[str, Any], needed: bool
 ) -> None:
     owner = Cluster.read({"metadata": {"name": "demo", "uid": "1"}})

@@ -1,4 +1,4 @@
-"""The README's example is what the kinds take."""
+"""The README's example is valid."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from capelin_machine_pool.reasons import Reason
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_example_is_valid_and_hangs_together() -> None:
+def test_the_example_is_valid_and_its_references_match() -> None:
     example = README.read_text().split("```yaml\n")[1].split("```")[0]
     machine_pool, _, pool, cluster = yaml.safe_load_all(example)
     spec = MachinePoolSpec.model_validate(pool["spec"])
@@ -26,7 +26,7 @@ def test_the_example_is_valid_and_hangs_together() -> None:
     assert [one.name for one in domains] == ["east", "west"]
 
 
-def test_every_reason_is_in_the_table() -> None:
+def test_the_table_lists_every_reason() -> None:
     _, table = README.read_text().split("| reason | meaning |\n|---|---|\n")
     rows = [f"| `{reason}` | {reason.meaning} |" for reason in Reason]
     assert table.partition("\n\n")[0].splitlines() == rows

@@ -86,16 +86,16 @@ def conditions_of(
     *machines: CapelinMachine, replicas: int, up_to_date: int | None = None
 ) -> dict[str, tuple[str, str, str]]:
     marked(machines, up_to_date)
-    return spoken(pool_conditions(desired(replicas), machines))
+    return summary(pool_conditions(desired(replicas), machines))
 
 
-def spoken(specs: Iterable[ConditionSpec | Condition]) -> dict[str, tuple[str, str, str]]:
+def summary(specs: Iterable[ConditionSpec | Condition]) -> dict[str, tuple[str, str, str]]:
     return {spec.type: (spec.status, spec.reason, spec.message) for spec in specs}
 
 
-def test_a_machine_whose_node_was_deleted_is_not_ready_and_says_why() -> None:
+def test_a_machine_with_a_deleted_node_is_not_ready_and_names_the_cause() -> None:
     lost = machine("m", RUNNING, LOST)
-    assert spoken(machine_conditions(LOST)) == {
+    assert summary(machine_conditions(LOST)) == {
         "Ready": ("False", "NotReady", "its Node was deleted"),
         "NodeRunning": ("False", "NodeDeleted", "its Node was deleted"),
     }
@@ -114,11 +114,11 @@ def test_a_pool_publishes_addresses_and_the_platform_of_its_nodes() -> None:
 
 
 def test_a_machine_that_starts_is_not_ready() -> None:
-    assert spoken(machine_conditions(STARTING))["NodeRunning"] == ("False", "Starting", "starting")
+    assert summary(machine_conditions(STARTING))["NodeRunning"] == ("False", "Starting", "starting")
     assert not is_ready(machine("m", STARTING))
 
 
-def test_only_machines_that_became_nodes_and_still_are_stand_in_the_sorted_list() -> None:
+def test_the_sorted_list_contains_only_machines_with_a_node() -> None:
     machines = [
         machine("c", RUNNING),
         machine("starting", STARTING),
@@ -147,7 +147,7 @@ def test_pool_stays_provisioned(
     assert status.infrastructure_machine_kind == "CapelinMachine"
 
 
-def test_a_pool_says_how_many_of_its_machines_are_ready_and_outdated() -> None:
+def test_conditions_count_the_ready_and_outdated_machines() -> None:
     conditions = conditions_of(
         machine("a", RUNNING), machine("b", STARTING), replicas=2, up_to_date=1
     )
@@ -160,7 +160,7 @@ def test_a_pool_says_how_many_of_its_machines_are_ready_and_outdated() -> None:
     assert conditions["UpToDate"] == ("False", "NotUpToDate", "1 machines are outdated")
 
 
-def test_a_pool_as_wanted_says_so() -> None:
+def test_conditions_of_a_complete_pool_are_true() -> None:
     conditions = conditions_of(machine("a", RUNNING), replicas=1)
     assert {type_: values[0] for type_, values in conditions.items()} == {
         "Ready": "True",
@@ -169,7 +169,7 @@ def test_a_pool_as_wanted_says_so() -> None:
     }
 
 
-def test_an_empty_pool_that_is_to_be_empty_is_ready() -> None:
+def test_a_pool_with_zero_replicas_is_ready() -> None:
     assert conditions_of(replicas=0)["Ready"][0] == "True"
 
 
@@ -181,7 +181,7 @@ def test_a_pool_lists_its_machines_by_name_for_people() -> None:
     ]
 
 
-def test_a_pool_tells_the_autoscaler_what_a_machine_has() -> None:
+def test_a_pool_reports_the_capacity_of_a_machine_to_the_autoscaler() -> None:
     assert {name: str(size) for name, size in status_of().capacity.items()} == {
         "cpu": "4",
         "memory": "16Gi",
@@ -196,7 +196,7 @@ def test_a_pool_of_ten_thousand_machines_lists_a_thousand_for_people() -> None:
     assert status.replicas == 1_001
 
 
-def test_no_status_can_say_that_something_failed_for_good() -> None:
+def test_no_status_has_fields_for_a_permanent_failure() -> None:
     for kind in (MachinePoolStatus, InfraMachineStatus, InfraClusterStatus):
         assert not {"failure_reason", "failure_message"} & set(kind.model_fields)
 

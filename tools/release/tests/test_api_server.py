@@ -1,4 +1,4 @@
-"""What the charts render, taken by a real API server as a dry run."""
+"""A real API server accepts the charts' manifests in a dry run."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,24 +32,24 @@ async def rendered(name: str, namespace: str) -> list[Unstructured]:
     values: dict[str, Any] = EVERYTHING if "files/rules.yaml" in CHARTS[name].files else {}
     if name == "capelin-lifecycle":
         values = {key: value for key, value in values.items() if key != "watch"}
-        # cert-manager's kinds are not there to be asked.
+        # The API server lacks cert-manager's kinds.
         values["certManager"] = {"enabled": False}
     return await render_chart(CHARTS[name], "capelin", namespace, Binaries(), values)
 
 
 @pytest.mark.parametrize("name", CHARTS)
-async def test_an_api_server_takes_what_a_chart_renders(
+async def test_an_api_server_accepts_the_objects_of_a_chart(
     name: str, kubeconfig: Path, namespace: str, install_crds: Callable[..., None]
 ) -> None:
     install_crds("extensionconfigs.runtime.cluster.x-k8s.io")
     objects = await rendered(name, namespace)
     async with Client(Config.from_kubeconfig(kubeconfig), manager="helm") as client:
         for obj in objects:
-            taken = await client.apply(obj, dry_run=True)
-            assert taken["metadata"]["name"] == obj["metadata"]["name"]
+            applied = await client.apply(obj, dry_run=True)
+            assert applied["metadata"]["name"] == obj["metadata"]["name"]
 
 
-async def test_it_would_refuse_what_is_wrong(kubeconfig: Path, namespace: str) -> None:
+async def test_an_api_server_rejects_an_invalid_object(kubeconfig: Path, namespace: str) -> None:
     (deployment,) = (
         obj
         for obj in await rendered("capelin-machine-pool", namespace)
@@ -67,7 +67,7 @@ class Deletions:
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client, self._namespace = client, namespace
-        self.there: set[type[BaseObject]] = set()
+        self.existing: set[type[BaseObject]] = set()
         self.versions: dict[type[BaseObject], list[int]] = {}
 
     async def follow(self, kind: type[BaseObject]) -> None:
@@ -76,7 +76,7 @@ class Deletions:
         namespace = None if named else self._namespace
         self.versions[kind] = []
         async for event in self._client.watch(kind, namespace, fields=named):
-            self.there.add(kind)
+            self.existing.add(kind)
             if event.type == "DELETED":
                 self.versions[kind].append(int(event.object.metadata.resource_version or 0))
 
@@ -85,7 +85,7 @@ class Deletions:
     "program",
     [
         HELM,
-        # Building a second helm would prolong everybody's first `uvx nox` by more than a minute.
+        # A second helm build would extend the first `uvx nox` by more than a minute.
         pytest.param(HELM_3, marks=[pytest.mark.integration, pytest.mark.needs_programs(HELM_3)]),
     ],
     ids=str,
@@ -97,7 +97,7 @@ async def test_helm_removes_an_extension_before_its_server(
     install_crds: Callable[..., None],
     tmp_path: Path,
 ) -> None:
-    """Cluster API calls an extension for as long as its ExtensionConfig is there."""
+    """Cluster API calls an extension as long as its ExtensionConfig exists."""
     install_crds("extensionconfigs.runtime.cluster.x-k8s.io")
     folder = CHARTS["capelin-lifecycle"].write(tmp_path)
     where = (f"--namespace={namespace}", f"--kubeconfig={kubeconfig}")
@@ -108,7 +108,7 @@ async def test_helm_removes_an_extension_before_its_server(
         deletions = Deletions(client, namespace)
         tasks = [asyncio.create_task(deletions.follow(kind)) for kind in kinds]
         try:
-            await until(lambda: deletions.there == set(kinds))
+            await until(lambda: deletions.existing == set(kinds))
             await helm(Binaries(), "uninstall", namespace, *where, program=program)
             await until(lambda: all(deletions.versions[kind] for kind in kinds))
             assert await client.find(ExtensionConfig, namespace) is None

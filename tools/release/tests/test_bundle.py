@@ -30,7 +30,7 @@ def an_image(store: Store, layer: Layer) -> Descriptor:
     )
 
 
-def test_a_layer_depends_on_its_files_alone(tmp_path: Path) -> None:
+def test_a_layer_depends_only_on_its_files(tmp_path: Path) -> None:
     one = Store(tmp_path / "one").add_layer(a_layer("b/c", "a"))
     other = Store(tmp_path / "other").add_layer(a_layer("a", "b/c"))
     assert one == other
@@ -47,7 +47,7 @@ def test_a_layer_depends_on_its_files_alone(tmp_path: Path) -> None:
     ]
 
 
-def test_modes_owners_and_links_are_kept(tmp_path: Path) -> None:
+def test_a_layer_keeps_modes_owners_and_links(tmp_path: Path) -> None:
     layer = Layer("application", 0)
     layer.add("bin", File(PACKAGE, 0o777, "link", target="usr/bin"))
     layer.add("home/nonroot", File(PACKAGE, 0o700, "folder", owner=65532))
@@ -60,7 +60,7 @@ def test_modes_owners_and_links_are_kept(tmp_path: Path) -> None:
     assert (home.mode, home.uid, home.gid) == (0o700, 65532, 65532)
 
 
-def test_an_archive_is_read_by_docker_and_as_a_layout(tmp_path: Path) -> None:
+def test_an_archive_is_valid_for_docker_and_as_an_oci_layout(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     image = an_image(store, a_layer("a"))
     file = tmp_path / "fish.tar"
@@ -77,7 +77,7 @@ def test_an_archive_is_read_by_docker_and_as_a_layout(tmp_path: Path) -> None:
     assert read["digest"] == image["digest"]
 
 
-def test_checksums_are_of_every_file(tmp_path: Path) -> None:
+def test_the_checksums_contain_every_file(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.tar").write_bytes(b"a")
     (tmp_path / "b").write_bytes(b"b")

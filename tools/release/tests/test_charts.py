@@ -1,4 +1,4 @@
-"""The charts: fresh, accepted by Helm, and doing what their values say."""
+"""The charts: current, valid for Helm, and controlled by their values."""
 
 import io
 import json
@@ -47,8 +47,8 @@ def tree(folder: Path) -> dict[str, str]:
     return found
 
 
-def test_the_charts_in_the_tree_are_fresh(tmp_path: Path) -> None:
-    """Run `python -m capelin_release.our_charts` after changing what they are made from."""
+def test_the_charts_in_the_tree_are_current(tmp_path: Path) -> None:
+    """Run `python -m capelin_release.our_charts` after a change of their sources."""
     write_tree(tmp_path)
     fresh = {
         name: text.replace(str(tmp_path), str(ROOT / "charts"))
@@ -59,7 +59,7 @@ def test_the_charts_in_the_tree_are_fresh(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CHARTS)
-async def test_helm_finds_nothing_to_complain_about(name: str, tmp_path: Path) -> None:
+async def test_helm_lint_accepts_the_charts(name: str, tmp_path: Path) -> None:
     folder = CHARTS[name].write(tmp_path)
     assert "0 chart(s) failed" in await helm(Binaries(), "lint", "--strict", str(folder))
 
@@ -67,7 +67,7 @@ async def test_helm_finds_nothing_to_complain_about(name: str, tmp_path: Path) -
 async def rendered(
     chart: Chart, values: Mapping[str, Any] | None = None, release: str = "capelin"
 ) -> dict[tuple[str, str], Unstructured]:
-    """The objects of a chart by kind and name; Helm renders the same only once."""
+    """The objects of a chart by kind and name, cached for equal values."""
     key = (chart.name, release, json.dumps(values))
     if key not in RENDERED:
         RENDERED[key] = await render_chart(chart, release, "capelin-system", Binaries(), values)
@@ -133,7 +133,7 @@ async def test_every_value_has_its_effect(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MANAGERS)
-async def test_by_default_a_chart_brings_nothing_that_needs_another_product(name: str) -> None:
+async def test_a_chart_needs_no_other_product_by_default(name: str) -> None:
     kinds = {kind for kind, _ in await rendered(CHARTS[name])}
     assert kinds == {
         *("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
@@ -157,7 +157,7 @@ async def test_invalid_values_are_rejected(values: Mapping[str, Any], complaint:
     assert complaint in (caught.value.reason or "")
 
 
-async def test_the_umbrella_is_its_parts_and_each_can_be_left_out() -> None:
+async def test_the_umbrella_chart_contains_its_parts_and_each_is_optional() -> None:
     everything = await rendered(CHARTS["capelin"], {"components": {"lifecycle": True}})
     parts = {
         key for name, chart in CHARTS.items() if name != "capelin" for key in await rendered(chart)
@@ -170,7 +170,7 @@ async def test_the_umbrella_is_its_parts_and_each_can_be_left_out() -> None:
     assert fewer["Deployment", "capelin-machine-pool"]["spec"]["replicas"] == 2
 
 
-async def test_kinds_are_upgraded_by_helm_and_stay_when_it_goes() -> None:
+async def test_helm_upgrades_the_crds_and_uninstall_keeps_them() -> None:
     chart = CHARTS["capelin-crds"]
     assert not any(path.startswith("crds/") for path in chart.files)
     for keep in (True, False):
@@ -185,7 +185,7 @@ async def test_kinds_are_upgraded_by_helm_and_stay_when_it_goes() -> None:
             assert (annotations.get("helm.sh/resource-policy") == "keep") is keep
 
 
-async def test_two_releases_do_not_share_what_belongs_to_no_namespace() -> None:
+async def test_two_releases_do_not_share_cluster_scoped_objects() -> None:
     chart = CHARTS["capelin-machine-pool"]
     first, second = await rendered(chart), await rendered(chart, release="other")
     shared = {key for key in first if key[0].startswith("Cluster")} & second.keys()
@@ -207,7 +207,7 @@ async def test_pods_satisfy_the_restricted_standard(name: str) -> None:
     assert all(volume.keys() & {"configMap", "emptyDir", "secret"} for volume in pod["volumes"])
 
 
-async def test_an_extension_is_closed_by_default_to_all_but_cluster_api() -> None:
+async def test_an_extension_accepts_only_cluster_api_by_default() -> None:
     objects = await rendered(CHARTS[EXTENSION])
     pod = objects["Deployment", EXTENSION]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -288,7 +288,7 @@ def documented_uses(label: str) -> set[Use]:
 
 
 @pytest.mark.parametrize("name", WITH_PODS)
-async def test_by_default_a_chart_grants_exactly_what_the_page_lists(name: str) -> None:
+async def test_a_chart_grants_exactly_the_documented_permissions_by_default(name: str) -> None:
     objects = await rendered(CHARTS[name])
     listed = documented_uses(our_providers()[name].label)
     granted = uses_of(rules_of(objects))
@@ -303,7 +303,7 @@ async def test_by_default_a_chart_grants_exactly_what_the_page_lists(name: str) 
     assert (("NetworkPolicy", name) in objects) == serves_hooks
 
 
-async def test_an_extension_runs_jobs_and_reads_secrets_only_where_it_is_permitted() -> None:
+async def test_an_extension_needs_optional_permissions_for_jobs_and_secrets() -> None:
     def bound(objects: Mapping[tuple[str, str], Unstructured]) -> set[str]:
         names = {obj["roleRef"]["name"] for (kind, _), obj in objects.items() if "Binding" in kind}
         return {
@@ -326,7 +326,7 @@ async def test_an_extension_runs_jobs_and_reads_secrets_only_where_it_is_permitt
 
 
 @pytest.mark.parametrize("config", ["lifecycle", "other"])
-async def test_an_extension_writes_its_own_extension_config_only(config: str) -> None:
+async def test_an_extension_writes_only_its_own_extension_config(config: str) -> None:
     objects = await rendered(CHARTS[EXTENSION], {"extensionConfig": {"name": config}})
     assert ("ExtensionConfig", config) in objects
     (rule,) = [
@@ -338,7 +338,7 @@ async def test_an_extension_writes_its_own_extension_config_only(config: str) ->
 
 
 @pytest.mark.parametrize("value", ["topologyOwned", "references", "quotaLabels"])
-async def test_admission_policies_exist_unless_a_value_leaves_them_out(value: str) -> None:
+async def test_admission_policies_exist_unless_a_value_disables_them(value: str) -> None:
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     everything = await rendered(CHARTS["capelin-crds"])
     fewer = await rendered(CHARTS["capelin-crds"], {"admissionPolicies": {value: False}})
@@ -349,7 +349,7 @@ async def test_admission_policies_exist_unless_a_value_leaves_them_out(value: st
     assert all(name.endswith(f"-{suffix}") for _, name in gone)
 
 
-async def test_cert_manager_makes_an_extension_s_certificate_unless_the_user_does() -> None:
+async def test_cert_manager_issues_the_certificate_unless_the_user_provides_one() -> None:
     chart = CHARTS[EXTENSION]
     objects = await rendered(chart)
     certificate = objects["Certificate", EXTENSION]["spec"]
@@ -379,7 +379,7 @@ async def test_an_extension_config_is_removed_before_its_server(tmp_path: Path) 
     assert policy == "before-hook-creation,hook-succeeded"
 
 
-async def test_an_archive_is_always_the_same_and_helm_can_read_it(tmp_path: Path) -> None:
+async def test_an_archive_is_reproducible_and_readable_by_helm(tmp_path: Path) -> None:
     chart = CHARTS["capelin-crds"]
     archive = chart.archive(modified=1_700_000_000)
     assert archive == our_charts("0.1.0")["capelin-crds"].archive(modified=1_700_000_000)
@@ -417,7 +417,7 @@ FOREIGN = Provider(
 )
 
 
-def test_core_is_let_at_kinds_of_groups_that_are_not_the_contracts_own() -> None:
+def test_core_gets_access_to_kinds_outside_the_contracts_groups() -> None:
     roles = {role["metadata"]["name"]: role for role in FOREIGN.aggregated_roles}
     assert roles.keys() == {
         f"infrastructure-fish-system-{name}" for name in ("view", "edit", "core")
@@ -435,7 +435,7 @@ def test_contracts_own_groups_need_no_role_for_core() -> None:
         assert names == [f"{provider.namespace}-view", f"{provider.namespace}-edit"]
 
 
-async def test_a_provider_of_others_has_one_chart_with_its_kinds() -> None:
+async def test_a_third_party_provider_has_one_chart_with_its_crds() -> None:
     chart = provider_chart(
         FOREIGN,
         ManagerValues(image=Image(repository="registry.example/fish")),
@@ -455,7 +455,7 @@ async def test_a_provider_of_others_has_one_chart_with_its_kinds() -> None:
 @pytest.mark.integration
 @pytest.mark.needs_programs(HELM_3)
 @pytest.mark.parametrize("name", CHARTS)
-async def test_both_helms_render_the_same(name: str, tmp_path: Path) -> None:
+async def test_both_versions_of_helm_render_equal_objects(name: str, tmp_path: Path) -> None:
     folder = CHARTS[name].write(tmp_path)
     arguments = ("template", "capelin", str(folder), "--kube-version=v1.34.0")
     binaries = Binaries()

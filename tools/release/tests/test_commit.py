@@ -1,4 +1,4 @@
-"""The version of a release, and what is taken from its commit."""
+"""The version of a release, and the files of its commit."""
 
 import os
 import subprocess
@@ -53,7 +53,9 @@ def test_a_commit_without_a_tag_is_a_development_version(repository: Path) -> No
     assert commit.version("0.1.0") == f"0.1.0-dev.{commit.time}"
 
 
-def test_what_is_no_version_is_refused(repository: Path, tmp_path: Path) -> None:
+def test_ambiguous_tags_and_a_missing_repository_are_errors(
+    repository: Path, tmp_path: Path
+) -> None:
     git(repository, "tag", "v1.0.0")
     git(repository, "tag", "v2.0.0")
     with pytest.raises(InvalidInputError, match="several tags"):
@@ -62,7 +64,7 @@ def test_what_is_no_version_is_refused(repository: Path, tmp_path: Path) -> None
         Commit.of(tmp_path)
 
 
-def test_only_what_is_committed_is_exported(repository: Path, tmp_path: Path) -> None:
+def test_only_committed_files_are_exported(repository: Path, tmp_path: Path) -> None:
     (repository / "secret").write_text("x")
     (repository / "pyproject.toml").write_text("changed")
     Commit.of(repository).export(tmp_path / "tree")
@@ -78,7 +80,7 @@ def test_only_what_is_committed_is_exported(repository: Path, tmp_path: Path) ->
         ("0.1.0-dev.1795000000", "0.1.0.dev1795000000"),
     ],
 )
-def test_a_version_is_set_where_the_release_names_its_own(
+def test_the_build_sets_the_version_of_the_packages(
     tmp_path: Path, version: str, python: str
 ) -> None:
     file = tmp_path / "pyproject.toml"
@@ -89,7 +91,7 @@ def test_a_version_is_set_where_the_release_names_its_own(
     assert f'"frame[fast]=={python}", "other==0.1.0.1"' in text
 
 
-def test_packages_go_where_the_release_goes(
+def test_packages_are_built_into_the_release_folder(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uv = tmp_path / "bin" / "uv"
@@ -111,7 +113,7 @@ def test_packages_go_where_the_release_goes(
     ]
 
 
-def test_a_project_says_what_it_releases(repository: Path) -> None:
+def test_the_project_file_configures_the_release(repository: Path) -> None:
     member = repository / "members" / "a"
     member.mkdir(parents=True)
     (member / "pyproject.toml").write_text("")

@@ -40,7 +40,7 @@ def charts_of(name: str) -> list[Chart]:
 
 
 async def text_of(name: str) -> str:
-    """A provider's component file; rendered once."""
+    """A provider's component file, rendered once."""
     if name not in _TEXTS:
         _TEXTS[name] = await render_components(PROVIDERS[name], charts_of(name), Binaries())
     return _TEXTS[name]
@@ -58,14 +58,14 @@ def namespaces(objects: Objects) -> bool:
 
 
 def manager_container(objects: Objects) -> bool:
-    """3.3: a Deployment whose container is called `manager`."""
+    """3.3: a Deployment whose container has the name `manager`."""
     (deployment,) = named(objects, "Deployment")
     pod = deployment["spec"]["template"]["spec"]
     return [container["name"] for container in pod["containers"]] == ["manager"]
 
 
 def namespace_flag(objects: Objects) -> bool:
-    """3.3: a manager of controllers takes --namespace, and is told to watch all of them."""
+    """3.3: a manager of controllers accepts --namespace, and by default watches all namespaces."""
     (deployment,) = named(objects, "Deployment")
     arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     return "--namespace=" in arguments or bool(named(objects, "ExtensionConfig"))
@@ -119,7 +119,7 @@ def subjects_of_the_provider(objects: Objects) -> bool:
 
 
 def self_contained(objects: Objects) -> bool:
-    """7.3: roles and accounts that are named are there."""
+    """7.3: all referenced roles and accounts exist."""
     there = {(obj["kind"], obj["metadata"]["name"]) for obj in objects}
     (deployment,) = named(objects, "Deployment")
     account = deployment["spec"]["template"]["spec"]["serviceAccountName"]
@@ -165,7 +165,7 @@ def test_files_have_the_names_that_clusterctl_recommends() -> None:
 
 
 def normal(objects: Objects) -> dict[tuple[str, str], Any]:
-    """Objects by kind and name, without what is null."""
+    """Objects by kind and name, without null fields."""
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, dict):
@@ -179,17 +179,17 @@ def normal(objects: Objects) -> dict[tuple[str, str], Any]:
 
 
 async def of_chart(name: str, values: dict[str, Any]) -> dict[tuple[str, str], Any]:
-    """What the charts render, as it is to be in the component file."""
+    """The charts' objects in the form of the component file."""
     provider = PROVIDERS[name]
-    given = {"fullnameOverride": provider.label, **values}
+    changed_values = {"fullnameOverride": provider.label, **values}
     objects: Objects = []
-    for chart, chosen in zip(charts_of(name), (given, {}), strict=True):
+    for chart, chosen in zip(charts_of(name), (changed_values, {}), strict=True):
         objects += await render_chart(chart, provider.label, provider.namespace, Binaries(), chosen)
     return normal(component_objects(provider, objects))
 
 
 async def of_file(name: str, variables: dict[str, str]) -> dict[tuple[str, str], Any]:
-    """What clusterctl would install, but for the Namespace."""
+    """The objects that clusterctl would install, except the Namespace."""
     objects = render_template(await text_of(name), variables)
     return normal([obj for obj in objects if obj["kind"] != "Namespace"])
 
@@ -239,7 +239,7 @@ async def test_variables_have_defaults_and_the_provider_s_prefix(name: str) -> N
 
 
 def uses(rules: Objects) -> set[tuple[str, str, str]]:
-    """What rules allow: group, resource and verb."""
+    """Permissions of rules: group, resource and verb."""
     return {
         (group, resource, verb)
         for rule in rules
@@ -261,8 +261,8 @@ def test_permissions_are_those_that_the_reconcilers_declare() -> None:
         assert sum(len(uses(part)) for part in rules) == len(uses([*provider.rules]))
 
 
-def test_no_object_is_stored_in_a_version_that_has_to_be_migrated() -> None:
-    """Decision 21 says what a second version of a kind needs first."""
+def test_every_crd_has_a_single_storage_version() -> None:
+    """Decision 21 lists the requirements of a second version."""
     crds = [crd for provider in PROVIDERS.values() for crd in provider.crds]
     assert crds
     for crd in crds:
@@ -270,7 +270,7 @@ def test_no_object_is_stored_in_a_version_that_has_to_be_migrated() -> None:
 
 
 @pytest.mark.parametrize("text", ["a$", "^$", "$a", "${A}", "$${A}", "$$", "$$$", "$${", "{$}"])
-def test_substituting_variables_gives_escaped_text_back(text: str) -> None:
+def test_substitution_restores_escaped_text(text: str) -> None:
     (value,) = render_template(f"- '{escape(text)}'", {})[0] if text else [""]
     assert value == text
 
@@ -279,12 +279,14 @@ def test_the_metadata_has_a_series_for_the_version() -> None:
     file = read_yaml(metadata_file({(0, 1): "v1beta2", (0, 2): "v1beta2"}))
     assert file["apiVersion"] == "clusterctl.cluster.x-k8s.io/v1alpha3"
     version = Version.parse(PROVIDERS["capelin-control-plane"].version)
-    series = {(each["major"], each["minor"]): each["contract"] for each in file["releaseSeries"]}
+    series = {
+        (entry["major"], entry["minor"]): entry["contract"] for entry in file["releaseSeries"]
+    }
     assert series[version.major, version.minor] == "v1beta2"
 
 
 @pytest.mark.parametrize("kind", ["IPAMProvider", "RuntimeExtensionProvider"])
-def test_variables_are_named_after_the_provider_and_what_it_is(kind: Any) -> None:
+def test_names_of_variables_contain_provider_and_type(kind: Any) -> None:
     provider = Provider("my-fish", kind, "v1.0.0", "fish")
     names = {variable_name(provider, variable) for variable in variables_of(provider)}
     words = {"IPAMProvider": "IPAM", "RuntimeExtensionProvider": "RUNTIME_EXTENSION"}

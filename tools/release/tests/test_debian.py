@@ -1,4 +1,4 @@
-"""Debian packages: what is locked, and what of it is unpacked."""
+"""Debian packages: the lock file and the unpacked files."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -63,10 +63,10 @@ def test_files_go_where_the_merge_of_usr_puts_them(lock: Lock, downloads: Downlo
     assert files["usr/lib/x86_64-linux-gnu/libc.so.6"].read() == b"libc"
     assert (files["lib"].kind, files["lib"].target) == ("link", "usr/lib")
     assert (files["lib64"].kind, files["lib64"].target) == ("link", "usr/lib64")
-    assert "sbin" not in files, "nothing is there"
+    assert "sbin" not in files, "the folder is empty"
 
 
-def test_scanners_see_the_records_of_packages(lock: Lock, downloads: Downloads) -> None:
+def test_the_image_contains_package_records_for_scanners(lock: Lock, downloads: Downloads) -> None:
     files = debian_layer(lock, "amd64", downloads).files
 
     record = files["var/lib/dpkg/status.d/libc6"].read().decode()
@@ -77,10 +77,10 @@ def test_scanners_see_the_records_of_packages(lock: Lock, downloads: Downloads) 
     ]
     sums = files["var/lib/dpkg/status.d/libc6.md5sums"].read().decode()
     assert "lib/x86_64-linux-gnu/libc.so.6" in sums
-    assert "ldd.1" not in sums, "what was left out is not recorded"
+    assert "ldd.1" not in sums, "omitted files are not recorded"
 
 
-def test_documents_are_left_out_and_licences_stay(lock: Lock, downloads: Downloads) -> None:
+def test_documentation_is_omitted_and_licences_stay(lock: Lock, downloads: Downloads) -> None:
     layer = debian_layer(lock, "amd64", downloads)
 
     assert "usr/share/doc/libc6/copyright" in layer.files
@@ -90,7 +90,9 @@ def test_documents_are_left_out_and_licences_stay(lock: Lock, downloads: Downloa
     assert licenses["libc6"] == ("LGPL-2.1+",)
 
 
-def test_certificates_are_bundled_as_their_package_would(lock: Lock, downloads: Downloads) -> None:
+def test_ca_certificates_are_bundled_like_the_package_does(
+    lock: Lock, downloads: Downloads
+) -> None:
     files = debian_layer(lock, "amd64", downloads).files
 
     bundle = files["etc/ssl/certs/ca-certificates.crt"]
@@ -101,7 +103,7 @@ def test_certificates_are_bundled_as_their_package_would(lock: Lock, downloads: 
     assert lock.python == "3.11.2"
 
 
-def test_a_damaged_package_is_refused(
+def test_a_damaged_package_is_rejected(
     lock: Lock, packages: list[LockedPackage], downloads: Downloads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damaged = downloads.folder / packages[2].sha256
@@ -122,7 +124,7 @@ def test_two_packages_do_not_share_a_file(lock: Lock, downloads: Downloads) -> N
         debian_layer(Lock(lock.snapshot, {"amd64": packages}), "amd64", downloads)
 
 
-def test_what_cannot_be_read_is_an_error(lock: Lock, downloads: Downloads) -> None:
+def test_an_unreadable_package_is_an_error(lock: Lock, downloads: Downloads) -> None:
     with pytest.raises(PackageError, match=r"No packages are locked for riscv64\. Known: amd64"):
         debian_layer(lock, "riscv64", downloads)
     with pytest.raises(PackageError, match="not a Debian package"):
@@ -149,7 +151,7 @@ def test_apt_lists_packages_with_their_versions_and_archives() -> None:
     assert certificates.filename == "pool/updates/main/c/ca_2025~deb12u2_all.deb"
 
 
-def test_a_lock_file_is_written_as_it_is_read() -> None:
+def test_the_lock_file_is_unchanged_after_read_and_write() -> None:
     lock = Lock.read()
     file = files("capelin_release") / "debian.lock"
     assert lock_text(lock.snapshot, lock.packages) == file.read_text()

@@ -1,4 +1,4 @@
-"""Downloads: the next source where the first one fails, and the cache."""
+"""Downloads: fallback to the next source, and the cache."""
 
 import hashlib
 import threading
@@ -29,7 +29,9 @@ def server() -> Generator[str]:
         thread.join()
 
 
-def test_the_next_source_is_tried_and_the_cache_needs_none(server: str, tmp_path: Path) -> None:
+def test_a_download_tries_the_next_source_and_then_uses_the_cache(
+    server: str, tmp_path: Path
+) -> None:
     digest = hashlib.sha256(b"fish").hexdigest()
     downloads = Downloads(tmp_path / "downloads")
     found = downloads.fetch([Pinned("fish", digest, (f"{server}/gone", f"{server}/fish"))])
@@ -37,7 +39,7 @@ def test_the_next_source_is_tried_and_the_cache_needs_none(server: str, tmp_path
     assert downloads.fetch([Pinned("fish", digest, ())]) == found
 
 
-def test_all_sources_that_failed_are_named(server: str, tmp_path: Path) -> None:
+def test_an_error_names_all_failed_sources(server: str, tmp_path: Path) -> None:
     urls = (f"{server}/gone", "http://127.0.0.1:1/fish")
     with pytest.raises(DownloadError, match=r"fish cannot be downloaded") as error:
         Downloads(tmp_path / "downloads").fetch([Pinned("fish", "0" * 64, urls)])
@@ -45,7 +47,7 @@ def test_all_sources_that_failed_are_named(server: str, tmp_path: Path) -> None:
     assert "127.0.0.1 does not answer" in error.value.reason
 
 
-def test_only_web_servers_are_asked(tmp_path: Path) -> None:
+def test_downloads_accept_only_http_urls(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"fish")
     pinned = Pinned("fish", hashlib.sha256(b"fish").hexdigest(), (file.as_uri(),))

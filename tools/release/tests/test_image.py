@@ -1,4 +1,4 @@
-"""Images: that two builds are the same, what a container starts with, what is refused."""
+"""Images: reproducible builds, start command and rejected content."""
 
 import hashlib
 import os
@@ -47,7 +47,7 @@ def a_release(folder: Path, version: str = "1.0.0", time: int = 1_795_000_000) -
 
 
 def builder(folder: Path, own: bytes | None = None, frame: bytes = b"") -> ImageBuilder:
-    """A builder whose packages are all there."""
+    """A builder with all packages."""
     downloads = folder / "downloads"
     packages = [
         a_deb(downloads, "base-files", {"./usr/lib/os-release": b"ID=debian\n"}),
@@ -80,7 +80,7 @@ def build(folder: Path) -> BuiltImage:
     return builder(folder).build(SPEC, "amd64")
 
 
-def test_two_builds_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_builds_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = build(tmp_path / "first")
     monkeypatch.setattr(time, "time", lambda: 4_000_000_000.0)
     monkeypatch.setenv("TZ", "Asia/Kathmandu")
@@ -94,7 +94,7 @@ def test_two_builds_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert first.manifest == second.manifest
 
 
-def test_a_container_starts_the_module_as_an_ordinary_user(tmp_path: Path) -> None:
+def test_a_container_starts_the_module_as_an_unprivileged_user(tmp_path: Path) -> None:
     built = build(tmp_path / "folder")
     store = Store(tmp_path / "folder" / "store")
     config = store.read_json(store.read_json(built.manifest)["config"])
@@ -111,7 +111,7 @@ def test_a_container_starts_the_module_as_an_ordinary_user(tmp_path: Path) -> No
     assert built.files["etc/passwd"].package == built.package
 
 
-def test_layers_of_others_do_not_change_with_the_commit(tmp_path: Path) -> None:
+def test_layers_of_dependencies_do_not_change_with_the_commit(tmp_path: Path) -> None:
     one = builder(tmp_path)
     first = one.build(SPEC, "amd64")
     later = a_release(tmp_path, "1.0.1", 1_796_000_000)
@@ -127,13 +127,13 @@ def test_an_image_with_a_secret_is_not_built(tmp_path: Path) -> None:
         builder(tmp_path, frame=key).build(SPEC, "amd64")
 
 
-def test_an_image_with_a_program_for_another_processor_is_not_built(tmp_path: Path) -> None:
+def test_an_image_with_a_binary_of_another_architecture_is_not_built(tmp_path: Path) -> None:
     wheel = a_wheel("fish", {"fish/native.so": an_elf(183)})
     with pytest.raises(ImageError, match=r"layer application .*another processor"):
         builder(tmp_path, own=wheel).build(SPEC, "amd64")
 
 
-def test_a_wheel_that_was_not_built_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_missing_wheel(tmp_path: Path) -> None:
     made = builder(tmp_path)
     made.wheels = []
     with pytest.raises(ImageError, match="No wheel was built of fish"):
@@ -154,7 +154,7 @@ def test_forged_program_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         builder(tmp_path).build(spec, "amd64")
 
 
-def test_charts_and_component_files_go_into_the_bundle(tmp_path: Path) -> None:
+def test_the_bundle_contains_charts_and_component_files(tmp_path: Path) -> None:
     out = tmp_path / "out"
     folder = out / "clusterctl" / "infrastructure-fish" / "v1.0.0"
     folder.mkdir(parents=True)
@@ -176,7 +176,7 @@ def test_charts_and_component_files_go_into_the_bundle(tmp_path: Path) -> None:
 
 
 def a_manager(folder: Path, machine: int, created: int = 0) -> tuple[Store, BuiltImage]:
-    """The image of a manager that is no more than its header."""
+    """The image of a manager whose binary is only an ELF header."""
     downloads = folder / "downloads"
     downloads.mkdir(parents=True)
     digest = hashlib.sha256(an_elf(machine)).hexdigest()
@@ -186,7 +186,7 @@ def a_manager(folder: Path, machine: int, created: int = 0) -> tuple[Store, Buil
     return release.store, manager_image(release, program, "arm64", Downloads(downloads))
 
 
-def test_the_image_of_a_manager_has_one_program(tmp_path: Path) -> None:
+def test_the_image_of_a_manager_contains_one_binary(tmp_path: Path) -> None:
     store, image = a_manager(tmp_path, MACHINES["arm64"])
     config = store.read_json(store.read_json(image.manifest)["config"])["config"]
     assert (config["User"], config["Entrypoint"]) == ("65532:65532", ["/manager"])
@@ -197,7 +197,7 @@ def test_the_image_of_a_manager_has_one_program(tmp_path: Path) -> None:
     assert [file["name"] for file in package["components"]] == ["/manager"]
 
 
-def test_a_commit_of_ours_does_not_change_the_layer_of_a_manager(tmp_path: Path) -> None:
+def test_a_new_commit_does_not_change_the_layer_of_a_manager(tmp_path: Path) -> None:
     first, second = (
         a_manager(tmp_path / str(created), MACHINES["arm64"], created)[1] for created in (1, 2)
     )
@@ -205,7 +205,7 @@ def test_a_commit_of_ours_does_not_change_the_layer_of_a_manager(tmp_path: Path)
     assert first.manifest != second.manifest
 
 
-def test_a_manager_for_another_processor_is_refused(tmp_path: Path) -> None:
+def test_a_manager_of_another_architecture_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="a program for another processor"):
         a_manager(tmp_path, MACHINES["amd64"])
 

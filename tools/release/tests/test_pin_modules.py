@@ -23,7 +23,7 @@ replace (
 """
 
 
-def test_folders_beside_a_project_become_the_versions_they_are_released_as() -> None:
+def test_local_replacements_become_released_versions() -> None:
     text = go_mod("kubernetes", "v1.36.3", RECIPES["kubernetes"], [UPSTREAM])
     assert text == (
         "module capelin/kubernetes\n\ngo 1.26.1\n\n"
@@ -35,7 +35,7 @@ def test_folders_beside_a_project_become_the_versions_they_are_released_as() -> 
     )
 
 
-def test_the_newest_go_that_any_module_needs_is_needed() -> None:
+def test_a_project_needs_the_newest_go_of_its_modules() -> None:
     upstream = ["module a\n\ngo 1.9\n", "module b\n\ngo 1.24\n", "module c\n\ngo 1.10.3\n"]
     text = go_mod("etcd", "v3.6.6", RECIPES["etcd"], upstream)
     assert text == (
@@ -44,14 +44,14 @@ def test_the_newest_go_that_any_module_needs_is_needed() -> None:
     )
 
 
-def test_a_single_replacement_beside_is_seen_too() -> None:
+def test_a_single_line_replacement_becomes_a_released_version() -> None:
     upstream = "module m\n\ngo 1.26.0\n\nreplace sigs.k8s.io/cluster-api/api => ../api\n"
     text = go_mod("cluster-api", "v1.14.1", RECIPES["cluster-api"], [upstream])
     assert "\tsigs.k8s.io/cluster-api/api => sigs.k8s.io/cluster-api/api v1.14.1\n" in text
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-def test_every_project_can_be_pinned_and_was_pinned_so(name: str) -> None:
+def test_every_project_is_pinned_to_its_versions(name: str) -> None:
     assert PROJECTS[name].versions
     packages = [component.package for component in COMPONENTS if component.project.name == name]
     for version in PROJECTS[name].versions:
@@ -62,7 +62,7 @@ def test_every_project_can_be_pinned_and_was_pinned_so(name: str) -> None:
         assert (PROJECTS[name].module_files(version) / "tools.go").read_text() == tools_go(name)
 
 
-def test_the_command_tells_where_it_wrote_and_what_go_that_needs(
+def test_the_command_prints_its_folder_and_the_needed_go(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def pinned(project: str, version: str, *_: object) -> Path:
@@ -75,17 +75,17 @@ def test_the_command_tells_where_it_wrote_and_what_go_that_needs(
     assert capsys.readouterr().out == f"{folder}: needs Go 1.26.0\n"
 
 
-def test_the_command_tells_why_it_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_the_reason_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*_: object) -> Path:
-        raise BinariesError("there is no go command on PATH")
+        raise BinariesError("no go command on PATH")
 
     monkeypatch.setattr("tools.pin_modules.pin_modules", refused)
     monkeypatch.setattr("sys.argv", ["pin", "kwok", "v0.8.0"])
-    with pytest.raises(SystemExit, match=r"^there is no go command on PATH$"):
+    with pytest.raises(SystemExit, match=r"^no go command on PATH$"):
         main()
 
 
-async def test_pinning_writes_what_go_makes_of_it(tmp_path: Path) -> None:
+async def test_pinning_writes_the_output_of_go(tmp_path: Path) -> None:
     go = FakeGo(tmp_path / "go")
     (tmp_path / "upstream").write_text("module u\n\ngo 1.26.0\n")
     answer = json.dumps({"GoMod": str(tmp_path / "upstream")})

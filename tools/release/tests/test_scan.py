@@ -31,7 +31,7 @@ TOKEN = b"ghp_" + b"a1B2" * 9
         ("lib/x.so", a_file(an_elf(183)), "a program for another processor (ELF machine 183)"),
     ],
 )
-def test_what_must_not_be_there_is_found(path: str, file: File, problem: str) -> None:
+def test_the_scan_reports_forbidden_files(path: str, file: File, problem: str) -> None:
     (finding,) = scan({path: file}, "amd64")
     assert finding.problem.startswith(problem)
     assert str(finding).startswith(f"/{path} (sample): ")
@@ -49,16 +49,16 @@ def test_what_must_not_be_there_is_found(path: str, file: File, problem: str) ->
         ("install.sh", a_file(b"#!/bin/sh\n", 0o644)),
     ],
 )
-def test_what_may_be_there_is_not_found(path: str, file: File) -> None:
+def test_the_scan_accepts_allowed_files(path: str, file: File) -> None:
     assert scan({path: file}, "amd64") == []
 
 
-def test_the_processor_is_read_from_the_header() -> None:
+def test_the_architecture_comes_from_the_elf_header() -> None:
     assert elf_machine(an_elf(62)) == 62
     assert elf_machine(b"#!/usr/bin/python3") is None
 
 
-def test_a_bill_names_the_package_of_every_file() -> None:
+def test_an_sbom_names_the_package_of_every_file() -> None:
     image = Package("image", "fish", "1.0", "pkg:oci/fish@1.0?arch=amd64")
     go = Package("go", "kwok", "v1", "pkg:golang/sigs.k8s.io/kwok@v1")
     files = {
@@ -87,7 +87,7 @@ def test_a_bill_names_the_package_of_every_file() -> None:
     assert bill == bill_of_materials(files, image=image, digest="sha256:" + "0" * 64, created=0)
 
 
-def test_the_modules_of_a_go_program_are_read() -> None:
+def test_an_sbom_lists_the_modules_of_a_go_binary() -> None:
     program = a_go_program(
         "path\tsigs.k8s.io/kwok/cmd/kwok\nmod\tbuild\t(devel)\n"
         "dep\tk8s.io/api\tv0.1\th1:x\ndep\told\tv1\n=>\tnew\tv2\th1:y\n"

@@ -1,4 +1,4 @@
-"""Cluster API and cert-manager, as a release has them for places without a network."""
+"""Cluster API and cert-manager in a release, for installation without a network."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from capelin_release.upstream import as_released
 pytestmark = [pytest.mark.needs_programs(HELM, "kubectl"), pytest.mark.timeout(300)]
 
 
-async def test_a_release_folder_has_what_clusterctl_installs_beside_our_own(tmp_path: Path) -> None:
+async def test_a_release_contains_upstream_components_for_clusterctl(tmp_path: Path) -> None:
     written = await write_upstream(tmp_path / "dist", modified=1_700_000_000)
     again = await write_upstream(tmp_path / "again", modified=1_700_000_000)
     assert [file.read_bytes() for file in written] == [file.read_bytes() for file in again]
@@ -55,7 +55,7 @@ async def test_a_release_folder_has_what_clusterctl_installs_beside_our_own(tmp_
     }
 
 
-def test_what_is_for_developers_of_cluster_api_is_as_its_users_have_it() -> None:
+def test_upstream_manifests_use_released_images() -> None:
     text = "image: gcr.io/k8s-staging-cluster-api/a-controller:main\nimagePullPolicy: Always\n"
     expected = (
         "image: registry.k8s.io/cluster-api/a-controller:v1.2.3\nimagePullPolicy: IfNotPresent\n"

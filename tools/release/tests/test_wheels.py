@@ -1,4 +1,4 @@
-"""Wheels: which are chosen from a lock file, and what of them is unpacked."""
+"""Wheels: selection from a lock file, and unpacked files."""
 
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_best_wheel_for_the_platform_is_taken(project: Path) -> None:
+def test_the_best_wheel_for_the_platform_is_selected(project: Path) -> None:
     amd64 = locked_requirements(project, "fish", AMD64)
     arm64 = locked_requirements(project, "fish", ARM64)
     assert [wheel.sha256[:2] for wheel in amd64.wheels] == ["f0", "01"]
@@ -92,7 +92,7 @@ def test_a_package_without_a_fitting_wheel_is_an_error(project: Path) -> None:
         locked_requirements(project, "whale", AMD64)
 
 
-def test_files_are_unpacked_without_scripts_and_bytecode(tmp_path: Path) -> None:
+def test_a_wheel_is_unpacked_without_scripts_and_bytecode(tmp_path: Path) -> None:
     layer = Layer("wheels", 0)
     files = {
         "fish/__init__.py": b"",
@@ -118,7 +118,7 @@ def test_files_are_unpacked_without_scripts_and_bytecode(tmp_path: Path) -> None
     assert (package.url, package.licenses) == ("pkg:pypi/fish@1.0", ("MIT",))
 
 
-def test_a_file_that_differs_from_the_record_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_differs_from_the_record_is_rejected(tmp_path: Path) -> None:
     record = b"fish/__init__.py,sha256=AAAA,8\n"
     wheel = tmp_path / "fish.whl"
     wheel.write_bytes(a_wheel("fish", {"fish/__init__.py": b"fish = 1"}, record=record))

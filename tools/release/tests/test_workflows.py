@@ -1,4 +1,4 @@
-"""The workflows of a release: who may sign, and whose code runs there."""
+"""The workflows of a release: permission to sign, and the code that they run."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What Pulumi's host of Python programs asks pip for, in an environment that has no pip.
+"""The part of pip that Pulumi's Python host needs, for an environment without pip.
 
 `python -m pip list -v --format json`, for environments that uv made. Later hosts ask uv.
 """
@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import distributions
 
 if sys.argv[1:2] != ["list"]:
-    sys.exit(f"only `list` can be had here, not {sys.argv[1:]}")
+    sys.exit(f"only `list` is available here, not {sys.argv[1:]}")
 listed = [
     {"name": each.name, "version": each.version, "location": str(each.locate_file(""))}
     for each in distributions()

@@ -1,4 +1,4 @@
-"""The backend on a real API server, whose pods and their states are made here."""
+"""The backend on a real API server. The tests create the pods and set their states."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -60,7 +60,7 @@ class Rig:
         return endpoint, observed
 
     async def run_members(self) -> None:
-        """Make the pods that a StatefulSet would make, all of them ready."""
+        """Create ready pods like the StatefulSet controller."""
         stateful_set = await self.client.get(STATEFUL_SETS, NAME, self.namespace)
         template: Unstructured = stateful_set["spec"]["template"]
         volumes: list[Any] = [*template["spec"]["volumes"], {"name": "data", "emptyDir": {}}]
@@ -74,7 +74,7 @@ class Rig:
             await self.set_status(f"pods/{name}", {"phase": "Running", "conditions": [ready]})
 
     async def notice(self) -> None:
-        """Have the StatefulSet's controller have seen it."""
+        """Set the observed generation of the StatefulSet."""
         stateful_set = await self.client.get(STATEFUL_SETS, NAME, self.namespace)
         generation = stateful_set["metadata"]["generation"]
         await self.set_status(
@@ -101,7 +101,7 @@ async def rig(client: Client, namespace: str) -> Rig:
     return Rig(client, namespace)
 
 
-async def test_a_changed_member_of_etcd_is_evicted_when_its_budget_lets_it_go(rig: Rig) -> None:
+async def test_the_backend_evicts_a_changed_etcd_member_when_the_budget_allows_it(rig: Rig) -> None:
     await rig.apply(rig.desired)
     await rig.run_members()
     await rig.notice()
@@ -110,7 +110,7 @@ async def test_a_changed_member_of_etcd_is_evicted_when_its_budget_lets_it_go(ri
     assert len(await rig.members()) == 3
 
     changed = with_arguments(rig.desired, "etcd", {"snapshot-count": "5000"})
-    # Its controller has not seen the new template yet.
+    # Its controller has not observed the new template yet.
     await rig.apply(changed)
     assert len(await rig.members()) == 3
     await rig.notice()
@@ -138,7 +138,9 @@ async def test_a_changed_member_of_etcd_is_evicted_when_its_budget_lets_it_go(ri
     assert await rig.members() == [f"{NAME}-1", f"{NAME}-2"]
 
 
-async def test_of_two_control_planes_one_is_deleted_whole(rig: Rig) -> None:
+async def test_deletion_removes_all_objects_of_one_control_plane_and_none_of_another(
+    rig: Rig,
+) -> None:
     other = Rig(rig.client, rig.namespace)
     other.key = ObjectKey(rig.namespace, "two")
     await rig.apply(rig.desired)
@@ -151,7 +153,7 @@ async def test_of_two_control_planes_one_is_deleted_whole(rig: Rig) -> None:
     await rig.backend.delete(rig.key)
     assert await rig.backend.allocated() == {other.key}
     assert await rig.members() == []
-    # The garbage collector deletes what is left of the Secret with keys.
+    # The garbage collector deletes the Secret with keys.
     secret = await rig.client.find(SECRETS, PKI, rig.namespace)
     assert "data" not in (secret or {})
 
@@ -189,14 +191,14 @@ async def test_of_two_control_planes_one_is_deleted_whole(rig: Rig) -> None:
     assert (await rig.client.get(SECRETS, "two-control-plane-pki", rig.namespace))["data"]
 
 
-async def test_pods_of_a_deleted_control_plane_do_not_take_their_grace_period(rig: Rig) -> None:
+async def test_pods_of_a_deleted_control_plane_have_one_second_to_stop(rig: Rig) -> None:
     await rig.apply(rig.desired)
     objects = objects_of(rig.desired, Names.of(rig.key))
     deployment = await rig.client.create(objects.api_server.manifest)
     replica_set = await rig.client.create(owned_replica_set(deployment))
     pod = await rig.client.create(owned_pod(replica_set))
     foreign = owned_replica_set(deployment)
-    # Without an owner, so that the garbage collector leaves it alone, too.
+    # Without an owner, so that the garbage collector keeps it.
     foreign["metadata"] |= {"name": "foreign", "annotations": {}, "ownerReferences": []}
     await rig.client.create(foreign)
     with pytest.raises(Blocked):
@@ -212,7 +214,7 @@ async def test_pods_of_a_deleted_control_plane_do_not_take_their_grace_period(ri
 
 
 def owned_replica_set(deployment: Unstructured) -> Unstructured:
-    """What the Deployment's controller creates."""
+    """Create a ReplicaSet like the Deployment controller."""
     template, metadata = deployment["spec"]["template"], deployment["metadata"]
     return {
         "apiVersion": "apps/v1",
@@ -256,9 +258,9 @@ async def test_the_secret_with_keys_is_garbage_collected_with_the_state_of_etcd(
     assert (owner["kind"], owner["uid"]) == ("ConfigMap", state["metadata"]["uid"])
 
 
-async def test_an_owner_of_the_same_name_does_not_have_the_keys_collected(rig: Rig) -> None:
+async def test_a_recreated_state_object_owns_the_keys(rig: Rig) -> None:
     await rig.apply(rig.desired)
-    # A tenant deletes the ConfigMap. The next one has its name, and another uid.
+    # A tenant deletes the ConfigMap. The next one has the same name and another UID.
     await rig.client.delete(CONFIG_MAPS, "one-etcd-state", rig.namespace)
     await rig.apply(rig.desired)
     state = await rig.client.get(CONFIG_MAPS, "one-etcd-state", rig.namespace)
@@ -293,7 +295,7 @@ async def test_claims_of_others_stay_when_a_control_plane_is_deleted(rig: Rig) -
     assert not is_deleted(await rig.client.find(CLAIMS, foreign, rig.namespace))
 
 
-async def test_a_patch_of_a_service_stays(rig: Rig) -> None:
+async def test_the_backend_keeps_patches_of_its_service(rig: Rig) -> None:
     patch = {
         "target": {"kind": "Service", "component": "kube-apiserver"},
         "merge": {"metadata": {"annotations": {"example.com/shoal": "yes"}}},
@@ -306,7 +308,7 @@ async def test_a_patch_of_a_service_stays(rig: Rig) -> None:
     assert service["metadata"]["annotations"]["example.com/shoal"] == "yes"
 
 
-async def test_the_service_for_agents_goes_when_konnectivity_is_turned_off(rig: Rig) -> None:
+async def test_the_backend_deletes_the_agent_service_without_konnectivity(rig: Rig) -> None:
     exposure = {"type": "ClusterIP"}
     tunnelled = settings(exposure=exposure, konnectivity={"enabled": True})
     endpoint, _ = await rig.apply(replace(rig.desired, pods=tunnelled))

@@ -34,7 +34,7 @@ def node(name: str, address: str, *, ready: bool = True) -> Node:
 
 
 @pytest.mark.parametrize("ingress", [{"ip": "192.0.2.7"}, {"hostname": "192.0.2.7"}])
-def test_a_load_balancer_gives_the_host(ingress: dict[str, str]) -> None:
+def test_a_load_balancer_provides_the_host(ingress: dict[str, str]) -> None:
     desired = exposed("LoadBalancer")
     found = service(desired, {"loadBalancer": {"ingress": [ingress]}})
     endpoint = endpoint_of(desired, NAMES, found)
@@ -43,14 +43,14 @@ def test_a_load_balancer_gives_the_host(ingress: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("type_", ["LoadBalancer", "NodePort", "ClusterIP"])
-def test_without_an_address_it_waits(type_: str) -> None:
+def test_an_endpoint_waits_for_an_address(type_: str) -> None:
     desired = exposed(type_)
     with pytest.raises(Blocked) as waiting:
         endpoint_of(desired, NAMES, service(desired))
     assert waiting.value.reason == "WaitingForAddress"
 
 
-def test_a_node_port_is_at_the_first_ready_node_by_name() -> None:
+def test_a_node_port_uses_the_first_ready_node_by_name() -> None:
     desired = exposed("NodePort")
     ports = [{"port": 6443, "nodePort": 30123}]
     nodes = [
@@ -74,7 +74,7 @@ def test_a_cluster_ip_is_the_host() -> None:
 
 
 @pytest.mark.parametrize("type_", ["LoadBalancer", "ClusterIP"])
-def test_a_given_host_is_taken_as_it_is(type_: str) -> None:
+def test_a_host_in_the_spec_is_used_unchanged(type_: str) -> None:
     desired = exposed(type_, "api.example.com", 443)
     endpoint = endpoint_of(desired, NAMES, service(desired))
     assert (endpoint.host, endpoint.port) == ("api.example.com", 443)

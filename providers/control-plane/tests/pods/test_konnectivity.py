@@ -1,4 +1,4 @@
-"""Konnectivity: servers beside API servers, their Service and certificates, and the agents."""
+"""Konnectivity: servers in the pods of API servers, their Service, certificates and agents."""
 
 import json
 from dataclasses import replace
@@ -64,7 +64,7 @@ def data(desired: ControlPlane, present: dict[str, bytes] | None = None) -> dict
     return pki_data(desired, AUTHORITIES, NAMES, ENDPOINT, present or {})[0]
 
 
-def test_without_it_there_is_no_trace_of_it() -> None:
+def test_no_object_mentions_konnectivity_if_it_is_disabled() -> None:
     desired = on_pods()
     endpoint = replace(ENDPOINT, agents=None)
     secret, _ = pki_data(desired, AUTHORITIES, NAMES, endpoint, {})
@@ -74,7 +74,7 @@ def test_without_it_there_is_no_trace_of_it() -> None:
     assert "8132" not in str(made)
 
 
-def test_an_api_server_finds_the_server_beside_it() -> None:
+def test_an_api_server_connects_to_the_konnectivity_server_in_its_pod() -> None:
     pod = pod_of(objects())
     server, api_server = containers(pod)
     assert list(pod_problems(pod)) == []
@@ -88,7 +88,7 @@ def test_an_api_server_finds_the_server_beside_it() -> None:
         assert socket.rpartition("/")[0] in folders
 
 
-def test_a_server_gets_the_files_that_it_needs_and_no_others() -> None:
+def test_a_server_mounts_only_the_files_it_needs() -> None:
     pod = pod_of(objects())
     server, _ = containers(pod)
     own = files(pod, "konnectivity-pki")
@@ -106,12 +106,12 @@ def test_a_server_outlives_its_api_server() -> None:
     assert "readinessProbe" not in server
 
 
-def test_another_certificate_makes_other_pods() -> None:
+def test_another_certificate_changes_the_pods() -> None:
     assert objects(b"one").api_server.digest == objects(b"one").api_server.digest
     assert objects(b"one").api_server.digest != objects(b"another").api_server.digest
 
 
-def test_more_api_servers_are_no_other_pods() -> None:
+def test_another_number_of_api_servers_does_not_change_the_pods() -> None:
     more = replace(tunnelled(), replicas=3)
     found = desired_objects(more, NAMES, api_server_service(more, NAMES), b"shoal")
     assert found.api_server.digest == objects().api_server.digest
@@ -144,13 +144,13 @@ def test_agents_use_the_address_of_their_own_service() -> None:
     ) == AgentsEndpoint("10.96.0.8", 8132)
 
 
-def test_on_a_node_port_agents_use_the_host_of_the_api_servers() -> None:
+def test_agents_use_the_host_of_the_api_servers_on_a_node_port() -> None:
     desired = tunnelled("NodePort", host="192.0.2.7")
     service = exposed(desired, spec={"ports": [{"port": 8132, "nodePort": 30132}]})
     assert agents_endpoint_of(desired, service) == AgentsEndpoint("192.0.2.7", 30132)
 
 
-def test_its_certificate_is_for_agents_and_renewed_with_the_others() -> None:
+def test_the_konnectivity_certificate_is_for_agents_and_renewed_with_the_others() -> None:
     before = data(tunnelled())
     certificate = x509.load_pem_x509_certificate(before["konnectivity-server.pem"])
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -162,7 +162,7 @@ def test_its_certificate_is_for_agents_and_renewed_with_the_others() -> None:
     assert {"konnectivity-server.pem", "apiserver.pem"} <= renewed
 
 
-def test_agents_are_whom_the_server_expects() -> None:
+def test_agents_have_the_identity_that_the_server_expects() -> None:
     server = flags(containers(pod_of(objects()))[0])
     found = {
         (manifest["kind"], manifest["metadata"]["name"]): manifest

@@ -1,4 +1,4 @@
-"""The objects of a control plane on pods, and what an API server says about them."""
+"""The objects of a control plane on pods, which an API server accepts."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ def test_pods_are_restricted_and_have_no_token() -> None:
         assert container(workload)["securityContext"]["readOnlyRootFilesystem"]
 
 
-def test_each_component_gets_the_files_that_it_names_and_no_others() -> None:
+def test_each_component_mounts_only_the_files_it_names() -> None:
     for component, workload in workloads(objects_of(on_pods())).items():
         (pki,) = (
             volume
@@ -55,7 +55,7 @@ def test_each_component_gets_the_files_that_it_names_and_no_others() -> None:
         assert text.count("/etc/kubernetes/pki/") >= len(named)
 
 
-def test_only_the_controller_manager_gets_the_key_that_signs_certificates() -> None:
+def test_only_the_controller_manager_mounts_the_ca_key() -> None:
     holders = [
         component
         for component, workload in workloads(objects_of(on_pods())).items()
@@ -64,7 +64,7 @@ def test_only_the_controller_manager_gets_the_key_that_signs_certificates() -> N
     assert holders == ["kube-controller-manager"]
 
 
-def test_an_api_server_leaves_its_service_before_it_ends() -> None:
+def test_an_api_server_leaves_its_service_before_it_stops() -> None:
     workload = objects_of(on_pods(replicas=2)).api_server.manifest
     strategy = workload["spec"]["strategy"]["rollingUpdate"]
     assert strategy == {"maxUnavailable": 0, "maxSurge": 1}
@@ -73,7 +73,7 @@ def test_an_api_server_leaves_its_service_before_it_ends() -> None:
     assert pod["terminationGracePeriodSeconds"] > 15 + 60
 
 
-def test_an_api_server_knows_every_member_of_etcd() -> None:
+def test_an_api_server_lists_every_etcd_member() -> None:
     def servers(members: int) -> list[str]:
         arguments = container(objects_of(on_pods(etcd_replicas=members)).api_server.manifest)[
             "args"
@@ -95,12 +95,12 @@ def test_kubelets_must_be_able_to_probe_api_servers() -> None:
         objects_of(desired)
 
 
-def test_a_longer_delay_of_a_user_gets_a_longer_grace() -> None:
+def test_a_longer_shutdown_delay_extends_the_grace_period() -> None:
     assert termination_seconds(["--shutdown-delay-duration=70s"]) == 70 + 75
     assert termination_seconds(["--shutdown-delay-duration=shoal"]) == 75
 
 
-def test_an_upgrade_leaves_etcd_alone() -> None:
+def test_an_upgrade_does_not_change_etcd() -> None:
     old, new = objects_of(on_pods("v1.33.13")), objects_of(on_pods("v1.34.4"))
     assert old.etcd == new.etcd
     assert old.api_server.digest != new.api_server.digest
@@ -112,7 +112,7 @@ def test_the_passing_of_time_changes_nothing() -> None:
     assert objects_of(desired) == objects_of(later)
 
 
-def test_a_rollout_changes_all_but_etcd() -> None:
+def test_a_rollout_changes_all_components_except_etcd() -> None:
     desired = on_pods()
     moved = replace(desired, rollout_after=datetime(2026, 1, 1, tzinfo=UTC))
     before, after = objects_of(desired).digests, objects_of(moved).digests
@@ -131,7 +131,7 @@ def test_limits_of_a_user_bound_the_garbage_collector_too() -> None:
 @pytest.mark.parametrize(
     "name", ["one", "1-begins-with-a-digit", "x" * 200, "with.dots", "ends-with-" + "a" * 22 + "-"]
 )
-def test_names_are_short_enough_for_what_is_made_of_them(name: str) -> None:
+def test_names_leave_room_for_the_suffixes_of_pods(name: str) -> None:
     names = Names.of(ObjectKey("default", name))
     assert len(f"{names.of_component('kube-controller-manager')}-0123456789") <= 63 + 11
     assert len(names.base) <= 32
@@ -146,7 +146,7 @@ def test_names_are_short_enough_for_what_is_made_of_them(name: str) -> None:
         ("with.dots", "Memory", "ClusterIP"),
     ],
 )
-async def test_an_api_server_takes_every_object(
+async def test_an_api_server_accepts_every_object(
     client: Client, namespace: str, name: str, medium: str, type_: str
 ) -> None:
     names = Names.of(ObjectKey(namespace, name))
@@ -183,7 +183,7 @@ async def test_an_api_server_takes_every_object(
         await client.create({"apiVersion": "v1", "kind": "Pod", **template}, dry_run=True)
 
 
-def test_nothing_of_two_control_planes_has_one_name() -> None:
+def test_objects_of_two_control_planes_have_different_names() -> None:
     other = Names.of(ObjectKey("default", "two"))
     names = {
         (manifest["kind"], manifest["metadata"]["name"])

@@ -42,7 +42,7 @@ def test_a_merge_patch_merges_containers_and_volumes_by_name() -> None:
     assert [volume["name"] for volume in pod["volumes"]] == ["pki", "audit"]
 
 
-def test_a_merge_patch_removes_what_is_null_and_items_that_it_deletes() -> None:
+def test_a_merge_patch_removes_null_fields_and_deleted_items() -> None:
     pod = pod_after(
         of_pod(
             {
@@ -64,7 +64,7 @@ def test_a_json_patch_changes_one_place() -> None:
     assert pod["containers"][0]["resources"]["requests"]["memory"] == "1Gi"
 
 
-def test_a_patch_changes_the_digest_of_what_it_is_for_and_nothing_else() -> None:
+def test_a_patch_changes_only_the_digest_of_its_target() -> None:
     desired = on_pods()
     patch = of_pod({"priorityClassName": "high"})
     before = objects_of(desired).digests
@@ -197,7 +197,7 @@ def test_a_patch_cannot_leave_the_restricted_standard(spec: dict[str, Any], prob
         {"status": {"replicas": 3}},
     ],
 )
-def test_a_patch_cannot_take_an_object_away(merge: dict[str, Any]) -> None:
+def test_a_patch_cannot_set_protected_fields(merge: dict[str, Any]) -> None:
     with pytest.raises(InvalidSpecError, match="cannot be patched"):
         pod_after({"target": SERVERS, "merge": merge})
 
@@ -249,7 +249,7 @@ def test_a_patch_cannot_reach_other_pods_and_addresses(kind: str, spec: dict[str
 
 @pytest.mark.parametrize("kind", ["Service", "NetworkPolicy", "PodDisruptionBudget"])
 @pytest.mark.parametrize("field", ["finalizers", "ownerReferences"])
-def test_a_patch_cannot_keep_an_object_or_give_it_away(kind: str, field: str) -> None:
+def test_a_patch_cannot_set_finalizers_or_owners(kind: str, field: str) -> None:
     with pytest.raises(InvalidSpecError, match=f"metadata.{field} cannot be patched"):
         supporting_after(kind, {"metadata": {field: [{}]}})
 

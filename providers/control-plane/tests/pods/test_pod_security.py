@@ -117,14 +117,14 @@ async def violations(client: Client, namespace: str, pod: Unstructured) -> str:
     return ""
 
 
-async def test_pods_that_the_api_server_rejects_are_rejected(
+async def test_the_provider_rejects_pods_that_the_api_server_rejects(
     client: Client, restricted: str
 ) -> None:
     for path, value in REFUSED:
         pod = pod_with(path, value)
         found = await violations(client, restricted, pod)
         assert "violates PodSecurity" in found, f"the API server allows {path}: {value}"
-        assert problems_of(pod), f"{path}: {value} is not refused"
+        assert problems_of(pod), f"{path}: {value} is not rejected"
 
 
 async def test_pods_accepted_by_the_api_server(client: Client, restricted: str) -> None:
@@ -138,6 +138,6 @@ async def test_pods_accepted_by_the_api_server(client: Client, restricted: str) 
     ("name", "value"),
     [(APPARMOR, "unconfined"), ("seccomp.security.alpha.kubernetes.io/pod", "unconfined")],
 )
-def test_an_annotation_cannot_turn_a_profile_off(name: str, value: str) -> None:
+def test_an_annotation_cannot_disable_a_profile(name: str, value: str) -> None:
     pod = pod_with("metadata.annotations", {name: value})
     assert name in " ".join(problems_of(pod))

@@ -1,4 +1,4 @@
-"""What is said about a pod that is not ready: the same words each time."""
+"""Messages about a pod that is not ready: the same situation gives the same text."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def test_a_pod_of_another_template_is_outdated() -> None:
     assert not status.current
 
 
-def test_a_pod_that_is_going_does_not_count() -> None:
+def test_a_deleting_pod_does_not_count() -> None:
     going = pod(ready=True, deletionTimestamp="2026-01-01T00:00:00Z")
     assert instance_status(going, OBJECTS.digests) is None
 
@@ -83,11 +83,11 @@ ENDED = {"exitCode": 1, "message": 'E1122 08:00:01.123456       1 run.go:72] "ba
         ),
     ],
 )
-def test_a_failure_is_named_without_what_changes(state: dict[str, Any], failure: str) -> None:
+def test_a_failure_message_omits_changing_details(state: dict[str, Any], failure: str) -> None:
     assert failure_of(pod(state), "kube-apiserver") == failure
 
 
-def test_a_server_of_konnectivity_that_cannot_start_is_the_failure() -> None:
+def test_a_konnectivity_server_that_cannot_start_is_reported() -> None:
     waiting = pod({"state": {"waiting": {"reason": "PodInitializing"}}})
     waiting.status.init_container_statuses = [
         ContainerStatus.model_validate(

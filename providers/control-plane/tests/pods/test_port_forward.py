@@ -37,7 +37,7 @@ async def config() -> AsyncGenerator[Config]:
         yield Config(server=Server(address=str(server.make_url("/"))))
 
 
-async def test_what_is_written_arrives_and_the_port_is_left_out(config: Config) -> None:
+async def test_a_forwarded_port_transfers_data_without_the_channel_prefix(config: Config) -> None:
     async with forwarded_port(config, "default", "one-etcd-0", PORT) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"shoal")
@@ -45,7 +45,7 @@ async def test_what_is_written_arrives_and_the_port_is_left_out(config: Config) 
         writer.close()
 
 
-async def test_an_error_of_the_pod_ends_the_connection(config: Config) -> None:
+async def test_an_error_of_the_pod_closes_the_connection(config: Config) -> None:
     async with forwarded_port(config, "default", "one-etcd-0", PORT) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"fail")

@@ -1,4 +1,4 @@
-"""In what order the workloads of a control plane change."""
+"""The order in which the workloads of a control plane change."""
 
 from datetime import UTC, datetime
 
@@ -52,7 +52,7 @@ def test_an_api_server_starts_as_soon_as_etcd_runs() -> None:
     assert applied(NEW, starting, components=("etcd",)) == ["etcd", "kube-apiserver"]
 
 
-def test_the_rest_starts_when_an_api_server_is_ready() -> None:
+def test_the_other_components_start_when_an_api_server_is_ready() -> None:
     there: tuple[Component, ...] = ("etcd", "kube-apiserver")
     waiting = status("kube-apiserver", ready=False)
     assert applied(NEW, status("etcd"), waiting, components=there) == list(there)
@@ -80,11 +80,11 @@ def test_api_servers_are_upgraded_after_etcd(etcd: InstanceStatus) -> None:
     assert "kube-apiserver" not in applied(OLD, etcd, status("kube-apiserver", current=False))
 
 
-def test_what_stays_the_same_is_mended_at_any_time() -> None:
+def test_unchanged_workloads_are_applied_at_any_time() -> None:
     assert applied(NEW, status("etcd", ready=False)) == list(ALL)
 
 
-def test_it_is_complete_with_its_desired_pods_and_no_others() -> None:
+def test_a_control_plane_is_complete_with_exactly_its_desired_pods() -> None:
     pods = [status(component) for component in ALL]
     assert is_complete(DESIRED, NEW, pods)
     assert not is_complete(DESIRED, NEW, [*pods, status("kube-apiserver", current=False)])

@@ -43,28 +43,28 @@ def control_plane(version: str = OLD, replicas: int = 1) -> ControlPlane:
 
 @dataclass(frozen=True)
 class Callers:
-    """Those who ask what a control plane's endpoint can be asked."""
+    """Clients that send requests to the endpoint of a control plane."""
 
-    anew: Load
+    new_connections: Load
     """Connects for each request."""
-    kept: Load
-    """Keeps its connection for as long as it lasts."""
+    kept_connection: Load
+    """Keeps one connection."""
 
     @property
     def loads(self) -> tuple[Load, Load]:
-        return self.anew, self.kept
+        return self.new_connections, self.kept_connection
 
     @property
     def failed(self) -> list[str]:
-        return [*self.anew.failed, *self.kept.failed]
+        return [*self.new_connections.failed, *self.kept_connection.failed]
 
     @property
     def served(self) -> int:
-        # One of each is still to be answered.
+        # One request of each is in flight.
         return sum(load.sent - 1 for load in self.loads) - len(self.failed)
 
-    async def go_on(self, count: int = 20) -> None:
-        """Wait until each has asked so many times more."""
+    async def make_progress(self, count: int = 20) -> None:
+        """Wait until each client has sent this many more requests."""
         for load in self.loads:
             await load.reaches(load.sent + count)
 
@@ -94,7 +94,7 @@ class Rig:
 
     @classmethod
     def on(cls, state: Path, programs: Binaries | None = None) -> "Rig":
-        """A rig that keeps its control planes there; of the real programs, or of these."""
+        """A rig with its state in a folder, and with the real binaries or the given ones."""
         woken = asyncio.Event()
 
         def wake(_: ObjectKey) -> None:
@@ -104,26 +104,26 @@ class Rig:
         return cls(state, authorities(datetime.now(UTC)), backend, woken)
 
     async def allocate(self, desired: ControlPlane) -> Endpoint:
-        """Have the backend find or choose where the control plane runs."""
+        """Let the backend find or choose the address of the control plane."""
         address = self.endpoint and self.endpoint.address
         self.endpoint = await self.backend.allocate(KEY, desired, self.keys, address)
         return self.endpoint
 
     async def reconcile(self, desired: ControlPlane) -> Observed:
-        """Take a step."""
+        """Take one step."""
         desired = replace(desired, now=datetime.now(UTC))
         endpoint = await self.allocate(desired)
         return await reconcile_instances(self.backend, KEY, endpoint, desired)
 
     async def until(self, desired: ControlPlane, happened: Callable[[Observed], bool]) -> Observed:
-        """Reconcile whenever something changes, until something is so."""
+        """Reconcile on each change until the condition is met."""
         while True:
             self.woken.clear()
-            seen = await self.reconcile(desired)
-            if happened(seen):
-                return seen
+            observed = await self.reconcile(desired)
+            if happened(observed):
+                return observed
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if seen.blocked is None else 1):
+                async with asyncio.timeout(None if observed.blocked is None else 1):
                     await self.woken.wait()
 
     @property
@@ -132,51 +132,51 @@ class Rig:
         return self.state / self.endpoint.address
 
     def pids(self) -> dict[str, int]:
-        """Everything that runs of the control plane."""
+        """Process ids of the control plane by name."""
         return {one.name: one.identity.pid for one in marked_processes(self.folder / "run")}
 
     @asynccontextmanager
     async def under_load(self) -> "AsyncGenerator[Callers]":
-        """Somebody connects to the endpoint for each request, and somebody keeps a connection."""
+        """Run a client that connects for each request and one that keeps its connection."""
         assert self.endpoint is not None
         config = self.backend.client_config(self.endpoint)
         callers = Callers(
-            anew=Load(config, pause=_PAUSE_SECONDS),
-            kept=Load(config, pause=_PAUSE_SECONDS, keeps=True),
+            new_connections=Load(config, pause=_PAUSE_SECONDS),
+            kept_connection=Load(config, pause=_PAUSE_SECONDS, keeps=True),
         )
-        running = [asyncio.create_task(each.run()) for each in callers.loads]
+        running = [asyncio.create_task(load.run()) for load in callers.loads]
         try:
-            await callers.go_on()
+            await callers.make_progress()
             yield callers
         finally:
-            for each in running:
-                each.cancel()
+            for task in running:
+                task.cancel()
             ended = await asyncio.gather(*running, return_exceptions=True)
-        assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
+        assert all(isinstance(result, asyncio.CancelledError) for result in ended), ended
 
     def client(self) -> Client:
         assert self.endpoint is not None
         return Client(self.backend.client_config(self.endpoint), manager="test")
 
 
-def settled(seen: Observed) -> bool:
-    return seen.complete and seen.answers and all(part.ready for part in seen.statuses)
+def settled(observed: Observed) -> bool:
+    return observed.complete and observed.answers and all(part.ready for part in observed.statuses)
 
 
 @dataclass
 class Roll:
-    """Whether all has settled, and how many members of etcd were away at a time until then."""
+    """Watches a rollout and counts the etcd members that were unready at the same time."""
 
     most_away: int = 0
 
-    def is_over(self, seen: Observed) -> bool:
-        away = sum(not member.ready for member in seen.of("etcd"))
+    def is_over(self, observed: Observed) -> bool:
+        away = sum(not member.ready for member in observed.of("etcd"))
         self.most_away = max(self.most_away, away)
-        return settled(seen)
+        return settled(observed)
 
 
 def all_ready_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take every process for ready that runs."""
+    """Count every running process as ready."""
 
     def probe(*_: object) -> Probe:
         async def ask() -> AsyncGenerator[str, None]:

@@ -16,7 +16,7 @@ MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def at(hours: int, rollout_after: datetime | None = None) -> DesiredComponents:
-    """The components so many hours after the moment."""
+    """The components this many hours after the moment."""
     now = MOMENT + timedelta(hours=hours)
     return components_of(replace(control_plane(), now=now, rollout_after=rollout_after))
 
@@ -29,7 +29,7 @@ def what_is_current(before: DesiredComponents, after: DesiredComponents) -> set[
     return {present.component for present, desired in pairs if is_current(present, desired)}
 
 
-def test_a_rollout_replaces_all_but_etcd_and_once() -> None:
+def test_a_rollout_replaces_all_components_except_etcd_once() -> None:
     assert what_is_current(at(-1), at(1, MOMENT)) == {"etcd"}
     assert what_is_current(at(1, MOMENT), at(2, MOMENT)) == set(PROGRAMS)
 
@@ -41,17 +41,17 @@ def test_earlier_rollout_replaces_nothing(
     assert what_is_current(at(1, MOMENT), at(2, later)) == set(PROGRAMS)
 
 
-def test_what_was_planned_after_a_rollout_is_left_alone_even_if_it_was_not_asked_for_then() -> None:
+def test_a_late_rollout_does_not_replace_newer_instances() -> None:
     assert what_is_current(at(1), at(2, MOMENT)) == set(PROGRAMS)
 
 
-def test_what_a_rollout_replaces_runs_another_command() -> None:
-    # The same would not be started again.
+def test_a_rollout_changes_the_command_of_replaced_instances() -> None:
+    # The supervisor would not restart the same command.
     pairs = zip(at(-1).controllers, at(1, MOMENT).controllers, strict=True)
     assert all(command_of(old).hash != command_of(new).hash for old, new in pairs)
 
 
-def test_a_member_that_rejoined_looks_for_its_cluster_and_the_others_stay_as_they_are() -> None:
+def test_a_rejoined_member_joins_its_cluster_without_changes_to_the_others() -> None:
     desired = replace(control_plane(), etcd_replicas=3)
     before, after = components_of(desired), components_of(desired, joining={1})
     assert "--initial-cluster-state=existing" in after.etcd[1].arguments
@@ -84,7 +84,9 @@ def with_delay(delay: str | None) -> ControlPlane:
 def test_shutdown_delay_of_an_api_server(delay: str | None, flag: str) -> None:
     arguments = components_of(with_delay(delay)).api_server(0).arguments
     prefix = "--shutdown-delay-duration="
-    assert [each for each in arguments if each.startswith(prefix)] == [f"{prefix}{flag}"]
+    assert [argument for argument in arguments if argument.startswith(prefix)] == [
+        f"{prefix}{flag}"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Control planes that answer at an address which others than this machine can reach."""
+"""Control planes that serve at an address which other machines can reach."""
 
 import socket
 from dataclasses import replace
@@ -22,7 +22,7 @@ SLICES = Resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
 
 
 def outward() -> str | None:
-    """An address of this machine that is not loopback, if it has one. Nothing is sent for it."""
+    """An address of this machine that is not loopback, if any. Sends no packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -34,10 +34,10 @@ def outward() -> str | None:
 
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-async def test_it_answers_where_it_was_told_to_and_pods_are_told_so(rig: Rig) -> None:
+async def test_a_control_plane_serves_at_its_endpoint_and_publishes_it_to_pods(rig: Rig) -> None:
     host = outward()
     if host is None:
-        pytest.skip("this machine has no address but loopback ones")
+        pytest.skip("this machine has only loopback addresses")
     desired = replace(control_plane(NEW), host=host, port=free_port(host))
     rig.backend = ProcessesBackend(
         rig.state,
@@ -55,9 +55,9 @@ async def test_it_answers_where_it_was_told_to_and_pods_are_told_so(rig: Rig) ->
         for manifest in workload_objects(desired, rig.endpoint, b""):
             if manifest["kind"] == "EndpointSlice":
                 await client.apply(manifest)
-        found = await client.get(SLICES, "kubernetes", "default")
-    assert found["endpoints"][0]["addresses"] == [host]
-    assert found["ports"][0]["port"] == desired.port
+        slice_ = await client.get(SLICES, "kubernetes", "default")
+    assert slice_["endpoints"][0]["addresses"] == [host]
+    assert slice_["ports"][0]["port"] == desired.port
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def idle(tmp_path: Path) -> Rig:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.64.0.9", "::ffff:127.64.0.9", "::1"])
-async def test_a_loopback_address_is_its_own_control_planes_alone(idle: Rig, host: str) -> None:
+async def test_a_control_plane_cannot_use_a_foreign_loopback_address(idle: Rig, host: str) -> None:
     with pytest.raises(Blocked, match="loopback address") as blocked:
         await idle.allocate(replace(control_plane(), host=host))
     assert blocked.value.reason == "InvalidConfiguration"
@@ -76,20 +76,22 @@ async def test_a_loopback_address_is_its_own_control_planes_alone(idle: Rig, hos
     await idle.backend.delete(KEY)
 
 
-async def test_an_address_of_the_machine_is_for_its_administrator_to_give(idle: Rig) -> None:
+async def test_only_an_administrator_can_allow_addresses_of_the_machine(idle: Rig) -> None:
     host = outward()
     if host is None:
-        pytest.skip("this machine has no address but loopback ones")
+        pytest.skip("this machine has only loopback addresses")
     with pytest.raises(Blocked, match=f"--endpoint-networks={host}") as blocked:
         await idle.allocate(replace(control_plane(), host=host))
     assert blocked.value.reason == "InvalidConfiguration"
     await idle.backend.delete(KEY)
 
 
-async def test_the_endpoint_of_another_control_plane_is_taken(idle: Rig, tmp_path: Path) -> None:
+async def test_an_endpoint_of_another_control_plane_is_not_available(
+    idle: Rig, tmp_path: Path
+) -> None:
     host = outward()
     if host is None:
-        pytest.skip("this machine has no address but loopback ones")
+        pytest.skip("this machine has only loopback addresses")
     policy = Policy(endpoint_networks=read_networks(host))
     idle.backend = ProcessesBackend(idle.state, Idle(tmp_path), lambda _: None, policy)
     first = replace(control_plane(), host=host, port=free_port(host))

@@ -20,7 +20,7 @@ def three_members() -> ControlPlane:
 
 
 async def lose(rig: Rig, name: str) -> None:
-    """Remove all that a member knows, and end it."""
+    """Delete the data of a member and kill it."""
     shutil.rmtree(rig.folder / name)
     process = Process.adopt(rig.folder / "run", name)
     assert process is not None
@@ -28,39 +28,41 @@ async def lose(rig: Rig, name: str) -> None:
     await process.wait()
 
 
-def failure(seen: Observed, name: str) -> str:
-    return next(part.failure for part in seen.statuses if part.name == name)
+def failure(observed: Observed, name: str) -> str:
+    return next(part.failure for part in observed.statuses if part.name == name)
 
 
 @pytest.mark.representative
-async def test_a_member_that_lost_its_data_is_replaced_from_the_others(rig: Rig) -> None:
-    wanted = three_members()
-    await rig.until(wanted, settled)
+async def test_a_member_without_data_is_replaced_from_the_others(rig: Rig) -> None:
+    desired = three_members()
+    await rig.until(desired, settled)
     async with rig.under_load() as callers:
         await lose(rig, "etcd-1")
-        seen = await rig.until(wanted, lambda seen: "lost its data" in failure(seen, "etcd-1"))
-        assert seen.answers
-        await rig.until(wanted, settled)
-        await callers.go_on()
-    # Nobody answers what was on its way through the member that was killed.
+        observed = await rig.until(
+            desired, lambda observed: "lost its data" in failure(observed, "etcd-1")
+        )
+        assert observed.answers
+        await rig.until(desired, settled)
+        await callers.make_progress()
+    # Requests through the killed member get no answer.
     assert len(callers.failed) <= len(callers.loads), callers.failed
     assert [failure for failure in callers.failed if ": 500 " not in failure] == []
 
-    # The new one carries its share: the cluster does without another.
+    # The new member counts for the quorum: the cluster survives the loss of another.
     await lose(rig, "etcd-2")
     async with rig.client() as client:
         await client.apply(ConfigMap.of("kept", "default"))
 
 
-async def test_other_arguments_of_etcd_fail_no_request(rig: Rig) -> None:
-    wanted = three_members()
-    await rig.until(wanted, settled)
+async def test_a_change_of_etcd_arguments_fails_no_request(rig: Rig) -> None:
+    desired = three_members()
+    await rig.until(desired, settled)
     before = rig.pids()
-    told = {"etcd": ComponentSettings(arguments={"snapshot-count": "5000"})}
+    settings = {"etcd": ComponentSettings(arguments={"snapshot-count": "5000"})}
     roll = Roll()
     async with rig.under_load() as callers:
-        await rig.until(replace(wanted, settings={**wanted.settings, **told}), roll.is_over)
-        await callers.go_on()
+        await rig.until(replace(desired, settings={**desired.settings, **settings}), roll.is_over)
+        await callers.make_progress()
     assert callers.failed == []
     after = rig.pids()
     assert {name for name in before if before[name] != after[name]} == {
@@ -71,36 +73,38 @@ async def test_other_arguments_of_etcd_fail_no_request(rig: Rig) -> None:
     assert roll.most_away == 1
 
 
-async def test_a_replacement_goes_on_where_a_provider_was_killed(rig: Rig) -> None:
-    wanted = three_members()
-    await rig.until(wanted, settled)
+async def test_a_replacement_continues_after_the_provider_restarts(rig: Rig) -> None:
+    desired = three_members()
+    await rig.until(desired, settled)
     await lose(rig, "etcd-1")
-    await rig.until(wanted, lambda seen: "lost its data" in failure(seen, "etcd-1"))
+    await rig.until(desired, lambda observed: "lost its data" in failure(observed, "etcd-1"))
     for _ in range(8):
-        # A new provider a step: nothing that the last one knew is left.
+        # Each step has a new provider without memory of the last one.
         await rig.backend.release(KEY)
-        await rig.until(wanted, lambda _: True)
-    await rig.until(wanted, settled)
+        await rig.until(desired, lambda _: True)
+    await rig.until(desired, settled)
 
 
-async def test_the_only_member_is_not_made_anew(rig: Rig) -> None:
-    wanted = control_plane(NEW)
-    await rig.until(wanted, settled)
+async def test_a_lost_single_member_is_not_recreated(rig: Rig) -> None:
+    desired = control_plane(NEW)
+    await rig.until(desired, settled)
     data = rig.folder / "etcd-0"
     data.rename(rig.folder / "away")
     process = Process.adopt(rig.folder / "run", "etcd-0")
     assert process is not None
     process.signal(signal.SIGKILL)
-    seen = await rig.until(wanted, lambda seen: "lost its data" in failure(seen, "etcd-0"))
-    assert f"{data} is gone" in failure(seen, "etcd-0")
+    observed = await rig.until(
+        desired, lambda observed: "lost its data" in failure(observed, "etcd-0")
+    )
+    assert f"{data} is gone" in failure(observed, "etcd-0")
     assert not data.exists()
     (rig.folder / "away").rename(data)
-    await rig.until(wanted, settled)
+    await rig.until(desired, settled)
 
 
-async def test_a_corrupt_member_is_set_aside_and_replaced_from_the_others(rig: Rig) -> None:
-    wanted = three_members()
-    await rig.until(wanted, settled)
+async def test_a_corrupt_member_is_renamed_and_replaced_from_the_others(rig: Rig) -> None:
+    desired = three_members()
+    await rig.until(desired, settled)
     process = Process.adopt(rig.folder / "run", "etcd-1")
     assert process is not None
     process.signal(signal.SIGSTOP)
@@ -112,7 +116,7 @@ async def test_a_corrupt_member_is_set_aside_and_replaced_from_the_others(rig: R
     await process.wait()
     async with rig.client() as client:
         await client.apply(ConfigMap.of("kept", "default"))
-    await rig.until(wanted, lambda _: any(rig.folder.glob("etcd-1.corrupt-*")))
-    await rig.until(wanted, settled)
+    await rig.until(desired, lambda _: any(rig.folder.glob("etcd-1.corrupt-*")))
+    await rig.until(desired, settled)
     (aside,) = rig.folder.glob("etcd-1.corrupt-*")
-    assert (aside / "member" / "wal").is_dir(), "the data is kept"
+    assert (aside / "member" / "wal").is_dir(), "the corrupt data stays"

@@ -1,4 +1,4 @@
-"""A disk that is full: what runs goes on, and what was asked for is done when there is room."""
+"""On a full disk, running processes continue. Changes follow when space is free again."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ async def small(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 def fill(disk: Path) -> Path:
-    """Leave no byte of room on a disk."""
+    """Write until the disk is full."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (2**20, 4096, 1):
@@ -50,12 +50,12 @@ def fill(disk: Path) -> Path:
 
 
 def started_since(small: Rig, before: dict[str, int]) -> set[str]:
-    """What was started anew, but for etcd, which ends itself when it has to write just then."""
+    """Names of restarted processes, except etcd, which exits if it must write to the full disk."""
     after = small.pids()
     return {name for name in before if before[name] != after[name]} - {"etcd-0"}
 
 
-async def test_a_full_disk_is_told_and_what_runs_goes_on(small: Rig) -> None:
+async def test_a_condition_reports_a_full_disk_and_processes_continue(small: Rig) -> None:
     good = control_plane(NEW)
     await small.until(good, settled)
     before = small.pids()
@@ -64,24 +64,24 @@ async def test_a_full_disk_is_told_and_what_runs_goes_on(small: Rig) -> None:
     flags = {"kube-scheduler": ComponentSettings(arguments={"v": "1"})}
     other = replace(good, settings={**good.settings, **flags})
     try:
-        seen = await small.until(other, lambda seen: seen.blocked is not None)
-        assert seen.blocked is not None
-        assert seen.blocked.reason == "DiskFull"
-        assert "No space left" in str(seen.blocked)
+        observed = await small.until(other, lambda observed: observed.blocked is not None)
+        assert observed.blocked is not None
+        assert observed.blocked.reason == "DiskFull"
+        assert "No space left" in str(observed.blocked)
         assert small.pids() == before
         async with small.client() as client:
             await client.get(Namespace, "default")
     finally:
         filler.unlink()
 
-    def rolled(seen: Observed) -> bool:
-        return settled(seen) and small.pids()["kube-scheduler-0"] != before["kube-scheduler-0"]
+    def rolled(observed: Observed) -> bool:
+        return settled(observed) and small.pids()["kube-scheduler-0"] != before["kube-scheduler-0"]
 
     await small.until(other, rolled)
     assert started_since(small, before) == {"kube-scheduler-0"}
 
 
-async def test_what_dies_on_a_full_disk_comes_back_when_there_is_room(small: Rig) -> None:
+async def test_a_process_that_died_on_a_full_disk_restarts_when_space_is_free(small: Rig) -> None:
     good = control_plane(NEW)
     await small.until(good, settled)
     before = small.pids()
@@ -89,8 +89,10 @@ async def test_what_dies_on_a_full_disk_comes_back_when_there_is_room(small: Rig
     try:
         os.kill(before["kube-scheduler-0"], signal.SIGKILL)
 
-        def away(seen: Observed) -> bool:
-            return any(part.failure for part in seen.statuses if part.component == "kube-scheduler")
+        def away(observed: Observed) -> bool:
+            return any(
+                part.failure for part in observed.statuses if part.component == "kube-scheduler"
+            )
 
         await small.until(good, away)
     finally:

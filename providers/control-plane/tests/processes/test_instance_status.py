@@ -7,7 +7,7 @@ from ..factories import STATE_DIR, components_of  # noqa: TID252 - a folder with
 from .rig import control_plane
 
 
-def test_nobody_can_tell_what_is_current_without_the_programs_that_are_wanted() -> None:
+def test_instances_are_neither_current_nor_outdated_without_the_desired_binaries() -> None:
     desired = control_plane()
     components = components_of(desired)
     plan = Plan(

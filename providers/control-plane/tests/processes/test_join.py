@@ -1,4 +1,4 @@
-"""The real kubeadm finds, trusts and reads a control plane of ours."""
+"""The real kubeadm finds, trusts and reads a control plane of Capelin."""
 
 import asyncio
 import subprocess
@@ -46,18 +46,18 @@ async def test_the_real_kubeadm_passes_discovery_and_preflight(rig: Rig) -> None
         f"--token={TOKEN}",
         "--node-name=shoal-1",
         "--cri-socket=unix:///run/none.sock",
-        # What a machine has to have is not a matter of the control plane.
+        # The control plane does not check the machine.
         "--ignore-preflight-errors=all",
     )
-    code, said = await kubeadm(
+    code, output = await kubeadm(
         *join, f"--discovery-token-ca-cert-hash={ca_cert_hash(rig.keys.ca.certificate_pem)}", "-v=2"
     )
-    assert code == 0, said
-    assert "Cluster info signature and contents are valid" in said
-    assert "kubeadm-config" in said
+    assert code == 0, output
+    assert "Cluster info signature and contents are valid" in output
+    assert "kubeadm-config" in output
 
-    code, said = await kubeadm(
+    code, output = await kubeadm(
         *join, f"--discovery-token-ca-cert-hash={ca_cert_hash(rig.keys.etcd.certificate_pem)}"
     )
     assert code != 0
-    assert "none of the public keys" in said, said
+    assert "none of the public keys" in output, output

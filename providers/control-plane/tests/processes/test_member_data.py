@@ -1,4 +1,4 @@
-"""The data of an etcd member on processes: whether it is lost."""
+"""Detection of lost data of etcd members on processes."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from capelin_control_plane.etcd import Loss
 CORRUPT = "exited with code 2: wal: crc mismatch"
 
 
-def test_data_is_lost_if_there_was_some_and_is_none(tmp_path: Path) -> None:
+def test_a_loss_needs_a_joined_member_with_data(tmp_path: Path) -> None:
     state_dir = StateDir(tmp_path, "127.64.0.9")
     mark_joined(state_dir, 0)
     assert member_loss(state_dir, 0, CORRUPT) is None, "it has never had any"

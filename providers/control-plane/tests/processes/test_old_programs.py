@@ -1,4 +1,4 @@
-"""A version that cannot be had: everything else goes on with the programs that run."""
+"""If a version is not available, everything else continues with the running binaries."""
 
 import signal
 from collections.abc import AsyncIterator, Iterable
@@ -37,7 +37,7 @@ async def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await rig.backend.delete(KEY)
 
 
-async def test_it_is_scaled_and_tuned_meanwhile(idle: Rig) -> None:
+async def test_a_control_plane_scales_and_changes_flags_without_the_new_version(idle: Rig) -> None:
     wrong = replace(control_plane(MISSING), replicas=2)
 
     def is_scaled(observed: Observed) -> bool:
@@ -55,13 +55,13 @@ async def test_it_is_scaled_and_tuned_meanwhile(idle: Rig) -> None:
     await idle.until(tuned, lambda _: idle.pids().get("kube-scheduler-0", before) != before)
 
 
-async def test_a_lost_member_would_be_replaced_meanwhile(idle: Rig) -> None:
+async def test_the_replacement_of_a_lost_member_has_the_old_version(idle: Rig) -> None:
     observed = await idle.until(control_plane(MISSING), lambda _: True)
     assert observed.desired is not None
     assert observed.desired.joining_member(0).version == OLD
 
 
-async def test_taking_it_back_changes_nothing_of_what_runs(idle: Rig) -> None:
+async def test_a_reverted_version_restarts_no_process(idle: Rig) -> None:
     before = idle.pids()
     await idle.until(control_plane(MISSING), lambda observed: observed.blocked is not None)
     await idle.until(control_plane(OLD), settled)
@@ -81,7 +81,9 @@ class Pruned(Idle):
         return await super().fetch(names)
 
 
-async def test_pruned_programs_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pruned_binaries_are_downloaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     all_ready_at_once(monkeypatch)
     programs = Pruned(tmp_path)
     rig = Rig.on(tmp_path / "control-planes", programs)
@@ -94,7 +96,9 @@ async def test_pruned_programs_come_back(tmp_path: Path, monkeypatch: pytest.Mon
     try:
         await rig.until(
             control_plane(OLD),
-            lambda seen: settled(seen) and rig.pids().get(SCHEDULER) not in {None, scheduler.pid},
+            lambda observed: (
+                settled(observed) and rig.pids().get(SCHEDULER) not in {None, scheduler.pid}
+            ),
         )
     finally:
         await rig.backend.delete(KEY)

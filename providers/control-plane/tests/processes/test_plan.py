@@ -1,4 +1,4 @@
-"""The order in which a control plane becomes what is wanted."""
+"""The order of steps to the desired control plane."""
 
 from dataclasses import dataclass, replace
 
@@ -48,11 +48,11 @@ def names(plan: Plan) -> set[str]:
     return {instance.name for instance in plan.instances}
 
 
-def settled(wanted: DesiredComponents, plan: Plan | None = None) -> Plan:
-    """Where the steps lead when everything that is started becomes ready."""
+def settled(desired: DesiredComponents, plan: Plan | None = None) -> Plan:
+    """The final plan if every started process becomes ready."""
     plan = plan or Plan()
     for _ in range(50):
-        following = next_plan(plan, wanted, names(plan))
+        following = next_plan(plan, desired, names(plan))
         if following == plan:
             return plan
         plan = following
@@ -60,26 +60,26 @@ def settled(wanted: DesiredComponents, plan: Plan | None = None) -> Plan:
 
 
 def test_api_servers_do_not_wait_for_etcd_to_be_ready() -> None:
-    wanted = components(replicas=2, etcd=3)
-    first = next_plan(Plan(), wanted, ())
+    desired = components(replicas=2, etcd=3)
+    first = next_plan(Plan(), desired, ())
     assert names(first) == {"etcd-0", "etcd-1", "etcd-2", "relay-0"}
-    second = next_plan(first, wanted, ())
+    second = next_plan(first, desired, ())
     assert names(second) - names(first) == {"kube-apiserver-0", "kube-apiserver-1"}
 
 
-def test_controllers_start_when_an_api_server_answers() -> None:
-    wanted = components()
-    plan = Plan((*wanted.etcd, wanted.relay, wanted.api_server(0)))
-    assert names(next_plan(plan, wanted, {"etcd-0"})) == names(plan)
-    assert names(next_plan(plan, wanted, names(plan))) > names(plan)
+def test_controllers_start_when_an_api_server_is_ready() -> None:
+    desired = components()
+    plan = Plan((*desired.etcd, desired.relay, desired.api_server(0)))
+    assert names(next_plan(plan, desired, {"etcd-0"})) == names(plan)
+    assert names(next_plan(plan, desired, names(plan))) > names(plan)
 
 
-def test_everything_settles_to_what_is_wanted() -> None:
-    wanted = components(replicas=3, etcd=3)
-    assert is_complete(settled(wanted), wanted)
+def test_steps_lead_to_the_desired_components() -> None:
+    desired = components(replicas=3, etcd=3)
+    assert is_complete(settled(desired), desired)
 
 
-def test_an_upgrade_adds_one_api_server_before_it_takes_one_away() -> None:
+def test_an_upgrade_adds_an_api_server_before_it_removes_one() -> None:
     plan = settled(components(OLD, replicas=2))
     upgraded = next_plan(plan, components(NEW, replicas=2), names(plan))
     assert names(upgraded) - names(plan) == {"kube-apiserver-2"}
@@ -95,11 +95,11 @@ def test_roll_does_not_wait_for_a_shutdown(
 ) -> None:
     plan = settled(components(OLD, replicas=replicas))
     for number in range(2 * replicas + 2):
-        wanted = components(f"roll {number}", replicas=replicas)
+        desired = components(f"roll {number}", replicas=replicas)
         had = {one.name for one in plan.of("kube-apiserver")}
         came: set[str] = set()
-        while not is_complete(plan, wanted):
-            following = next_plan(plan, wanted, names(plan))
+        while not is_complete(plan, desired):
+            following = next_plan(plan, desired, names(plan))
             came |= {
                 one.name for one in following.of("kube-apiserver") if one not in plan.instances
             }
@@ -110,57 +110,59 @@ def test_roll_does_not_wait_for_a_shutdown(
 
 def test_controllers_are_upgraded_after_the_last_api_server() -> None:
     plan = settled(components(OLD, replicas=2))
-    wanted = components(NEW, replicas=2)
+    desired = components(NEW, replicas=2)
     while any(one.version == OLD for one in plan.of("kube-apiserver")):
         assert {one.version for one in plan.of("kube-controller-manager")} == {OLD}
-        plan = next_plan(plan, wanted, names(plan))
-    assert {one.version for one in settled(wanted, plan).of("kube-scheduler")} == {NEW}
+        plan = next_plan(plan, desired, names(plan))
+    assert {one.version for one in settled(desired, plan).of("kube-scheduler")} == {NEW}
 
 
-def test_a_new_version_that_does_not_come_up_leaves_the_old_servers_alone() -> None:
+def test_a_version_that_never_becomes_ready_keeps_the_old_servers() -> None:
     old = settled(components(OLD, replicas=2))
-    wanted = components(NEW, replicas=2)
-    plan = next_plan(old, wanted, names(old))
+    desired = components(NEW, replicas=2)
+    plan = next_plan(old, desired, names(old))
     for _ in range(5):
-        plan = next_plan(plan, wanted, names(old))
+        plan = next_plan(plan, desired, names(old))
     assert names(old) < names(plan)
     back = settled(components(OLD, replicas=2), plan)
     assert {one.version for one in back.instances if one.component != "etcd"} == {OLD}
 
 
-def test_old_servers_are_kept_for_when_they_serve_again_while_nothing_does() -> None:
+def test_old_servers_stay_while_no_server_is_ready() -> None:
     old = settled(components(OLD, replicas=2))
-    wanted = components(NEW, replicas=2)
-    stuck = next_plan(old, wanted, names(old))
-    assert names(next_plan(stuck, wanted, {"etcd-0"})) == names(stuck)
-    one_is_back = next_plan(stuck, wanted, names(old) - {"kube-apiserver-0"})
-    assert {one.name for one in one_is_back.of("kube-apiserver")} == {
+    desired = components(NEW, replicas=2)
+    stuck = next_plan(old, desired, names(old))
+    assert names(next_plan(stuck, desired, {"etcd-0"})) == names(stuck)
+    one_serves = next_plan(stuck, desired, names(old) - {"kube-apiserver-0"})
+    assert {one.name for one in one_serves.of("kube-apiserver")} == {
         "kube-apiserver-1",
         "kube-apiserver-2",
     }
 
 
-def test_servers_that_never_served_do_not_become_more_with_each_attempt_to_mend_them() -> None:
+def test_repeated_fixes_do_not_accumulate_unready_servers() -> None:
     plan = Plan()
     for attempt in range(5):
-        wanted = components(f"attempt-{attempt}", replicas=2)
+        desired = components(f"attempt-{attempt}", replicas=2)
         for _ in range(5):
-            plan = next_plan(plan, wanted, {"etcd-0"})
+            plan = next_plan(plan, desired, {"etcd-0"})
         servers = plan.of("kube-apiserver")
-        assert wanted.api_server(servers[-1].index) in servers
+        assert desired.api_server(servers[-1].index) in servers
         assert len(servers) <= 3
     assert is_complete(settled(components(NEW, replicas=2), plan), components(NEW, replicas=2))
 
 
 def with_etcd(flag: str, members: int = 3) -> DesiredComponents:
-    """Etcd members that are told something."""
-    told = tuple(Instance("etcd", index, OLD, ("etcd", flag)) for index in range(members))
-    return replace(components(etcd=members), etcd=told)
+    """Components whose etcd members have a flag."""
+    members_with_flag = tuple(
+        Instance("etcd", index, OLD, ("etcd", flag)) for index in range(members)
+    )
+    return replace(components(etcd=members), etcd=members_with_flag)
 
 
-def current_members(plan: Plan, wanted: DesiredComponents) -> set[str]:
+def current_members(plan: Plan, desired: DesiredComponents) -> set[str]:
     """The etcd members that run as desired."""
-    return {one.name for one in plan.of("etcd") if one in wanted.etcd}
+    return {one.name for one in plan.of("etcd") if one in desired.etcd}
 
 
 def test_outdated_etcd_members_are_replaced_one_at_a_time() -> None:
@@ -172,18 +174,18 @@ def test_outdated_etcd_members_are_replaced_one_at_a_time() -> None:
     assert current_members(still, changed) == {"etcd-0"}
 
 
-def test_an_etcd_member_that_never_comes_up_is_mended_before_the_others_are_changed() -> None:
+def test_an_etcd_member_that_never_becomes_ready_is_fixed_before_the_others_change() -> None:
     old = settled(components(etcd=3))
-    bad, mended = with_etcd("--shoal"), with_etcd("--snapshot-count=5")
+    bad, fixed = with_etcd("--shoal"), with_etcd("--snapshot-count=5")
     stuck = next_plan(old, bad, names(old))
     others = names(old) - {"etcd-0"}
-    first = next_plan(stuck, mended, others)
-    assert current_members(first, mended) == {"etcd-0"}
-    assert current_members(next_plan(first, mended, others), mended) == {"etcd-0"}
-    assert current_members(next_plan(first, mended, names(old)), mended) == {"etcd-0", "etcd-1"}
+    first = next_plan(stuck, fixed, others)
+    assert current_members(first, fixed) == {"etcd-0"}
+    assert current_members(next_plan(first, fixed, others), fixed) == {"etcd-0"}
+    assert current_members(next_plan(first, fixed, names(old)), fixed) == {"etcd-0", "etcd-1"}
 
 
-def test_a_bad_change_takes_no_second_etcd_member_that_is_down_for_a_moment() -> None:
+def test_a_bad_change_restarts_no_second_etcd_member() -> None:
     old = settled(components(etcd=3))
     bad = with_etcd("--shoal")
     stuck = next_plan(old, bad, names(old))
@@ -193,28 +195,26 @@ def test_a_bad_change_takes_no_second_etcd_member_that_is_down_for_a_moment() ->
 
 
 @pytest.mark.parametrize("members", [1, 3])
-def test_etcd_members_that_have_never_come_up_are_mended_together(members: int) -> None:
-    # One alone does not come up without the others.
-    bad, mended = with_etcd("--shoal", members), with_etcd("--snapshot-count=5", members)
+def test_etcd_members_that_were_never_ready_are_fixed_together(members: int) -> None:
+    # A single member does not become ready without the others.
+    bad, fixed = with_etcd("--shoal", members), with_etcd("--snapshot-count=5", members)
     stuck = next_plan(Plan(), bad, ())
-    assert current_members(next_plan(stuck, mended, ()), mended) == {
-        one.name for one in mended.etcd
-    }
+    assert current_members(next_plan(stuck, fixed, ()), fixed) == {one.name for one in fixed.etcd}
 
 
-def test_etcd_members_that_fail_one_after_the_other_are_all_mended() -> None:
-    # Each is seen to fail, or on its next try: the first that is mended has no quorum without them.
+def test_etcd_members_that_fail_in_turn_are_all_fixed() -> None:
+    # Each member fails or retries: the first fixed member has no quorum without them.
     old = settled(components(etcd=3))
-    mended = with_etcd("--snapshot-count=5")
-    first = next_plan(old, mended, (), recovering={"etcd-1", "etcd-2"})
-    assert current_members(first, mended) == {"etcd-0"}
-    second = next_plan(first, mended, (), recovering={"etcd-0", "etcd-2"})
-    assert current_members(second, mended) == {"etcd-0", "etcd-1"}
-    third = next_plan(second, mended, (), recovering={"etcd-0", "etcd-1"})
-    assert current_members(third, mended) == {"etcd-0", "etcd-1", "etcd-2"}
+    fixed = with_etcd("--snapshot-count=5")
+    first = next_plan(old, fixed, (), recovering={"etcd-1", "etcd-2"})
+    assert current_members(first, fixed) == {"etcd-0"}
+    second = next_plan(first, fixed, (), recovering={"etcd-0", "etcd-2"})
+    assert current_members(second, fixed) == {"etcd-0", "etcd-1"}
+    third = next_plan(second, fixed, (), recovering={"etcd-0", "etcd-1"})
+    assert current_members(third, fixed) == {"etcd-0", "etcd-1", "etcd-2"}
 
 
-def test_no_replicas_means_no_api_servers_and_nothing_that_needs_them() -> None:
+def test_zero_replicas_stop_api_servers_and_controllers() -> None:
     plan = settled(components(replicas=2))
     assert names(settled(components(replicas=0), plan)) == {"etcd-0", "relay-0"}
 
@@ -233,7 +233,7 @@ def statuses(plan: Plan, *ready: str) -> tuple[InstanceStatus, ...]:
 
 
 def with_lost(desired: DesiredComponents, *lost: int, ready: set[str]) -> Observed:
-    """A control plane that is complete, but for what members of etcd lost."""
+    """A complete control plane, except for the lost data of an etcd member."""
     plan = settled(desired)
     return Observed(
         plan=plan,
@@ -281,7 +281,7 @@ def test_only_api_servers_that_run_and_stay_get_connections() -> None:
 
 @dataclass
 class World:
-    """Instances that become ready, and die, as a test says."""
+    """Instances that become ready and die at the test's command."""
 
     plan: Plan
     ready: set[str]
@@ -298,11 +298,11 @@ def test_number_of_servers(replicas: int, wishes: list[tuple[str, int]], luck: l
     world = World(plan, names(plan))
     chances = iter(luck)
     most = replicas
-    for version, wished in wishes:
-        wanted = components(version, wished)
-        most = max(most, wished)
+    for version, replicas_now in wishes:
+        desired = components(version, replicas_now)
+        most = max(most, replicas_now)
         for _ in range(10):
-            following = next_plan(world.plan, wanted, world.ready)
+            following = next_plan(world.plan, desired, world.ready)
             world.ready &= names(following)
             world.plan = following
             servers = {one.name for one in following.of("kube-apiserver")}
@@ -327,9 +327,9 @@ def with_targets(plan: Plan, *, ready: set[str], alive: set[str], serving: set[s
 @pytest.mark.parametrize(
     ("ready", "alive", "serving"),
     [
-        # While one is ready, only that one.
+        # A ready server gets all connections.
         ({"kube-apiserver-0"}, {"kube-apiserver-0", "kube-apiserver-1"}, {"kube-apiserver-0"}),
-        # After a restart of the provider, or on a machine without time, nobody has said so yet.
+        # After a restart of the provider, or on a busy machine, no probe has succeeded yet.
         (
             set[str](),
             {"kube-apiserver-0", "kube-apiserver-1"},
@@ -339,7 +339,7 @@ def with_targets(plan: Plan, *, ready: set[str], alive: set[str], serving: set[s
         (set[str](), set[str](), set[str]()),
     ],
 )
-def test_targets_are_not_emptied_while_their_processes_live(
+def test_targets_stay_while_their_processes_are_alive(
     ready: set[str], alive: set[str], serving: set[str]
 ) -> None:
     plan = settled(components(replicas=2))

@@ -1,4 +1,4 @@
-"""What a backend of processes finds when the machine went down while it wrote."""
+"""Files of the backend after a power loss during a write."""
 
 import json
 import os
@@ -28,7 +28,7 @@ async def test_files_are_synced_before_rename(idle: Rig, monkeypatch: pytest.Mon
     assert kept == {"owner", "plan"}
 
 
-async def test_a_plan_that_was_cut_short_is_made_anew(idle: Rig) -> None:
+async def test_a_truncated_plan_is_written_again(idle: Rig) -> None:
     await idle.until(control_plane(), lambda _: True)
     plan = idle.folder / "plan.json"
     before = plan.read_bytes()
@@ -49,6 +49,6 @@ async def test_unreadable_plan_is_ignored(idle: Rig, monkeypatch: pytest.MonkeyP
         away.setattr(StateDir, "read_plan", fails)
         with pytest.raises(Blocked, match="the disk is away"):
             await idle.until(control_plane(), lambda _: True)
-    seen = await idle.until(control_plane(), lambda _: True)
-    assert seen.blocked is None
+    observed = await idle.until(control_plane(), lambda _: True)
+    assert observed.blocked is None
     await idle.backend.delete(KEY)

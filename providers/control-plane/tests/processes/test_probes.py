@@ -1,4 +1,4 @@
-"""What the processes of a control plane have to say before they count as ready."""
+"""Probes decide when processes of a control plane are ready."""
 
 import asyncio
 import os
@@ -28,21 +28,21 @@ def state_dir(tmp_path: Path) -> StateDir:
 
 
 @asynccontextmanager
-async def answering(address: str, port: int, said: bytes) -> AsyncGenerator[list[bytes]]:
-    """Somebody who says the same to whoever asks, and what was asked."""
-    asked: list[bytes] = []
+async def answering(address: str, port: int, response: bytes) -> AsyncGenerator[list[bytes]]:
+    """A server with one fixed response, and the request lines it received."""
+    requests: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append((await reader.readuntil(b"\r\n\r\n")).splitlines()[0])
-        writer.write(said)
+        requests.append((await reader.readuntil(b"\r\n\r\n")).splitlines()[0])
+        writer.write(response)
         await writer.drain()
         writer.close()
 
     async with await asyncio.start_server(serve, address, port):
-        yield asked
+        yield requests
 
 
-async def said(probe: Probe | None) -> str:
+async def result_of(probe: Probe | None) -> str:
     assert probe is not None
     answers = probe()
     try:
@@ -56,23 +56,23 @@ async def test_member_without_a_leader_is_not_ready(
 ) -> None:
     with socket.create_server((state_dir.address, etcd_port(1))):
         async with answering(state_dir.address, etcd_metrics_port(1), NO_LEADER):
-            assert await said(reachability(state_dir, MEMBER)) == ""
-            assert await said(readiness(state_dir, MEMBER)) == "it answers 503"
+            assert await result_of(reachability(state_dir, MEMBER)) == ""
+            assert await result_of(readiness(state_dir, MEMBER)) == "it answers 503"
 
 
 async def test_full_member_is_ready(
     state_dir: StateDir,
 ) -> None:
-    async with answering(state_dir.address, etcd_metrics_port(1), WELL) as asked:
-        assert await said(readiness(state_dir, MEMBER)) == ""
-    assert asked == [b"GET /health?exclude=NOSPACE HTTP/1.1"]
+    async with answering(state_dir.address, etcd_metrics_port(1), WELL) as requests:
+        assert await result_of(readiness(state_dir, MEMBER)) == ""
+    assert requests == [b"GET /health?exclude=NOSPACE HTTP/1.1"]
 
 
 def content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-async def test_an_api_server_is_asked_with_the_certificate_that_is_there(
+async def test_a_probe_uses_the_renewed_certificate(
     state_dir: StateDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def asks(url: str, *, certificate: Path, **_: object) -> AsyncGenerator[str, None]:

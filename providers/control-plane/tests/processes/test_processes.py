@@ -1,4 +1,4 @@
-"""Real control planes as processes: brought up, upgraded under load, killed, adopted, removed."""
+"""Real control planes as processes: start, upgrade under load, kill, adopt, delete."""
 
 import asyncio
 import os
@@ -26,14 +26,14 @@ from tests.load import trust
 from .rig import KEY, NEW, OLD, Rig, control_plane, settled
 
 SLACK = float(os.environ.get("CAPELIN_TEST_SLACK", "6"))
-"""How many times slower an upgrade may be than on a machine that does nothing else.
+"""Factor by which an upgrade may be slower than on an idle machine.
 
-Seen there: 11 and 13 s, 110 and 106 requests a second. On one that is busy with other tests, of
-which nobody knows how many there are: up to 40 s. `CAPELIN_TEST_SLACK=1` asks for what is wanted.
+Measured on an idle machine: 11 and 13 s, with 110 and 106 requests per second. While other tests
+run: up to 40 s. `CAPELIN_TEST_SLACK=1` checks the target.
 """
 UPGRADE_SECONDS = 15.0 * SLACK
 REPLACED_SECONDS = 10.0 * SLACK
-"""Nearly all of it is how long an API server takes to become ready. Seen where it was busy: 28."""
+"""Mostly the time until an API server is ready. Measured on a busy machine: 28 s."""
 SERVED_A_SECOND = 50.0 / SLACK
 
 
@@ -44,33 +44,33 @@ async def test_an_upgrade_under_load_fails_no_request(rig: Rig) -> None:
     await rig.until(control_plane(OLD, replicas=2), settled)
     async with rig.under_load() as callers:
         began, before = time.monotonic(), callers.served
-        seen = await rig.until(control_plane(NEW, replicas=2), settled)
+        observed = await rig.until(control_plane(NEW, replicas=2), settled)
         took = time.monotonic() - began
         served = callers.served - before
-    assert {part.version for part in seen.of("kube-apiserver")} == {NEW}
-    assert callers.anew.failed == []
-    # A server that goes closes what is kept open, and HTTP/1.1 has no word for that: who asks over
-    # it in the same millisecond is not heard, or told just that.
-    lost = callers.kept.failed
-    assert len(lost) <= len(seen.of("kube-apiserver"))
-    assert all("Error(" in each or "shutting down" in each for each in lost), lost
+    assert {part.version for part in observed.of("kube-apiserver")} == {NEW}
+    assert callers.new_connections.failed == []
+    # A stopping server closes kept connections. HTTP/1.1 cannot announce that, so a request in
+    # the same millisecond fails.
+    lost = callers.kept_connection.failed
+    assert len(lost) <= len(observed.of("kube-apiserver"))
+    assert all("Error(" in error or "shutting down" in error for error in lost), lost
     assert served / took >= SERVED_A_SECOND, f"{served} requests in {took:.1f} s"
     assert took < UPGRADE_SECONDS
 
 
 @pytest.mark.timeout(300)
-async def test_who_has_only_connected_when_a_server_is_to_go_is_still_answered(rig: Rig) -> None:
-    # For longer than it is by itself: looking takes its time on a machine that is busy.
+async def test_a_stopping_server_answers_on_open_connections(rig: Rig) -> None:
+    # Longer than the default: a busy machine needs time to look.
     patient = {"kube-apiserver": ComponentSettings(arguments={"shutdown-delay-duration": "2m"})}
-    wanted = control_plane(NEW)
-    wanted = replace(wanted, settings={**wanted.settings, **patient})
-    await rig.until(wanted, settled)
+    desired = control_plane(NEW)
+    desired = replace(desired, settings={**desired.settings, **patient})
+    await rig.until(desired, settled)
     assert rig.endpoint is not None
     config = rig.backend.client_config(rig.endpoint)
     connected = await asyncio.open_connection(
         rig.endpoint.host, rig.endpoint.port, ssl=trust(config)
     )
-    later = replace(wanted, rollout_after=datetime.now(UTC))
+    later = replace(desired, rollout_after=datetime.now(UTC))
     replaced = asyncio.create_task(rig.until(later, settled))
 
     async def is_to_go() -> bool:
@@ -89,7 +89,7 @@ async def test_who_has_only_connected_when_a_server_is_to_go_is_still_answered(r
 
 
 async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> bytes:
-    """What a server says on a connection that is there already."""
+    """The response on an open connection."""
     writer.write(f"GET {path} HTTP/1.1\r\nHost: api\r\nConnection: close\r\n\r\n".encode())
     answer = await reader.read()
     writer.close()
@@ -97,16 +97,16 @@ async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, p
 
 
 @pytest.mark.timeout(300)
-async def test_what_dies_is_replaced_and_what_runs_is_adopted(rig: Rig) -> None:
-    wanted = control_plane(NEW)
-    await rig.until(wanted, settled)
+async def test_dead_processes_are_replaced_and_running_ones_are_adopted(rig: Rig) -> None:
+    desired = control_plane(NEW)
+    await rig.until(desired, settled)
     first = Process.adopt(rig.folder / "run", "kube-apiserver-0")
     assert first is not None
     assert_private(rig, first)
     killed = time.monotonic()
     os.kill(first.pid, signal.SIGKILL)
-    await rig.until(wanted, lambda seen: not settled(seen))
-    await rig.until(wanted, settled)
+    await rig.until(desired, lambda observed: not settled(observed))
+    await rig.until(desired, settled)
     assert time.monotonic() - killed < REPLACED_SECONDS
     second = Process.adopt(rig.folder / "run", "kube-apiserver-0")
     assert second is not None
@@ -117,7 +117,7 @@ async def test_what_dies_is_replaced_and_what_runs_is_adopted(rig: Rig) -> None:
         rig.state, rig.keys, ProcessesBackend(rig.state, Binaries(), lambda _: rig.woken.set())
     )
     again.woken = rig.woken
-    await again.until(wanted, settled)
+    await again.until(desired, settled)
     adopted = Process.adopt(rig.folder / "run", "kube-apiserver-0")
     assert adopted is not None
     assert adopted.pid == second.pid
@@ -133,12 +133,12 @@ def assert_private(rig: Rig, process: Process) -> None:
 
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-async def test_an_api_server_that_lives_and_refuses_is_not_ready_until_it_serves(rig: Rig) -> None:
+async def test_an_api_server_that_rejects_requests_is_not_ready_until_it_serves(rig: Rig) -> None:
     desired = control_plane(NEW)
     await rig.until(desired, settled)
     assert rig.endpoint is not None
     endpoint, before = rig.endpoint, rig.pids()
-    # As while a clock was wrong: the certificates are of another time, or of another authority.
+    # Like after a wrong clock: the certificates have another validity or another CA.
     now = datetime.now(UTC)
     foreign = issue(new_ca("other", now=now), common_name="admin", usages=["client"], now=now)
     admin = rig.folder / "pki" / "admin.pem"
@@ -147,8 +147,8 @@ async def test_an_api_server_that_lives_and_refuses_is_not_ready_until_it_serves
     def look() -> Awaitable[Observed]:
         return rig.backend.observe(KEY, endpoint, desired)
 
-    seen = await until(look, lambda seen: not seen.answers)
-    (server,) = seen.of("kube-apiserver")
+    observed = await until(look, lambda observed: not observed.answers)
+    (server,) = observed.of("kube-apiserver")
     assert server.unready == "it answers 401"
     await rig.until(desired, settled)
     assert rig.pids() == before
@@ -159,55 +159,57 @@ async def test_an_api_server_that_lives_and_refuses_is_not_ready_until_it_serves
 async def test_hanging_processes_are_replaced(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "PERIOD_SECONDS", 0.3)
     monkeypatch.setattr(probes, "TIMEOUT_SECONDS", 0.5)
-    wanted = control_plane(NEW)
-    await rig.until(wanted, settled)
+    desired = control_plane(NEW)
+    await rig.until(desired, settled)
     before = rig.pids()
     assert len(before) == 5
     for pid in before.values():
         os.kill(pid, signal.SIGSTOP)
 
-    def are_replaced(seen: Observed) -> bool:
+    def are_replaced(observed: Observed) -> bool:
         now = rig.pids()
-        return settled(seen) and all(now.get(name) != pid for name, pid in before.items())
+        return settled(observed) and all(now.get(name) != pid for name, pid in before.items())
 
-    await rig.until(wanted, are_replaced)
+    await rig.until(desired, are_replaced)
 
 
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-async def test_clients_of_a_stopped_api_server_are_cut_off_within_five_seconds(rig: Rig) -> None:
-    wanted = control_plane(NEW)
-    await rig.until(wanted, settled)
+async def test_the_relay_closes_connections_to_a_stopped_api_server_within_seven_seconds(
+    rig: Rig,
+) -> None:
+    desired = control_plane(NEW)
+    await rig.until(desired, settled)
     assert rig.endpoint is not None
     reader, writer = await asyncio.open_connection(rig.endpoint.host, rig.endpoint.port)
     os.kill(rig.pids()["kube-apiserver-0"], signal.SIGSTOP)
     stopped_at = time.monotonic()
     assert await reader.read() == b""
     writer.close()
-    # 4.25 s, and what a busy machine adds. Without the fast check it is 18 s at least.
+    # 4.25 s on an idle machine. Without the fast check it is at least 18 s.
     assert time.monotonic() - stopped_at < 7
-    await rig.until(wanted, settled)
+    await rig.until(desired, settled)
 
 
 @pytest.mark.representative
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-async def test_all_certificates_are_renewed_at_a_word_and_requests_go_on(rig: Rig) -> None:
-    wanted = control_plane(NEW)
-    await rig.until(wanted, settled)
+async def test_a_renewal_of_all_certificates_fails_no_request(rig: Rig) -> None:
+    desired = control_plane(NEW)
+    await rig.until(desired, settled)
     leaf = rig.folder / "pki" / "apiserver.pem"
     before = leaf.read_bytes()
     async with rig.under_load() as callers:
-        # A moment that is later than that of every certificate there is.
-        asked = datetime.now(UTC) + timedelta(minutes=10)
-        await rig.until(replace(wanted, renew_issued_before=asked), settled)
-        await callers.go_on()
+        # Later than the issue of every certificate.
+        moment = datetime.now(UTC) + timedelta(minutes=10)
+        await rig.until(replace(desired, renew_issued_before=moment), settled)
+        await callers.make_progress()
     assert leaf.read_bytes() != before
     assert validity_of(leaf.read_bytes()).not_before >= validity_of(before).not_before
     assert callers.failed == []
 
 
-async def test_a_control_plane_whose_data_is_gone_is_not_made_anew(rig: Rig) -> None:
+async def test_a_control_plane_with_missing_data_is_not_recreated(rig: Rig) -> None:
     with pytest.raises(Blocked) as blocked:
         await rig.backend.allocate(KEY, control_plane(), rig.keys, "127.64.0.77")
     assert blocked.value.reason == "DataMissing"

@@ -1,4 +1,4 @@
-"""Which data etcd may go on from when members are lost for good, and that it does."""
+"""Recovery of etcd from the data of a surviving member or a folder."""
 
 import asyncio
 import shutil
@@ -60,14 +60,14 @@ def test_running_members_survive(members: tuple[MemberState, ...], expected: lis
         ((running(0),), "etcd-0 run"),
     ],
 )
-def test_nothing_is_given_up_where_more_could_be_saved(
+def test_recovery_stops_if_it_would_discard_usable_data(
     members: tuple[MemberState, ...], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         survivors(members)
 
 
-def test_a_member_joins_those_that_are_there_and_no_others() -> None:
+def test_a_member_joins_only_the_surviving_members() -> None:
     arguments = ("etcd", "--initial-cluster=a,b,c", "--initial-cluster-state=new", "--name=etcd-1")
     member = Instance("etcd", 1, NEW, arguments)
     survivor = Instance("etcd", 2, NEW, ("etcd",))
@@ -79,16 +79,16 @@ def test_a_member_joins_those_that_are_there_and_no_others() -> None:
     )
 
 
-async def test_what_is_not_on_this_machine_cannot_be_recovered(tmp_path: Path) -> None:
+async def test_recovery_needs_data_on_this_machine(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="no data on this machine"):
         await recover(tmp_path, KEY)
 
 
 async def write_everywhere(rig: Rig, name: str) -> None:
-    """Write what every member then has in its log, as committed: a majority is enough for a write.
+    """Write an object and wait until every member has committed it.
 
-    A killed member may not have written down that its last entry is committed. It does with the
-    next one, and etcd drops what is not when it goes on from one member alone.
+    A majority is enough for a write, and a member records the commit of an entry with the next
+    one. When etcd continues from a single member, it drops entries without that record.
     """
     async with rig.client() as client:
         await client.apply(ConfigMap.of(name, "default"))
@@ -108,14 +108,14 @@ async def write_everywhere(rig: Rig, name: str) -> None:
 
 
 async def stop(rig: Rig) -> None:
-    """As it is when the machine went down while no provider ran."""
+    """Stop all processes, like a power loss while no provider runs."""
     await rig.backend.release(KEY)
     await kill_all(rig.folder / "run")
 
 
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-async def test_a_control_plane_goes_on_from_its_single_surviving_member(rig: Rig) -> None:
+async def test_a_control_plane_recovers_from_its_single_surviving_member(rig: Rig) -> None:
     desired = replace(control_plane(NEW), etcd_replicas=3)
     await rig.until(desired, settled)
     await write_everywhere(rig, "kept")
@@ -137,7 +137,7 @@ async def test_a_control_plane_goes_on_from_its_single_surviving_member(rig: Rig
     await rig.until(desired, settled)
     async with rig.client() as client:
         assert await client.find(ConfigMap, "kept", "default") is not None
-    # All three are members again: the cluster does without the one that survived.
+    # All three are members again: the cluster survives the loss of the first survivor.
     await lose(rig, "etcd-1")
     async with rig.client() as client:
         await client.apply(ConfigMap.of("more", "default"))
@@ -145,7 +145,9 @@ async def test_a_control_plane_goes_on_from_its_single_surviving_member(rig: Rig
 
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-async def test_a_control_plane_without_data_goes_on_from_a_folder(rig: Rig, tmp_path: Path) -> None:
+async def test_a_control_plane_without_data_recovers_from_a_folder(
+    rig: Rig, tmp_path: Path
+) -> None:
     desired = replace(control_plane(NEW), etcd_replicas=3)
     await rig.until(desired, settled)
     await write_everywhere(rig, "kept")

@@ -1,4 +1,4 @@
-"""What of a control plane is removed, and what is left alone because it is another one's."""
+"""Deletion removes all files of a control plane and none of another."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +17,14 @@ def idle(tmp_path: Path) -> Rig:
     return Rig.on(tmp_path / "control-planes")
 
 
-async def test_a_control_plane_is_removed_with_all_that_there_is_of_it(idle: Rig) -> None:
+async def test_deletion_removes_all_files_of_a_control_plane(idle: Rig) -> None:
     await idle.allocate(control_plane())
     await idle.backend.delete(KEY)
     assert list(idle.state.iterdir()) == []
 
 
 @pytest.mark.parametrize("key", [ObjectKey("elsewhere", "one"), ObjectKey("default", "two")])
-async def test_a_copy_goes_without_the_original(idle: Rig, key: ObjectKey) -> None:
+async def test_deletion_of_a_copy_keeps_the_original(idle: Rig, key: ObjectKey) -> None:
     await idle.allocate(control_plane())
     before = sorted(idle.state.rglob("*"))
     await idle.backend.delete(key)
@@ -32,7 +32,7 @@ async def test_a_copy_goes_without_the_original(idle: Rig, key: ObjectKey) -> No
     await idle.backend.delete(KEY)
 
 
-async def test_what_an_earlier_deletion_left_is_deleted(idle: Rig) -> None:
+async def test_deletion_removes_the_remains_of_an_earlier_deletion(idle: Rig) -> None:
     await idle.allocate(control_plane())
     left = idle.state / ".127.64.0.9.deleted"
     (left / "etcd-0").mkdir(parents=True)
@@ -41,11 +41,11 @@ async def test_what_an_earlier_deletion_left_is_deleted(idle: Rig) -> None:
 
 
 @pytest.mark.parametrize("address", ["", ".", "..", "127.64.0.9/..", "shoal", "{state}"])
-async def test_what_is_no_address_names_no_folder(idle: Rig, address: str) -> None:
+async def test_an_invalid_address_names_no_folder(idle: Rig, address: str) -> None:
     await idle.allocate(control_plane())
     await idle.backend.release(KEY)
     owner = (idle.folder / "owner.json").read_bytes()
-    # Even if what looks like the mark of its owner is there.
+    # Even with a file that looks like the mark of its owner.
     for folder in (idle.state, idle.state.parent):
         (folder / "owner.json").write_bytes(owner)
     before = sorted(idle.state.parent.rglob("*"))
@@ -86,12 +86,12 @@ async def test_new_object_of_the_same_name_starts_empty(
     assert second.folder != first
     assert (first / "pki" / "admin.pem").read_bytes() == certificate
     async with Supervisor(first / "run"):
-        """Nobody supervises the first one any more."""
+        """No supervisor holds the first one."""
     await idle.backend.delete(KEY)
     assert list(idle.state.iterdir()) == []
 
 
-async def test_one_that_takes_over_is_not_kept_out_by_the_one_before(idle: Rig) -> None:
+async def test_the_deletion_of_an_old_owner_keeps_the_folder_of_the_new_one(idle: Rig) -> None:
     await idle.allocate(control_plane())
     heir = ObjectKey("default", "heir")
     await idle.backend.allocate(heir, control_plane(), idle.keys, idle.folder.name)
@@ -101,7 +101,7 @@ async def test_one_that_takes_over_is_not_kept_out_by_the_one_before(idle: Rig) 
     assert list(idle.state.iterdir()) == []
 
 
-async def test_an_unreadable_owner_concerns_no_other_control_plane(
+async def test_an_unreadable_owner_does_not_affect_other_control_planes(
     idle: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = idle.state / "127.64.0.9"

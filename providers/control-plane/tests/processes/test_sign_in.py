@@ -71,7 +71,7 @@ class Issuer:
         writer.close()
 
     def token(self, key: rsa.RSAPrivateKey | None = None, **claims: object) -> str:
-        """A token of a user, signed by the issuer or by somebody else."""
+        """A token of a user, signed by the issuer or with another key."""
         expiry = datetime.now(UTC) + timedelta(hours=1)
         header = {"alg": "RS256", "kid": "a"}
         content = {"iss": self.url, "aud": CLIENT, "exp": int(expiry.timestamp()), **claims}
@@ -82,7 +82,7 @@ class Issuer:
 
 @asynccontextmanager
 async def issuing(folder: Path) -> AsyncGenerator[tuple[Issuer, Path]]:
-    """An issuer over TLS, and the authority that vouches for it."""
+    """An issuer over TLS, and its CA."""
     now = datetime.now(UTC)
     authority = new_ca("issuer", now=now)
     pair = issue(
@@ -104,17 +104,17 @@ def new_key() -> rsa.RSAPrivateKey:
 
 
 def audited(log: Path) -> list[dict[str, Any]]:
-    """The lines of an API server's log that are of the audit log."""
+    """Events of the audit log in an API server's log."""
     lines = [line for line in log.read_text().splitlines() if line.startswith('{"kind":"Event"')]
     return [json.loads(line) for line in lines]
 
 
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-async def test_a_user_of_an_issuer_is_known_and_audited(rig: Rig, tmp_path: Path) -> None:
+async def test_a_user_of_an_issuer_can_sign_in_and_is_audited(rig: Rig, tmp_path: Path) -> None:
     async with issuing(tmp_path) as (issuer, ca):
         desired = control_plane(NEW)
-        # Issuers are known to the authorities of the machine: there is no field for one.
+        # The CAs of the machine verify issuers: no field sets another CA.
         trusting = ComponentSettings(environment={"SSL_CERT_FILE": str(ca)})
         desired = replace(
             desired,
@@ -141,7 +141,7 @@ async def test_a_user_of_an_issuer_is_known_and_audited(rig: Rig, tmp_path: Path
                 return None
             return review["status"]["userInfo"]
 
-        # It fetches the keys in the background when it starts.
+        # The API server fetches the keys in the background.
         token = issuer.token(name="ada", teams=["deck"])
         user = await until(lambda: who_am_i(token))
         assert user["username"] == "crew:ada"

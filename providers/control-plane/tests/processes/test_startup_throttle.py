@@ -1,4 +1,4 @@
-"""Controllers wait for API servers that are on their way."""
+"""Controllers wait for API servers that are starting."""
 
 import asyncio
 
@@ -8,13 +8,13 @@ from capelin_control_plane.backends.processes.startup_throttle import StartupThr
 ONE, TWO = ObjectKey("default", "one"), ObjectKey("default", "two")
 
 
-async def test_alone_nobody_waits() -> None:
+async def test_controllers_of_a_single_control_plane_do_not_wait_for_others() -> None:
     throttle = StartupThrottle(lambda _: None)
     assert not throttle.controllers_may_start(ONE, answers=False)
     assert throttle.controllers_may_start(ONE, answers=True)
 
 
-async def test_who_answers_waits_for_those_who_do_not_yet_and_is_woken() -> None:
+async def test_controllers_wait_for_starting_api_servers_and_wake_up() -> None:
     woken: list[ObjectKey] = []
     throttle = StartupThrottle(woken.append)
     for key in (ONE, TWO):
@@ -26,7 +26,7 @@ async def test_who_answers_waits_for_those_who_do_not_yet_and_is_woken() -> None
     assert throttle.controllers_may_start(ONE, answers=True)
 
 
-async def test_one_that_never_comes_up_holds_nobody_back_for_long() -> None:
+async def test_an_api_server_that_never_starts_delays_others_only_briefly() -> None:
     woken = asyncio.Event()
     throttle = StartupThrottle(lambda _: woken.set(), patience=0.01)
     throttle.controllers_may_start(TWO, answers=False)
@@ -35,7 +35,7 @@ async def test_one_that_never_comes_up_holds_nobody_back_for_long() -> None:
     assert throttle.controllers_may_start(ONE, answers=True)
 
 
-async def test_one_that_goes_holds_nobody_back() -> None:
+async def test_a_deleted_control_plane_delays_no_other() -> None:
     woken: list[ObjectKey] = []
     throttle = StartupThrottle(woken.append)
     throttle.controllers_may_start(TWO, answers=False)
@@ -45,7 +45,7 @@ async def test_one_that_goes_holds_nobody_back() -> None:
     assert throttle.controllers_may_start(ONE, answers=True)
 
 
-async def test_an_outage_later_is_no_start() -> None:
+async def test_a_later_outage_does_not_count_as_a_start() -> None:
     throttle = StartupThrottle(lambda _: None)
     throttle.controllers_may_start(TWO, answers=True)
     throttle.controllers_may_start(TWO, answers=False)

@@ -1,4 +1,4 @@
-"""What a backend of processes plans at once, and what it leaves for when something is ready."""
+"""Steps of the processes backend: immediate changes, and changes that wait for readiness."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -19,7 +19,7 @@ from .rig import KEY, Idle, Rig, Roll, all_ready_at_once, control_plane, settled
 THREE_MEMBERS = replace(control_plane(), etcd_replicas=3)
 
 
-def never_says(*_: object) -> Probe:
+def never_answers(*_: object) -> Probe:
     async def ask() -> AsyncGenerator[str, None]:
         await asyncio.sleep(1000)
         yield ""
@@ -27,16 +27,16 @@ def never_says(*_: object) -> Probe:
     return ask
 
 
-def told(wanted: ControlPlane, flag: str) -> ControlPlane:
+def with_flag(desired: ControlPlane, flag: str) -> ControlPlane:
     """The same with a flag for etcd."""
     return replace(
-        wanted, settings={**wanted.settings, "etcd": ComponentSettings(arguments={flag: "1"})}
+        desired, settings={**desired.settings, "etcd": ComponentSettings(arguments={flag: "1"})}
     )
 
 
 @pytest.fixture
 async def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    """Three members of etcd that do nothing, and all that needs them."""
+    """Three idle etcd members and the components that need them."""
     all_ready_at_once(monkeypatch)
     rig = Rig.on(tmp_path / "control-planes", Idle(tmp_path))
     await rig.until(THREE_MEMBERS, settled)
@@ -48,14 +48,16 @@ def etcd_pids(rig: Rig) -> set[int]:
     return {pid for name, pid in rig.pids().items() if name.startswith("etcd-")}
 
 
-async def test_members_of_etcd_are_changed_one_at_a_time(idle: Rig) -> None:
+async def test_etcd_members_change_one_at_a_time(idle: Rig) -> None:
     before, roll = etcd_pids(idle), Roll()
-    await idle.until(told(THREE_MEMBERS, "shoal"), roll.is_over)
+    await idle.until(with_flag(THREE_MEMBERS, "shoal"), roll.is_over)
     assert roll.most_away == 1
     assert not etcd_pids(idle) & before
 
 
-async def test_unknown_members_are_not_changed(idle: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_members_of_unknown_state_do_not_change(
+    idle: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for slot in range(3):
         log = idle.folder / f"etcd-{slot}" / "member" / "wal" / "0-0.wal"
         log.parent.mkdir(parents=True)
@@ -65,15 +67,15 @@ async def test_unknown_members_are_not_changed(idle: Rig, monkeypatch: pytest.Mo
     await idle.backend.release(KEY)
     monkeypatch.setattr(backend, "_SECONDS_TO_ANSWER", 0.05)
     with monkeypatch.context() as slow:
-        slow.setattr(backend, "readiness", never_says)
-        seen = await idle.until(told(THREE_MEMBERS, "shoal"), lambda _: True)
-        assert not any(member.current for member in seen.of("etcd"))
+        slow.setattr(backend, "readiness", never_answers)
+        observed = await idle.until(with_flag(THREE_MEMBERS, "shoal"), lambda _: True)
+        assert not any(member.current for member in observed.of("etcd"))
         await idle.backend.release(KEY)
-    await idle.until(told(THREE_MEMBERS, "shoal"), settled)
+    await idle.until(with_flag(THREE_MEMBERS, "shoal"), settled)
     assert not etcd_pids(idle) & before
 
 
-async def test_processes_run_again_after_a_reboot(
+async def test_the_provider_starts_processes_after_a_reboot(
     idle: Rig,
 ) -> None:
     before = idle.pids().keys()
@@ -97,10 +99,10 @@ async def test_other_control_planes_are_ignored(idle: Rig, key: ObjectKey, addre
     await idle.backend.release(KEY)
     await idle.backend.keep_running(key, address.format(address=idle.folder.name))
     async with Supervisor(idle.folder / "run"):
-        """As long as somebody looks after it, nobody else can."""
+        """The lock is free: no other supervisor holds it."""
 
 
-async def test_what_another_provider_looks_after_is_left_to_it(idle: Rig, tmp_path: Path) -> None:
+async def test_a_provider_does_not_stop_the_processes_of_another(idle: Rig, tmp_path: Path) -> None:
     before = idle.pids()
     other = ProcessesBackend(idle.state, Idle(tmp_path), lambda _: None)
     await other.keep_running(KEY, idle.folder.name)
@@ -109,9 +111,7 @@ async def test_what_another_provider_looks_after_is_left_to_it(idle: Rig, tmp_pa
     await idle.until(THREE_MEMBERS, settled)
 
 
-async def test_a_supervisor_that_ended_is_replaced(
-    idle: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_supervisor_is_replaced(idle: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     before = idle.pids()
 
     async def fails(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""When the relay of a control plane is told to look at its targets."""
+"""Notifications of a control plane's relay about its targets."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,35 +12,35 @@ from .rig import KEY, Idle, Rig, control_plane
 
 
 async def test_relay_is_notified_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whoever wrote the targets may have been killed before it told the relay.
+    # The previous provider may have died before it notified the relay.
     rig = Rig.on(tmp_path / "control-planes", Idle(tmp_path))
-    plans_when_told: list[bytes] = []
+    plans_when_notified: list[bytes] = []
 
-    async def told(control: Path) -> bytes:
-        plans_when_told.append((control.parent / "plan.json").read_bytes())
+    async def notified(control: Path) -> bytes:
+        plans_when_notified.append((control.parent / "plan.json").read_bytes())
         return b"{}"
 
-    wanted = control_plane()
-    await rig.until(wanted, lambda _: True)
+    desired = control_plane()
+    await rig.until(desired, lambda _: True)
     try:
         targets, plan = rig.folder / "targets", rig.folder / "plan.json"
         before, first = targets.read_bytes(), plan.read_bytes()
-        monkeypatch.setattr(backend, "notify_relay", told)
-        await rig.until(wanted, lambda _: True)
-        assert plans_when_told == []
-        later = replace(wanted, rollout_after=datetime.now(UTC))
+        monkeypatch.setattr(backend, "notify_relay", notified)
+        await rig.until(desired, lambda _: True)
+        assert plans_when_notified == []
+        later = replace(desired, rollout_after=datetime.now(UTC))
         await rig.until(later, lambda _: True)
         assert plan.read_bytes() != first
         assert targets.read_bytes() == before
-        assert plans_when_told == [first]
+        assert plans_when_notified == [first]
     finally:
         await rig.backend.delete(KEY)
 
 
-async def test_certificates_are_renewed_before_anything_is_declared(
+async def test_certificates_are_renewed_before_processes_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A provider that was away for longer than a certificate is valid.
+    # The provider was down for longer than the validity of a certificate.
     rig = Rig.on(tmp_path / "control-planes", Idle(tmp_path))
     await rig.until(control_plane(), lambda _: True)
     certificate = rig.folder / "pki" / "admin.pem"

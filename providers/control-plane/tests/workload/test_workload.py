@@ -1,4 +1,4 @@
-"""What we keep in a workload cluster is what the real kubeadm would put there."""
+"""The provider applies the same objects to a workload cluster as the real kubeadm."""
 
 import asyncio
 import copy
@@ -36,20 +36,20 @@ def objects(desired: ControlPlane, endpoint: Endpoint = ENDPOINT) -> dict[str, U
     }
 
 
-def said(value: Any) -> Any:
-    """A value without what says nothing: kubeadm writes out fields that nobody has set."""
+def without_empty(value: Any) -> Any:
+    """A value without empty fields: kubeadm also writes fields that are not set."""
     if isinstance(value, dict):
         mapping = cast("Mapping[str, Any]", value)
-        kept = {key: said(one) for key, one in mapping.items()}
+        compact = {key: without_empty(one) for key, one in mapping.items()}
         empty: tuple[Any, ...] = (None, {}, [], "", 0, "0s", "rbac.authorization.k8s.io")
-        return {key: one for key, one in kept.items() if one not in empty}
+        return {key: one for key, one in compact.items() if one not in empty}
     if isinstance(value, list):
-        return [said(one) for one in cast("list[Any]", value)]
+        return [without_empty(one) for one in cast("list[Any]", value)]
     return value
 
 
 def without_names(manifest: Unstructured) -> Unstructured:
-    """A manifest whose probes say a port's number: later versions of kubeadm give ports names."""
+    """A manifest with port numbers in its probes: later versions of kubeadm name the ports."""
     numbered = copy.deepcopy(manifest)
     for container in numbered["spec"]["template"]["spec"]["containers"] if hosts(manifest) else ():
         numbers = {one["name"]: one["containerPort"] for one in container.get("ports", ())}
@@ -93,12 +93,15 @@ async def kubeadm_addon(version: str, folder: Path, *arguments: str) -> list[Uns
 @pytest.mark.needs_programs(*(f"kubeadm@{version}" for version in TESTED_KUBERNETES))
 @pytest.mark.parametrize("version", TESTED_KUBERNETES)
 @pytest.mark.parametrize("addon", ["coredns", "kube-proxy"])
-async def test_add_ons_are_those_of_kubeadm(version: str, addon: str, tmp_path: Path) -> None:
+async def test_add_ons_match_those_of_kubeadm(version: str, addon: str, tmp_path: Path) -> None:
     ours = objects(desired(version))
     for manifest in await kubeadm_addon(version, tmp_path, addon, "--print-manifest"):
         key = f"{manifest['kind']}/{manifest['metadata']['name']}"
-        expected, found = said(without_names(manifest)), said(without_names(ours[key]))
-        # An update by kubeadm needs it; server-side apply does without.
+        expected, found = (
+            without_empty(without_names(manifest)),
+            without_empty(without_names(ours[key])),
+        )
+        # An update by kubeadm needs it. Server-side apply does not.
         expected["metadata"].pop("resourceVersion", None)
         expected_data = expected.pop("data", {})
         found_data = found.pop("data", {})
@@ -112,10 +115,10 @@ async def test_add_ons_are_those_of_kubeadm(version: str, addon: str, tmp_path: 
 
 
 def meaning(text: str) -> dict[str, Any]:
-    return said(yaml.safe_load(text))
+    return without_empty(yaml.safe_load(text))
 
 
-def test_an_add_on_that_is_disabled_is_left_out() -> None:
+def test_a_disabled_add_on_is_omitted() -> None:
     without = replace(desired(), addons=Addons(core_dns=Addon(enabled=False)))
     assert "Deployment/coredns" in objects(desired())
     assert "Deployment/coredns" not in objects(without)
@@ -123,23 +126,23 @@ def test_an_add_on_that_is_disabled_is_left_out() -> None:
     assert meaning(configuration)["dns"] == {"disabled": True}
 
 
-def test_an_add_on_has_the_image_of_its_user() -> None:
+def test_an_add_on_uses_the_image_in_the_spec() -> None:
     custom = replace(desired(), addons=Addons(kube_proxy=Addon(image="shoal/proxy:1")))
     template = objects(custom)["DaemonSet/kube-proxy"]["spec"]["template"]
     assert template["spec"]["containers"][0]["image"] == "shoal/proxy:1"
 
 
-def test_no_placeholder_is_left() -> None:
+def test_every_placeholder_is_replaced() -> None:
     assert "${" not in json.dumps(objects(desired()))
 
 
-def test_a_value_that_looks_like_a_placeholder_stays_as_it_is() -> None:
+def test_a_value_that_looks_like_a_placeholder_is_unchanged() -> None:
     odd = replace(desired(), cluster="${server}")
     configuration = objects(odd)["ConfigMap/kubeadm-config"]["data"]["ClusterConfiguration"]
     assert yaml.safe_load(configuration)["clusterName"] == "${server}"
 
 
-def test_discovery_tells_where_the_api_is_and_whom_to_trust() -> None:
+def test_cluster_info_contains_the_address_of_the_api_server() -> None:
     info = objects(desired())["ConfigMap/cluster-info"]
     kubeconfig = yaml.safe_load(info["data"]["kubeconfig"])
     cluster = kubeconfig["clusters"][0]["cluster"]
@@ -147,13 +150,13 @@ def test_discovery_tells_where_the_api_is_and_whom_to_trust() -> None:
     assert info["metadata"]["namespace"] == "kube-public"
 
 
-def test_the_kubelet_is_told_the_tenth_service_address_for_dns() -> None:
+def test_the_kubelet_uses_the_tenth_service_address_for_dns() -> None:
     configuration = objects(desired())["ConfigMap/kubelet-config"]
     kubelet = yaml.safe_load(configuration["data"]["kubelet"])
     assert kubelet["clusterDNS"] == ["10.96.0.10"]
 
 
-def test_a_version_from_the_future_gets_the_newest_known_dns() -> None:
+def test_a_newer_version_gets_the_newest_known_dns() -> None:
     assert coredns_image("v1.99.0") == coredns_image("v1.36.0")
 
 
@@ -161,7 +164,7 @@ def test_an_ipv6_endpoint_is_in_brackets() -> None:
     assert Endpoint("127.64.0.5", "fd00::1", 6443).url == "https://[fd00::1]:6443"
 
 
-def test_pods_find_the_api_where_it_answers_others_than_this_machine() -> None:
+def test_pods_use_the_external_address_of_the_api_server() -> None:
     reachable = Endpoint("127.64.0.5", "192.0.2.7", 443)
     slice_ = objects(desired(), reachable)["EndpointSlice/kubernetes"]
     assert slice_["metadata"]["labels"] == {"kubernetes.io/service-name": "kubernetes"}
@@ -172,6 +175,6 @@ def test_pods_find_the_api_where_it_answers_others_than_this_machine() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.64.0.5", "api.example.com"])
-def test_an_endpoint_that_kubernetes_would_refuse_is_left_out(host: str) -> None:
+def test_an_endpoint_that_kubernetes_would_reject_is_omitted(host: str) -> None:
     endpoint = Endpoint("127.64.0.5", host, 6443)
     assert "EndpointSlice/kubernetes" not in objects(desired(), endpoint)

@@ -1,4 +1,4 @@
-"""The process that keeps simulated nodes alive: started, adopted, replaced and stopped."""
+"""KWOK, the process that renews the leases of simulated nodes: start, adopt, replace, stop."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ class SimulatedMachines:
         return SimulatedBackend(self._folder, Binaries())
 
     async def restart(self) -> None:
-        """Nothing in memory is left, nor any lock held, as after a kill of the provider."""
+        """Drop the memory and the locks of the provider, as SIGKILL would."""
         await self.backend.kwok.release(ObjectKey(self.namespace, CLUSTER))
         self.backend = self.another()
 
@@ -58,7 +58,7 @@ class SimulatedMachines:
         return None if found is None else found.pid
 
     async def until_it_runs(self) -> int:
-        """The process that keeps the nodes alive, as soon as there is one."""
+        """Wait for the KWOK process and return its id."""
         return await until(self.kwok)
 
     def machine(self, name: str, *, dies: int = 0) -> Instance:
@@ -120,7 +120,7 @@ async def test_machine_becomes_a_ready_node(machines: SimulatedMachines, client:
     )
     assert lease is not None
     assert lease.spec.lease_duration_seconds == 4 * RENEWED_AFTER
-    # One that failed is tried again when the next is due, up to a twenty-fifth later each time.
+    # KWOK repeats a failed renewal when the next one is due, up to 4 % later each time.
     assert 2 * 1.04 * RENEWED_AFTER < KUBERNETES_WAITS
 
 
@@ -130,7 +130,7 @@ async def test_machine_survives_a_lost_status(
     machine = machines.machine("a")
     await machines.ensure(machine)
     slow = machine.simulated.model_copy(update={"startup_seconds": 3600})
-    # Made anew on the other side, it has another age; its Node is as it was.
+    # After a move the machine has a new age, but its Node is unchanged.
     moved = replace(machine, simulated=slow, created=datetime.now(UTC))
     observed = await machines.look(moved)
     assert observed.running
@@ -150,7 +150,7 @@ async def test_dead_machines_renew_no_lease(machines: SimulatedMachines, client:
         return not any(look.heartbeats for look in looks)
 
     await until(are_silent)
-    # A renewal may be under way.
+    # A renewal may be in flight.
     await asyncio.sleep(1)
     last = await renewed_at()
     await asyncio.sleep(1.2 * RENEWED_AFTER)
@@ -183,7 +183,7 @@ async def test_restarted_kwok_holds_leases(machines: SimulatedMachines, client: 
     await until(holder, lambda now: now not in {None, before})
 
 
-async def test_what_could_not_be_written_is_tried_again(machines: SimulatedMachines) -> None:
+async def test_a_failed_write_is_repeated(machines: SimulatedMachines) -> None:
     in_the_way = machines.folder / "stages.yaml"
     in_the_way.mkdir(parents=True, mode=0o700)
     machine = machines.machine("a")
@@ -194,7 +194,7 @@ async def test_what_could_not_be_written_is_tried_again(machines: SimulatedMachi
     await machines.until_it_runs()
 
 
-async def test_another_kubeconfig_makes_another_process(machines: SimulatedMachines) -> None:
+async def test_another_kubeconfig_starts_another_process(machines: SimulatedMachines) -> None:
     machine = machines.machine("a")
     await machines.ensure(machine)
     await machines.until_ready(machine)
@@ -212,7 +212,7 @@ async def test_another_kubeconfig_makes_another_process(machines: SimulatedMachi
     await machines.until_ready(later)
 
 
-async def test_kwok_of_another_provider_is_kept(
+async def test_a_provider_keeps_the_kwok_of_another_provider(
     machines: SimulatedMachines,
 ) -> None:
     machine, cluster = machines.machine("a"), ObjectKey(machines.namespace, CLUSTER)
@@ -232,7 +232,7 @@ async def test_kwok_of_another_provider_is_kept(
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["same provider", "started again"])
-async def test_the_last_machine_leaves_no_process_and_no_file(
+async def test_a_release_removes_the_process_and_its_files(
     machines: SimulatedMachines, *, restarted: bool
 ) -> None:
     machine = machines.machine("a")
@@ -246,7 +246,7 @@ async def test_the_last_machine_leaves_no_process_and_no_file(
 
 
 def with_program(kubeconfig: bytes, marker: Path, where: str) -> bytes:
-    """A kubeconfig that runs a program in the eyes of Go's parser, and none in those of PyYAML.
+    """A kubeconfig with an exec plugin for Go's parser and without one for PyYAML.
 
     In a merge key that comes after an explicit key, PyYAML prefers the explicit key, Go the merge.
     """
@@ -280,7 +280,7 @@ async def test_a_tenants_kubeconfig_runs_no_program(
     assert not marker.exists()
 
 
-async def test_kwok_gets_the_kubeconfig_that_was_parsed_and_not_the_tenants_bytes(
+async def test_kwok_gets_the_parsed_kubeconfig_and_not_the_tenants_bytes(
     machines: SimulatedMachines,
 ) -> None:
     machines.kubeconfig += b"\n# What was not parsed is not handed on."
@@ -303,7 +303,7 @@ async def test_a_node_that_the_api_server_cannot_read_is_an_invalid_configuratio
     assert "spec.simulated" in str(blocked.value)
 
 
-async def test_a_process_whose_supervisor_failed_is_supervised_anew(
+async def test_the_provider_restarts_a_failed_supervisor(
     machines: SimulatedMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await machines.ensure(machines.machine("a"))

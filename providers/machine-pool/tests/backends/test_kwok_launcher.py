@@ -1,4 +1,4 @@
-"""What runs before KWOK, in the same container as the provider."""
+"""The launcher of KWOK, which runs in the provider's container."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from capelin.client import ResponseTooLarge
 from capelin_machine_pool.backends.kwok_launcher import delete_leases
 
 
-async def test_a_large_response_of_a_tenant_is_not_read_to_its_end(tmp_path: Path) -> None:
+async def test_the_launcher_stops_reading_a_large_response(tmp_path: Path) -> None:
     sent: list[int] = []
 
     async def handler(request: web.Request) -> web.StreamResponse:

@@ -60,22 +60,25 @@ def test_a_node_has_the_machines_provider_id_version_and_addresses() -> None:
     assert node["metadata"]["name"] == "pool-1"
     assert node["spec"] == {"providerID": "capelin:///team/demo/pool-1"}
     assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.33.13"
-    assert [one["type"] for one in node["status"]["addresses"]] == ["Hostname", "InternalIP"]
+    assert [address["type"] for address in node["status"]["addresses"]] == [
+        "Hostname",
+        "InternalIP",
+    ]
     assert node["metadata"]["labels"][MANAGED_LABEL] == "fake"
     assert node["metadata"]["annotations"] == {SIMULATED_ANNOTATION: MESSAGE}
 
 
-def test_a_node_says_that_it_is_simulated_and_who_answers_for_its_kubelet() -> None:
+def test_a_node_reports_that_it_is_simulated_and_the_address_of_its_kubelet() -> None:
     node = node_manifest(desired(), BOOTED, KubeletEndpoint("127.64.0.7"))
     status = node["status"]
     assert {"type": "InternalDNS", "address": "127.64.0.7"} in status["addresses"]
     assert status["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
     assert status["nodeInfo"]["containerRuntimeVersion"] == "simulated://capelin"
-    ready = next(each for each in status["conditions"] if each["type"] == "Ready")
+    ready = next(c for c in status["conditions"] if c["type"] == "Ready")
     assert (ready["status"], ready["message"]) == ("True", MESSAGE)
 
 
-async def test_logs_say_that_nothing_runs_and_nothing_can_be_executed(tmp_path: Path) -> None:
+async def test_logs_explain_that_no_pod_runs_and_exec_is_not_implemented(tmp_path: Path) -> None:
     kubelet = SimulatedKubelet(tmp_path)
     async with kubelet.serving(), aiohttp.ClientSession() as session:
         assert kubelet.endpoint is not None
@@ -97,7 +100,7 @@ async def test_nodes_reach_the_same_kubelet_after_a_restart(tmp_path: Path) -> N
     assert addresses[0] == addresses[1]
 
 
-def test_a_node_has_the_capacity_labels_and_taints_that_are_asked_for() -> None:
+def test_a_node_has_the_capacity_labels_and_taints_of_its_spec() -> None:
     simulated = Simulated(
         capacity={"cpu": "64", "nvidia.com/gpu": "8"},
         labels={"team": "red", "kubernetes.io/arch": "arm64"},
@@ -118,39 +121,39 @@ def test_a_node_has_the_capacity_labels_and_taints_that_are_asked_for() -> None:
 
 
 def test_a_node_is_ready_from_the_start() -> None:
-    said = {one["type"]: one for one in node_manifest(desired(), BOOTED)["status"]["conditions"]}
-    assert {type_ for type_, one in said.items() if one["status"] == "True"} == {"Ready"}
-    assert {one["lastTransitionTime"] for one in said.values()} == {"2026-01-01T00:00:00Z"}
+    conditions = {c["type"]: c for c in node_manifest(desired(), BOOTED)["status"]["conditions"]}
+    assert {type_ for type_, c in conditions.items() if c["status"] == "True"} == {"Ready"}
+    assert {c["lastTransitionTime"] for c in conditions.values()} == {"2026-01-01T00:00:00Z"}
 
 
-def test_the_architecture_that_a_label_says_is_the_nodes() -> None:
+def test_the_architecture_label_sets_the_architecture_of_the_node() -> None:
     node = node_manifest(
         desired(simulated=Simulated(labels={"kubernetes.io/arch": "arm64"})), BOOTED
     )
     assert node["status"]["nodeInfo"]["architecture"] == "arm64"
 
 
-def test_addresses_go_by_the_name_and_are_in_a_private_network() -> None:
-    found = {addresses(f"pool-{index}")[1].address for index in range(100)}
-    assert len(found) == 100
-    assert all(ip_address(one) in ip_network("10.128.0.0/10") for one in found)
+def test_addresses_follow_from_the_name_and_are_private() -> None:
+    chosen = {addresses(f"pool-{index}")[1].address for index in range(100)}
+    assert len(chosen) == 100
+    assert all(ip_address(address) in ip_network("10.128.0.0/10") for address in chosen)
     assert addresses("pool-1") == addresses("pool-1")
     assert addresses("pool-1")[0].address == "pool-1"
 
 
-def test_a_machine_without_a_fault_lives_on() -> None:
+def test_a_machine_without_a_fault_stays_alive() -> None:
     assert has_heartbeats(faulty(Faults()), at(10**6)) == (True, None)
 
 
-def test_a_machine_that_never_boots_has_nothing_that_could_fall_silent() -> None:
+def test_a_machine_that_never_boots_has_no_change_of_heartbeats() -> None:
     assert has_heartbeats(faulty(Faults(never_boots=100)), at(10**6)) == (True, None)
 
 
-def test_a_machine_dies_after_its_time_and_stays_dead() -> None:
-    one = faulty(Faults(dies=100, after_seconds=60))
-    assert has_heartbeats(one, at(59)) == (True, at(60))
-    assert has_heartbeats(one, at(60)) == (False, None)
-    assert has_heartbeats(one, at(10**6)) == (False, None)
+def test_a_machine_dies_at_its_time_and_stays_dead() -> None:
+    machine = faulty(Faults(dies=100, after_seconds=60))
+    assert has_heartbeats(machine, at(59)) == (True, at(60))
+    assert has_heartbeats(machine, at(60)) == (False, None)
+    assert has_heartbeats(machine, at(10**6)) == (False, None)
 
 
 @pytest.mark.parametrize(
@@ -165,14 +168,14 @@ def test_a_machine_dies_after_its_time_and_stays_dead() -> None:
     ],
 )
 def test_flapping_machine_changes_state(seconds: int, alive: bool, changes: int) -> None:
-    one = faulty(Faults(flaps=100, after_seconds=60))
-    assert has_heartbeats(one, at(seconds)) == (alive, at(changes))
+    machine = faulty(Faults(flaps=100, after_seconds=60))
+    assert has_heartbeats(machine, at(seconds)) == (alive, at(changes))
 
 
 STARTING = InstanceStatus(running=False, message="starting")
 
 
-def test_a_machine_without_a_node_starts_unless_it_had_one() -> None:
+def test_a_machine_without_a_node_starts_unless_it_was_provisioned() -> None:
     machine = desired()
     assert observed_status(machine, None) == STARTING
     lost = observed_status(replace(machine, provisioned=True), None)
@@ -180,7 +183,7 @@ def test_a_machine_without_a_node_starts_unless_it_had_one() -> None:
     assert next_step(replace(machine, provisioned=True), lost, at(60)) == NodeStep(status=lost)
 
 
-def test_a_machine_gets_its_node_when_it_has_booted() -> None:
+def test_a_machine_gets_its_node_after_it_boots() -> None:
     machine = desired(simulated=Simulated(startup_seconds=10, startup_jitter_seconds=0))
     early = next_step(machine, STARTING, at(9))
     assert (early.create_node, early.status.changes_at) == (False, at(10))
@@ -211,7 +214,9 @@ def test_heartbeats_are_corrected(heartbeats: bool, seconds: int, change: bool |
 
 
 @pytest.mark.parametrize(("seconds", "held"), [(None, False), (0, False), (1, False), (2, True)])
-def test_a_node_is_left_alone_only_when_its_lease_is_held(seconds: int | None, held: bool) -> None:
+def test_a_lease_counts_as_held_some_time_after_its_creation(
+    seconds: int | None, held: bool
+) -> None:
     metadata = ObjectMeta(name="pool-1", creation_timestamp=at(0))
     lease = None if seconds is None else Lease(metadata=metadata)
     assert is_held(lease, at(seconds or 0)) is held
@@ -222,7 +227,7 @@ def node(provider_id: str | None) -> Node:
 
 
 @pytest.mark.parametrize("provider_id", [None, "aws:///i-1", "capelin:///other/demo/pool-1"])
-def test_a_node_of_somebody_else_is_not_adopted(provider_id: str | None) -> None:
+def test_a_machine_does_not_adopt_a_foreign_node(provider_id: str | None) -> None:
     with pytest.raises(Blocked) as blocked:
         observed_status(desired(), node(provider_id))
     assert blocked.value.reason == "NodeNameTaken"
@@ -230,7 +235,7 @@ def test_a_node_of_somebody_else_is_not_adopted(provider_id: str | None) -> None
 
 
 @pytest.mark.parametrize(("provider_id", "deleted"), [("aws:///i-1", False), ("own", True)])
-async def test_a_node_of_somebody_else_is_not_deleted(provider_id: str, deleted: bool) -> None:
+async def test_a_machine_does_not_delete_a_foreign_node(provider_id: str, deleted: bool) -> None:
     class Workload:
         """A cluster with one Node."""
 

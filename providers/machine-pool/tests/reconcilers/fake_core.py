@@ -1,4 +1,4 @@
-"""A management cluster on a real API server, where a few lines stand in for Cluster API's core."""
+"""A management cluster on a real API server, with a few lines in place of Cluster API's core."""
 
 import logging
 from collections.abc import AsyncGenerator
@@ -24,14 +24,14 @@ CORES_FINALIZER = "machine.cluster.x-k8s.io/core"
 
 
 def context_for(client: Client) -> Context:
-    """What a reconciler is given when it looks at an object."""
+    """The argument of a reconcile."""
     recorder = Recorder(client, "test", "test", now=lambda: datetime.now(UTC))
     return Context(client, logging.getLogger(__name__), recorder)
 
 
 @dataclass
 class Cloud:
-    """A backend that keeps its instances whatever becomes of the provider: by name, a version."""
+    """A backend whose instances outlive the provider: name and version of each."""
 
     instances: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -82,11 +82,11 @@ class SameClient:
         yield self._client
 
     async def drop(self, *_: str) -> None:
-        """Nothing is kept."""
+        """The client is shared, so it stays open."""
 
 
 class World:
-    """A cluster and its pool, what the provider makes of them, and what core would."""
+    """A cluster and its pool, with steps of the provider and of core."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self.client = client
@@ -94,7 +94,7 @@ class World:
         self.cloud = Cloud()
 
     async def begin(self, rolling: dict[str, Any], replicas: int) -> None:
-        """Everything that a user and core have made before there is any machine."""
+        """Create the objects of a user and of core that exist before any machine."""
         await self.client.create(
             {
                 "apiVersion": Cluster.resource.api_version,
@@ -161,7 +161,7 @@ class World:
         )
 
     async def settle(self, replicas: int, version: str) -> None:
-        """Let the provider and core work until the pool is as wanted."""
+        """Run the provider and core until the pool has its machines."""
         for _ in range(30):
             await self.provider_steps(self.client)
             await self.core_step()
@@ -173,7 +173,7 @@ class World:
         raise AssertionError(f"it does not come to an end: {self.cloud.instances}")
 
     async def tell_of(self, machine: str, type_: str, status: str, reason: str) -> None:
-        """Have core say something of a Machine."""
+        """Set a condition of a Machine like core."""
         condition = {
             "type": type_,
             "status": status,
@@ -184,7 +184,7 @@ class World:
         await self._status(Machine, machine, {"conditions": [condition]})
 
     async def change(self, spec: dict[str, Any]) -> None:
-        """What a user changes of the MachinePool."""
+        """Patch the MachinePool like a user."""
         await self.client.patch(MachinePool, NAME, self.namespace, {"spec": spec})
 
     async def instances(self) -> list[CapelinMachine]:
@@ -197,7 +197,7 @@ class World:
         return await self.client.find(CapelinMachinePool, NAME, self.namespace)
 
     async def provider_steps(self, client: Client) -> None:
-        """One look of a provider that has just started at everything there is."""
+        """Reconcile all objects once, with a provider that has just started."""
         at = context_for(client)
         if pool := await self.pool():
             await MachinePoolReconciler().reconcile(at, pool)
@@ -208,7 +208,7 @@ class World:
             await machines.reconcile(at, machine)
 
     async def core_step(self) -> None:
-        """What core does about the machines, as far as the provider can tell."""
+        """Create and delete Machines like core."""
         machines = {machine.name: machine for machine in await self.machines()}
         instances = {instance.name: instance for instance in await self.instances()}
         for name, instance in instances.items():

@@ -1,4 +1,4 @@
-"""A pool whose bootstrap config is not there: nobody can tell which machines are outdated."""
+"""Without the bootstrap config, the provider cannot detect outdated machines."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -91,7 +91,7 @@ def machine(name: str, revision: str) -> CapelinMachine:
 
 
 class ManagementCluster(FakeClient):
-    """Serves kubeadm's configs or not, and lets them be read or not."""
+    """A client that may lack the kind KubeadmConfig, or the permission to read it."""
 
     def __init__(self, *, is_served: bool, is_allowed: bool) -> None:
         super().__init__(CapelinMachine, CapelinMachinePool, *([CONFIGS] if is_served else []))
@@ -146,7 +146,7 @@ def condition(status: MachinePoolStatus, type_: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("is_served", [True, False], ids=["object", "kind"])
-async def test_machines_stay_while_their_bootstrap_config_is_not_there(is_served: bool) -> None:
+async def test_machines_stay_while_their_bootstrap_config_is_missing(is_served: bool) -> None:
     client = await management_cluster(None, is_served=is_served)
     result, status = await reconcile(client)
     assert isinstance(result, After)
@@ -160,21 +160,21 @@ async def test_machines_stay_while_their_bootstrap_config_is_not_there(is_served
     assert "create it again" in up_to_date.message
 
 
-async def test_a_bootstrap_config_that_comes_back_as_it_was_replaces_no_machine() -> None:
+async def test_a_restored_bootstrap_config_replaces_no_machine() -> None:
     client = await management_cluster(CONFIG)
     _, status = await reconcile(client)
     assert changed_kinds(client) == {"PATCH capelinmachinepools"}
     assert condition(status, "UpToDate") == ("True", "UpToDate")
 
 
-async def test_a_bootstrap_config_that_comes_back_as_another_replaces_machines() -> None:
+async def test_a_different_bootstrap_config_replaces_machines() -> None:
     client = await management_cluster({})
     _, status = await reconcile(client)
     assert changed_kinds(client) == {"PATCH capelinmachinepools", "POST capelinmachines"}
     assert condition(status, "UpToDate") == ("False", "NotUpToDate")
 
 
-async def test_a_bootstrap_config_that_may_not_be_read_is_named_with_what_to_do() -> None:
+async def test_a_condition_names_a_forbidden_bootstrap_config_and_the_fix() -> None:
     client = await management_cluster(CONFIG, is_allowed=False)
     _, status = await reconcile(client)
     assert changed_kinds(client) == {"PATCH capelinmachinepools"}
@@ -185,7 +185,7 @@ async def test_a_bootstrap_config_that_may_not_be_read_is_named_with_what_to_do(
     assert GROUP in up_to_date.message
 
 
-async def test_machines_that_core_has_no_machine_of_are_deleted_with_their_pool() -> None:
+async def test_a_deleted_pool_deletes_machines_without_a_core_machine() -> None:
     client = await management_cluster(CONFIG)
     await reconcile(client)
     await client.delete(CapelinMachinePool, "workers", "team")

@@ -1,4 +1,4 @@
-"""What is around a cluster's machines, from its making to its end."""
+"""The infrastructure of a cluster, from creation to deletion."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from capelin_machine_pool.reconcilers import ClusterReconciler
 from .fake_core import context_for
 
 
-async def make(client: Client, namespace: str, **metadata: Any) -> None:
-    """A Cluster with an endpoint, and what is around its machines."""
+async def create_infrastructure(client: Client, namespace: str, **metadata: Any) -> None:
+    """Create a Cluster with an endpoint, and its infrastructure."""
     made = await client.create(
         {
             "apiVersion": Cluster.resource.api_version,
@@ -40,40 +40,42 @@ async def make(client: Client, namespace: str, **metadata: Any) -> None:
     )
 
 
-async def looked_after(client: Client, namespace: str) -> CapelinCluster:
-    """The infrastructure after one look of the provider."""
+async def reconciled(client: Client, namespace: str) -> CapelinCluster:
+    """Reconcile the infrastructure once and return it."""
     infrastructure = await client.get(CapelinCluster, "demo", namespace)
     assert await ClusterReconciler().reconcile(context_for(client), infrastructure) == Done()
     return await client.get(CapelinCluster, "demo", namespace)
 
 
-async def test_what_goes_says_so_and_names_who_holds_it(
-    provider_crds: None,  # noqa: ARG001 - it is enough that they are there
+async def test_a_condition_names_the_finalizer_that_blocks_deletion(
+    provider_crds: None,  # noqa: ARG001 - installs the CRDs
     client: Client,
     namespace: str,
 ) -> None:
-    await make(client, namespace, finalizers=["example.com/others"])
-    made = await looked_after(client, namespace)
+    await create_infrastructure(client, namespace, finalizers=["example.com/others"])
+    made = await reconciled(client, namespace)
     assert made.status is not None
     assert made.status.ready
     await client.delete(CapelinCluster, "demo", namespace)
-    going = (await looked_after(client, namespace)).status
+    going = (await reconciled(client, namespace)).status
     assert going is not None
     assert going.ready
-    said = find_condition(going.conditions, "Deleting")
-    assert said is not None
-    assert said.status == "True"
-    assert "example.com/others" in said.message
+    deleting = find_condition(going.conditions, "Deleting")
+    assert deleting is not None
+    assert deleting.status == "True"
+    assert "example.com/others" in deleting.message
     await client.patch(CapelinCluster, "demo", namespace, {"metadata": {"finalizers": None}})
 
 
-async def test_what_somebody_else_manages_is_left_alone(
-    provider_crds: None,  # noqa: ARG001 - it is enough that they are there
+async def test_externally_managed_infrastructure_is_unchanged(
+    provider_crds: None,  # noqa: ARG001 - installs the CRDs
     client: Client,
     namespace: str,
 ) -> None:
-    await make(client, namespace, annotations={"cluster.x-k8s.io/managed-by": "somebody"})
+    await create_infrastructure(
+        client, namespace, annotations={"cluster.x-k8s.io/managed-by": "somebody"}
+    )
     before = await client.get(CapelinCluster, "demo", namespace)
-    after = await looked_after(client, namespace)
+    after = await reconciled(client, namespace)
     assert after.metadata.resource_version == before.metadata.resource_version
     assert after.status is None

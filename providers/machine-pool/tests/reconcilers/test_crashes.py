@@ -1,4 +1,4 @@
-"""The provider dies over and over, each time between one write and the next."""
+"""The provider dies again and again, each time between two writes."""
 
 from random import Random
 from typing import Any
@@ -16,14 +16,14 @@ PATIENCE = 400
 
 
 class CrashError(BaseException):
-    """The provider is no more."""
+    """The provider died."""
 
 
 class Mortal:
-    """A client with which a provider may write so often; then it is gone, before or after that."""
+    """A client whose provider dies at a chosen write, before or after the write arrives."""
 
     def __init__(self, client: Client, writes: int, *, last_arrives: bool) -> None:
-        self._send = client._transport.send  # pyright: ignore[reportPrivateUsage] - what counts is what is sent
+        self._send = client._transport.send  # pyright: ignore[reportPrivateUsage] - counts the requests that are sent
         self._left = writes
         self._last_arrives = last_arrives
         client._transport.send = self.send  # pyright: ignore[reportPrivateUsage] - as above
@@ -41,7 +41,7 @@ class Mortal:
 
 
 class Life:
-    """A world whose provider never lives long, and what must hold in it at any time."""
+    """A world whose provider dies often, and the bounds that hold at any time."""
 
     def __init__(self, world: World, config: Config, random: Random) -> None:
         self._world = world
@@ -52,28 +52,28 @@ class Life:
         self.crashes = 0
 
     async def until(self, replicas: int, version: str) -> None:
-        """Live on until the pool is as wanted, and nothing is left to do."""
-        await self._go_on(lambda: self._is(replicas, version))
+        """Reconcile until the pool has these machines and is quiet."""
+        await self._reconcile_until(lambda: self._is(replicas, version))
 
     async def until_some(self, version: str) -> None:
-        """Live on until there is a machine of a version."""
+        """Reconcile until a machine of this version exists."""
 
         async def some() -> bool:
             return version in self._world.cloud.instances.values()
 
-        await self._go_on(some)
+        await self._reconcile_until(some)
 
     async def until_gone(self) -> None:
-        """Live on until nothing is left of the pool."""
+        """Reconcile until the machines of the pool are deleted."""
 
         async def gone() -> bool:
             left = [*await self._world.instances(), *await self._world.machines()]
             return not left and await self._world.pool() is None
 
-        await self._go_on(gone)
+        await self._reconcile_until(gone)
         assert self._world.cloud.instances == {}
 
-    async def _go_on(self, done: Any) -> None:
+    async def _reconcile_until(self, done: Any) -> None:
         for _ in range(PATIENCE):
             if await done():
                 return
@@ -120,8 +120,8 @@ class Life:
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.integration) for seed in (1, 2, 3))]
 )
-async def test_whenever_the_provider_dies_the_next_one_goes_on(
-    provider_crds: None,  # noqa: ARG001 - it is enough that they are there
+async def test_the_next_provider_continues_after_any_crash(
+    provider_crds: None,  # noqa: ARG001 - installs the CRDs
     client: Client,
     namespace: str,
     seed: int,

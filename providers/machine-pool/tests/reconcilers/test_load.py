@@ -1,4 +1,4 @@
-"""What keeps a thousand machines from asking a thousand times."""
+"""A thousand machines do not cause a thousand requests."""
 
 from contextlib import suppress
 from typing import Any, cast
@@ -16,15 +16,15 @@ POOL, OTHER = ObjectKey("team", "pool"), ObjectKey("team", "other")
 
 
 class Counting:
-    """A client that counts how often it is asked."""
+    """A client that counts its requests."""
 
     def __init__(self) -> None:
-        self.asked = 0
-        self.there = True
+        self.requests = 0
+        self.exists = True
 
     async def find(self, *_: object) -> Cluster | None:
-        self.asked += 1
-        return Cluster.read({"metadata": {"name": "demo"}}) if self.there else None
+        self.requests += 1
+        return Cluster.read({"metadata": {"name": "demo"}}) if self.exists else None
 
 
 def reconcile(limit: RateLimit, clock: MonotonicClock, key: ObjectKey, seconds: float) -> None:
@@ -32,7 +32,7 @@ def reconcile(limit: RateLimit, clock: MonotonicClock, key: ObjectKey, seconds: 
         clock.now += seconds
 
 
-def test_a_long_look_is_followed_by_a_longer_rest() -> None:
+def test_a_long_reconcile_causes_a_longer_delay() -> None:
     limit = RateLimit(clock := MonotonicClock())
     assert limit.delay(POOL, 1) == 0
     reconcile(limit, clock, POOL, 1.0)
@@ -44,13 +44,13 @@ def test_a_long_look_is_followed_by_a_longer_rest() -> None:
     assert limit.delay(POOL, 1) == 0
 
 
-def test_no_rest_is_longer_than_anybody_would_wait() -> None:
+def test_the_delay_is_at_most_ten_seconds() -> None:
     limit = RateLimit(clock := MonotonicClock())
     reconcile(limit, clock, POOL, 60.0)
     assert limit.delay(POOL, 1) == pytest.approx(10.0)
 
 
-def test_a_look_that_fails_has_no_rest_for_the_queue_waits_longer_each_time() -> None:
+def test_a_failed_reconcile_causes_no_delay_since_the_queue_backs_off() -> None:
     limit = RateLimit(clock := MonotonicClock())
     with suppress(RuntimeError), limit.measure(POOL, 1):
         clock.now += 1
@@ -65,19 +65,19 @@ def test_a_change_of_the_pool_itself_does_not_wait() -> None:
     assert limit.delay(POOL, 1) == pytest.approx(4.0)
 
 
-async def test_machines_of_a_cluster_ask_for_it_once_a_second() -> None:
+async def test_machines_read_their_cluster_once_per_second() -> None:
     client, clock = Counting(), MonotonicClock()
     recent = TTLCache(cast("Client", client), clock)
     for _ in range(1000):
         assert await recent.find(Cluster, "demo", "team") is not None
-    assert client.asked == 1
+    assert client.requests == 1
     await recent.find(Cluster, "demo", "other")
-    assert client.asked == 2
+    assert client.requests == 2
     clock.now += 1
-    client.there = False
+    client.exists = False
     assert await recent.find(Cluster, "demo", "team") is None
     assert await recent.find(Cluster, "demo", "team") is None
-    assert client.asked == 3
+    assert client.requests == 3
 
 
 def machine(*, in_pool: bool, type_: str = "NodeReady", reason: str = "") -> Machine:
@@ -102,7 +102,7 @@ def machine(*, in_pool: bool, type_: str = "NodeReady", reason: str = "") -> Mac
     )
 
 
-def test_a_machine_of_its_own_is_looked_at_whenever_its_machine_changes() -> None:
+def test_a_change_of_a_machine_reconciles_its_infrastructure_machine() -> None:
     assert machine_of(machine(in_pool=False)) == [ObjectKey("team", "one")]
 
 
@@ -119,6 +119,6 @@ def test_deleted_node_reconciles_the_machine(reason: str, keys: list[ObjectKey])
     assert machine_of(machine(in_pool=True, reason=reason)) == keys
 
 
-def test_a_machine_of_a_pool_is_looked_at_when_a_health_check_has_given_it_up() -> None:
+def test_a_failed_health_check_reconciles_a_machine_of_a_pool() -> None:
     given_up = machine(in_pool=True, type_="OwnerRemediated", reason="WaitingForRemediation")
     assert machine_of(given_up) == [ObjectKey("team", "one")]

@@ -1,4 +1,4 @@
-"""What becomes of a machine's status as its backend reports one state after the other."""
+"""The status of a machine follows the states that its backend reports."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ LOST = InstanceStatus(running=True, lost=True, message="its Node was deleted")
 
 @dataclass
 class ScriptedBackend:
-    """Reports what the test says."""
+    """A backend that reports the states that the test sets."""
 
     states: list[InstanceStatus] = field(default_factory=list[InstanceStatus])
 
@@ -136,7 +136,7 @@ async def test_a_machine_reports_the_failure_domain_of_its_machine() -> None:
     assert (await world(RUNNING, in_pool=False).reconcile()).failure_domain == "west"
 
 
-async def test_a_machine_that_has_not_changed_writes_nothing() -> None:
+async def test_an_unchanged_machine_writes_nothing() -> None:
     its = world(STARTING, RUNNING, RUNNING)
     await its.reconcile()
     await its.reconcile()

@@ -16,7 +16,7 @@ from .fake_core import NAME, NEW, OLD, World, context_for
 
 @pytest.fixture
 async def world(
-    provider_crds: None,  # noqa: ARG001 - it is enough that they are there
+    provider_crds: None,  # noqa: ARG001 - installs the CRDs
     client: Client,
     namespace: str,
 ) -> World:
@@ -26,7 +26,7 @@ async def world(
     return world
 
 
-async def test_a_machine_that_a_health_check_gave_up_is_replaced(world: World) -> None:
+async def test_a_pool_replaces_a_machine_with_a_failed_health_check(world: World) -> None:
     given_up = min(world.cloud.instances)
     await world.tell_of(given_up, "OwnerRemediated", "False", "WaitingForRemediation")
     await world.provider_steps(world.client)
@@ -109,7 +109,7 @@ async def test_a_stripped_machine_and_a_pause_concern_the_pool(world: World) -> 
     assert await machines_of_cluster(ctx, cluster) == [], "only the status has changed"
 
 
-async def test_an_instance_that_is_gone_is_replaced(world: World) -> None:
+async def test_a_pool_replaces_a_lost_instance(world: World) -> None:
     gone = min(world.cloud.instances)
     del world.cloud.instances[gone]
     await world.settle(3, OLD)
@@ -131,8 +131,8 @@ async def test_a_paused_pool_neither_grows_nor_rolls(world: World, where: str) -
     pool = await world.pool()
     assert pool is not None
     assert pool.status is not None
-    said = {one.type: (one.status, one.reason) for one in pool.status.conditions}
-    assert said["Paused"] == ("True", "Paused")
+    conditions = {c.type: (c.status, c.reason) for c in pool.status.conditions}
+    assert conditions["Paused"] == ("True", "Paused")
 
 
 async def test_a_paused_machine_is_not_removed(world: World) -> None:
@@ -144,7 +144,7 @@ async def test_a_paused_machine_is_not_removed(world: World) -> None:
     assert one in {instance.name for instance in await world.instances()}
 
 
-async def test_a_pool_at_rest_writes_nothing(world: World) -> None:
+async def test_a_settled_pool_writes_nothing(world: World) -> None:
     async def versions() -> dict[str, str]:
         pool = await world.pool()
         assert pool is not None
@@ -159,7 +159,7 @@ async def test_a_pool_at_rest_writes_nothing(world: World) -> None:
     assert await versions() == before
 
 
-async def test_a_machine_without_a_version_says_where_to_say_it(world: World) -> None:
+async def test_a_machine_without_a_version_names_the_missing_field(world: World) -> None:
     before = {one.name for one in await world.instances()}
     await world.change({"template": {"spec": {"version": None}}})
     for _ in range(2):
@@ -172,8 +172,8 @@ async def test_a_machine_without_a_version_says_where_to_say_it(world: World) ->
     assert "spec.template.spec.version" in ready.message
 
 
-async def test_core_knows_the_kind_of_the_machines_before_there_are_any(
-    provider_crds: None,  # noqa: ARG001 - it is enough that they are there
+async def test_a_pool_reports_the_kind_of_its_machines_before_any_exists(
+    provider_crds: None,  # noqa: ARG001 - installs the CRDs
     client: Client,
     namespace: str,
 ) -> None:

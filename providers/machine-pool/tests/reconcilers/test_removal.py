@@ -1,4 +1,4 @@
-"""A machine that goes: its node first, and with the last one what all of them shared."""
+"""Deletion of machines: the Node first, and shared objects with the last machine."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -37,7 +37,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass
 class FakeBackend:
-    """Writes down what it is asked for, and how many requests the client had sent by then."""
+    """Records each call with the number of requests that the client sent before it."""
 
     client: FakeClient
     calls: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
@@ -58,7 +58,7 @@ class FakeBackend:
 
 @dataclass
 class FakeWorkloads:
-    """A way into the workload cluster, or what stands in it."""
+    """Returns a client of the workload cluster, or raises."""
 
     error: Exception | None = None
 
@@ -97,7 +97,7 @@ def cluster(*, deleting: bool = False, initialized: bool = True) -> Cluster:
 
 
 class World:
-    """A management cluster, and a reconciler that looks after the machines in it."""
+    """A management cluster and the reconciler of its machines."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class World:
 
     @property
     def done(self) -> list[str]:
-        """What the backend and the API server were asked to change, in this order."""
+        """Calls that change the backend or the API server, in this order."""
         writes = [
             (number, change(request))
             for number, request in enumerate(self.client.requests)
@@ -138,13 +138,13 @@ class World:
         return await self._machines.reconcile(context_for(self.client), machine)
 
     async def move(self, name: str) -> None:
-        """Somebody else takes a machine away, without us."""
+        """Remove a machine without the provider, as clusterctl move does."""
         await self.client.patch(CapelinMachine, name, "team", {"metadata": {"finalizers": None}})
         self.client.requests.clear()
         await self.notify(name)
 
     async def notify(self, name: str) -> None:
-        """The provider hears that a machine is gone."""
+        """Notify the provider that a machine was deleted."""
         await self._machines.on_missing(context_for(self.client), ObjectKey("team", name))
 
     async def condition(self, name: str, type_: str) -> tuple[str, str]:
@@ -162,20 +162,20 @@ def change(request: Request) -> str:
     return f"let {name} go"
 
 
-async def test_what_machines_share_stays_while_there_are_others() -> None:
+async def test_a_deleted_machine_keeps_the_shared_objects_of_others() -> None:
     world = World(cluster(), "a", "b", "c")
     await world.remove("a")
     assert world.done == ["delete a", "let a go"]
 
 
-async def test_the_last_machine_takes_along_what_they_shared_before_it_lets_go() -> None:
+async def test_the_last_machine_releases_shared_objects_before_its_finalizer() -> None:
     world = World(cluster(), "a", "b")
     await world.remove("b")
     await world.remove("a")
     assert world.done == ["delete b", "let b go", "delete a", "release team/demo", "let a go"]
 
 
-async def test_asking_whether_it_is_the_last_does_not_read_a_thousand_machines() -> None:
+async def test_the_search_for_other_machines_reads_at_most_two() -> None:
     world = World(cluster(), "a", "b")
     await world.remove("a")
     assert world.listed == [{"labelSelector": "cluster.x-k8s.io/cluster-name=demo", "limit": "2"}]
@@ -217,7 +217,7 @@ async def test_machine_waits_for_the_removal_of_its_node(
     assert world.done == ["status CapelinMachine"]
 
 
-async def test_a_cluster_that_stays_and_refuses_us_keeps_its_machine() -> None:
+async def test_a_machine_stays_while_its_cluster_rejects_the_credentials() -> None:
     world = World(cluster(), "a", error=Unauthorized(401, "Unauthorized"))
     with pytest.raises(Unauthorized):
         await world.remove("a")
@@ -225,13 +225,13 @@ async def test_a_cluster_that_stays_and_refuses_us_keeps_its_machine() -> None:
     assert (await world.condition("a", "Deleting"))[0] == "True"
 
 
-async def test_a_machine_without_a_cluster_goes() -> None:
+async def test_a_machine_without_a_cluster_is_deleted() -> None:
     world = World(None, "a")
     await world.remove("a")
     assert world.done == ["delete a without a cluster", "release team/demo", "let a go"]
 
 
-async def test_what_machines_share_is_stopped_when_the_last_one_goes_elsewhere() -> None:
+async def test_the_backend_releases_shared_objects_after_the_last_machine_moves() -> None:
     world = World(cluster(), "a", "b")
     await world.move("a")
     assert world.done == []
@@ -239,12 +239,12 @@ async def test_what_machines_share_is_stopped_when_the_last_one_goes_elsewhere()
     assert world.done == ["release team/demo"]
 
 
-async def test_a_machine_that_we_removed_is_not_looked_for_again() -> None:
+async def test_the_provider_does_not_search_for_machines_it_removed() -> None:
     world = World(cluster(), "a", "b")
     await world.remove("a")
-    asked = len(world.listed)
+    requests = len(world.listed)
     await world.notify("a")
-    assert len(world.listed) == asked
+    assert len(world.listed) == requests
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ async def test_a_machine_that_we_removed_is_not_looked_for_again() -> None:
     ],
     ids=str,
 )
-async def test_a_machine_that_never_had_an_instance_goes_although_the_api_never_answered(
+async def test_a_machine_without_an_instance_is_deleted_although_the_api_never_answers(
     error: Exception, initialized: bool
 ) -> None:
     world = World(cluster(initialized=initialized), "a", error=error, provisioned=False)
@@ -264,7 +264,7 @@ async def test_a_machine_that_never_had_an_instance_goes_although_the_api_never_
     assert world.done == ["release team/demo", "let a go"]
 
 
-async def test_a_machine_that_may_have_an_instance_waits_until_the_api_answers() -> None:
+async def test_a_machine_with_a_possible_instance_waits_for_the_api() -> None:
     world = World(cluster(), "a", error=Unreachable("connection refused"), provisioned=False)
     assert isinstance(await world.remove("a"), After)
     assert (await world.condition("a", "Deleting"))[0] == "True"

@@ -1,4 +1,4 @@
-"""A workload cluster that never answers delays its own machines only."""
+"""A workload cluster that never answers delays only its own machines."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What a template says of machines that are not there yet."""
+"""A template reports the capacity of its future machines."""
 
 from capelin.client import Client
 from capelin.controller import Done
@@ -8,8 +8,8 @@ from capelin_machine_pool.reconcilers import MachineTemplateReconciler
 from .fake_core import context_for
 
 
-async def test_the_autoscaler_reads_from_a_template_what_its_machines_will_offer(
-    provider_crds: None,  # noqa: ARG001 - it is enough that they are there
+async def test_a_template_reports_capacity_to_the_autoscaler(
+    provider_crds: None,  # noqa: ARG001 - installs the CRDs
     client: Client,
     namespace: str,
 ) -> None:
@@ -29,10 +29,10 @@ async def test_the_autoscaler_reads_from_a_template_what_its_machines_will_offer
     )
     template = await client.get(CapelinMachineTemplate, "small", namespace)
     assert await MachineTemplateReconciler().reconcile(context_for(client), template) == Done()
-    said = await client.get(CapelinMachineTemplate, "small", namespace)
-    assert said.status is not None
-    assert said.status.capacity == {"cpu": "2", "memory": "8Gi"}
-    assert said.status.node_info == NodeInfo(architecture="arm64", operating_system="linux")
-    await MachineTemplateReconciler().reconcile(context_for(client), said)
+    template = await client.get(CapelinMachineTemplate, "small", namespace)
+    assert template.status is not None
+    assert template.status.capacity == {"cpu": "2", "memory": "8Gi"}
+    assert template.status.node_info == NodeInfo(architecture="arm64", operating_system="linux")
+    await MachineTemplateReconciler().reconcile(context_for(client), template)
     again = await client.get(CapelinMachineTemplate, "small", namespace)
-    assert again.metadata.resource_version == said.metadata.resource_version
+    assert again.metadata.resource_version == template.metadata.resource_version
