@@ -45,7 +45,7 @@ def test_a_version_is_read(text: str, expected: Version) -> None:
         "v9999999999.0.0",
     ],
 )
-def test_what_is_no_version_is_refused(text: str) -> None:
+def test_parse_rejects_invalid_versions(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a version of Kubernetes; write it as vMAJOR"):
         Version.parse(text)
 

@@ -1,4 +1,4 @@
-"""A real API server that knows the kinds of a test."""
+"""A real API server with the CRDs of a test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def wire(kubeconfig: Path) -> Iterator[Wire]:
 
 @pytest.fixture(scope="session")
 def install(wire: Wire) -> Iterator[Install]:
-    """Applies the CRD of a kind and waits until it is served; takes it back at the end."""
+    """Applies the CRD of a kind, waits until it is served, and deletes it at the end."""
     installed: list[str] = []
 
     def install(*versions: type[BaseObject]) -> Answer:

@@ -1,4 +1,4 @@
-"""What a real API server makes of our CRDs, and whether it and our types agree."""
+"""A real API server accepts our CRDs and agrees with our types."""
 
 import os
 from datetime import timedelta
@@ -45,12 +45,12 @@ from .conftest import Install
 from .values import fitting, spoilt
 from .wire import Wire
 
-# Each worker has kinds of its own, which it can take away without asking the others.
+# Each worker has its own kinds, so that it can delete them without affecting the others.
 GROUP = f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.api.capelin.test"
 
 
 class Nested(Model):
-    """Something inside, all of it with defaults."""
+    """A nested model whose fields all have defaults."""
 
     replicas: Literal[1, 3, 5] = 1
     quick: bool = True
@@ -58,7 +58,7 @@ class Nested(Model):
 
 
 class Item(Model):
-    """Something in a list."""
+    """An item of a list."""
 
     name: DNSLabel
     zone_id: Annotated[str, MaxLen(4)] = "a"
@@ -66,7 +66,7 @@ class Item(Model):
 
 
 class Everything(Model):
-    """One field of each sort."""
+    """One field of each type."""
 
     text: Annotated[str, MinLen(2), MaxLen(5)]
     colour: Literal["red", "green"]
@@ -100,7 +100,7 @@ class Everything(Model):
 
 
 class Observed(Model):
-    """What is seen of it."""
+    """Observed state of a sample."""
 
     conditions: Conditions = []
     replicas: Replicas | None = None
@@ -121,7 +121,7 @@ class Observed(Model):
     ),
 )
 class Sample(Object[Everything, Observed]):
-    """A kind that has one of everything."""
+    """A kind with one field of each type."""
 
 
 @kind(group=GROUP, version="v1alpha1", namespaced=False)
@@ -136,17 +136,17 @@ class New(Object[Nested, Observed]):
 
 @pytest.fixture(scope="module")
 def sampled(wire: Wire, install: Install) -> Wire:
-    """A connection to an API server that knows samples."""
+    """A connection to an API server that serves Samples."""
     install(Sample)
     return wire
 
 
-def test_a_crd_is_taken_without_a_warning(install: Install) -> None:
+def test_the_api_server_accepts_a_crd_without_warnings(install: Install) -> None:
     answer = install(Sample)
     assert answer.warnings == []
 
 
-def test_a_crd_of_two_versions_is_taken_without_a_warning(install: Install) -> None:
+def test_the_api_server_accepts_two_versions_without_warnings(install: Install) -> None:
     assert install(Old, New).warnings == []
 
 
@@ -161,7 +161,7 @@ SPEC: Unstructured = crd(Sample)["spec"]["versions"][0]["schema"]["openAPIV3Sche
 
 
 def stored(wire: Wire, spec: Unstructured) -> Unstructured | str:
-    """The spec as the API server would store it, or why it does not take it."""
+    """The spec as the API server would store it, or why it rejects the spec."""
     sample = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "Sample", "metadata": {"name": "one"}}
     path = f"{Sample.resource.path('default')}?dryRun=All&fieldValidation=Ignore"
     answer = wire.send("POST", path, {**sample, "spec": spec})
@@ -176,7 +176,7 @@ def read(spec: Unstructured) -> Everything | str:
         return str(error)
 
 
-# A failing example has one field that is wrong: shrinking it would ask the server for minutes.
+# A failing example has one wrong field: shrinking it would send requests for minutes.
 generated = settings(
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -200,6 +200,8 @@ def test_valid_objects_get_the_same_defaults(sampled: Wire, spec: Unstructured) 
 @pytest.mark.repetitive
 @generated
 @given(spec=spoilt(SPEC))
-def test_the_api_server_and_the_model_refuse_the_same(sampled: Wire, spec: Unstructured) -> None:
+def test_the_api_server_and_the_model_reject_the_same_values(
+    sampled: Wire, spec: Unstructured
+) -> None:
     ours, theirs = read(spec), stored(sampled, spec)
     assert isinstance(ours, str) == isinstance(theirs, str), f"{ours}\n{theirs}"

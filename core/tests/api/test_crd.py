@@ -1,4 +1,4 @@
-"""Whole CRDs."""
+"""Complete CRDs."""
 
 # ruff: noqa: E501 - patterns are as long as they are
 
@@ -34,7 +34,7 @@ def to_yaml(manifests: list[Unstructured]) -> str:
 
 
 class Spec(Model):
-    """What is wanted."""
+    """Desired state of a control plane."""
 
     version: KubernetesVersion
     """The version of Kubernetes."""
@@ -44,7 +44,7 @@ class Spec(Model):
 
 
 class Status(Model):
-    """What is."""
+    """Observed state of a control plane."""
 
     replicas: Replicas | None = None
     selector: Annotated[str, MaxLen(256)] | None = None
@@ -85,7 +85,7 @@ class Plain(BaseObject):
     """A kind without spec, status or anything."""
 
 
-def test_a_whole_crd() -> None:
+def test_a_complete_crd() -> None:
     assert to_yaml([crd(ControlPlane, provider="control-plane-capelin")]) == snapshot("""\
 ---
 apiVersion: apiextensions.k8s.io/v1
@@ -126,7 +126,7 @@ spec:
           metadata:
             type: object
           spec:
-            description: What is wanted.
+            description: Desired state of a control plane.
             type: object
             properties:
               version:
@@ -152,7 +152,7 @@ spec:
             required:
             - version
           status:
-            description: What is.
+            description: Observed state of a control plane.
             type: object
             properties:
               replicas:
@@ -237,10 +237,10 @@ def test_the_same_types_give_the_same_text() -> None:
     assert to_yaml([crd(ControlPlane)]) == to_yaml([crd(ControlPlane)])
 
 
-def test_the_last_of_several_versions_is_stored_and_each_contract_names_its_versions() -> None:
+def test_the_last_version_is_stored_and_contracts_name_their_versions() -> None:
     definition = crd(ControlPlane, Newer)
     versions = definition["spec"]["versions"]
-    assert [(one["name"], one["served"], one["storage"]) for one in versions] == [
+    assert [(v["name"], v["served"], v["storage"]) for v in versions] == [
         ("v1alpha1", True, False),
         ("v1beta1", True, True),
     ]
@@ -251,7 +251,7 @@ def test_the_last_of_several_versions_is_stored_and_each_contract_names_its_vers
     }
 
 
-def test_versions_of_different_kinds_are_refused() -> None:
+def test_crd_rejects_versions_of_different_kinds() -> None:
     with pytest.raises(SchemaError, match="the versions of ControlPlane differ in group or names"):
         crd(Plain, ControlPlane)
 
@@ -263,7 +263,7 @@ def test_a_plain_kind_has_no_labels_and_no_subresources() -> None:
     assert definition["spec"]["versions"][0].keys() == {"name", "served", "storage", "schema"}
 
 
-def test_a_scale_that_leads_nowhere_is_refused() -> None:
+def test_crd_rejects_a_scale_path_to_a_missing_field() -> None:
     @kind(group=GROUP, version="v1", definition=Definition(scale=Scale(selector=".status.gone")))
     class Scaled(Object[Spec, Status]):
         pass
@@ -272,7 +272,7 @@ def test_a_scale_that_leads_nowhere_is_refused() -> None:
         crd(Scaled)
 
 
-def test_a_scale_of_what_may_be_negative_is_refused() -> None:
+def test_crd_rejects_a_scale_of_a_field_that_may_be_negative() -> None:
     class Loose(Model):
         replicas: Int32 = 1
 
@@ -290,7 +290,7 @@ class Wider(Model):
     renamed: Replicas = 0
 
 
-def test_versions_with_other_schemas_are_refused_since_nothing_converts_them() -> None:
+def test_crd_rejects_versions_with_different_schemas() -> None:
     @kind(group=GROUP, version="v1", name="ControlPlane")
     class Changed(Object[Wider, Status]):
         """A control plane."""
@@ -307,12 +307,12 @@ def test_versions_with_other_schemas_are_refused_since_nothing_converts_them() -
 def test_versions_may_differ_in_their_descriptions() -> None:
     @kind(group=GROUP, version="v1", name="ControlPlane")
     class Described(Object[Spec, Status]):
-        """Something else about it."""
+        """A different description."""
 
     assert len(crd(ControlPlane, Described)["spec"]["versions"]) == 2
 
 
-def test_a_class_that_is_no_kind_says_what_it_needs() -> None:
+def test_an_undecorated_class_fails_and_names_the_decorator() -> None:
     class NoKind(Object[Spec, Status]):
         """Not decorated."""
 
@@ -323,6 +323,6 @@ def test_a_class_that_is_no_kind_says_what_it_needs() -> None:
 
 
 @pytest.mark.parametrize("contracts", ["v1beta2", ("v1beta3",)])
-def test_contracts_that_there_are_not_are_refused(contracts: Any) -> None:
+def test_a_definition_rejects_unknown_contracts(contracts: Any) -> None:
     with pytest.raises(ValueError, match="must be a tuple of v1beta1 and v1beta2"):
         Definition(contracts=contracts)

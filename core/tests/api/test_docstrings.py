@@ -1,4 +1,4 @@
-"""Descriptions of fields are found in the source, when somebody asks."""
+"""Descriptions of fields come from the docstrings in the source."""
 
 from typing import Annotated
 
@@ -11,13 +11,13 @@ class Boat(Model):
     """A model."""
 
     name: Annotated[str, MaxLen(20)]
-    """What it is called.
+    """Name of the boat.
 
-    On its bow.
+    Painted on its bow.
     """
     length: int = 1
-    crew: int = Field(default=1, description="Who sails it.")
-    """What the field says itself comes first."""
+    crew: int = Field(default=1, description="Number of sailors.")
+    """The description of the field takes precedence."""
 
     class Sail(Model):
         """A class within a class."""
@@ -40,22 +40,22 @@ def descriptions(model: type[BaseModel]) -> dict[str, str | None]:
 
 def test_a_docstring_below_a_field_is_its_description() -> None:
     assert descriptions(Boat) == {
-        "name": "What it is called.\n\nOn its bow.",
+        "name": "Name of the boat.\n\nPainted on its bow.",
         "length": None,
-        "crew": "Who sails it.",
+        "crew": "Number of sailors.",
     }
     assert descriptions(Boat.Sail) == {"area": "In square metres."}
 
 
-def test_a_field_that_is_declared_again_has_a_docstring_of_its_own() -> None:
+def test_a_redeclared_field_has_only_its_own_docstring() -> None:
     assert descriptions(Trawler) == {
-        "name": "What it is called.\n\nOn its bow.",
+        "name": "Name of the boat.\n\nPainted on its bow.",
         "length": "From bow to stern.",
         "crew": None,
     }
 
 
-def test_a_class_in_a_function_is_found() -> None:
+def test_a_class_in_a_function_has_descriptions() -> None:
     class Local(Model):
         """A model of one function."""
 
@@ -70,7 +70,7 @@ def test_a_model_without_source_has_no_descriptions() -> None:
     assert descriptions(made) == {"depth": None}
 
 
-def test_pydantics_own_schema_describes_a_model_that_asks_for_it() -> None:
+def test_the_json_schema_of_a_described_model_has_descriptions() -> None:
     class Chart(DescribedModel):
         """A model with a JSON schema."""
 

@@ -1,4 +1,4 @@
-"""Spans of time as Go writes them."""
+"""Durations in Go's format."""
 
 from datetime import timedelta
 
@@ -27,13 +27,13 @@ class Timed(Model):
         ("240h", timedelta(days=10), "240h0m0s"),
     ],
 )
-def test_durations_have_the_form_of_go(text: str, span: timedelta, canonical: str) -> None:
+def test_durations_have_the_format_of_go(text: str, span: timedelta, canonical: str) -> None:
     assert parse_duration(text) == span
     assert format_duration(span) == canonical
 
 
 @pytest.mark.parametrize("text", ["", "5", "1d", "-1s", "1m1h", "1 s", "PT5M", "1h90m", "1s\n"])
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_duration_fails_with_an_example(text: str) -> None:
     with pytest.raises(ValidationError, match=r"write it as 1h30m, 90s, 1\.5s or 200ms"):
         Timed.read({"timeout": text})
 
@@ -41,12 +41,12 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
 @pytest.mark.parametrize(
     "span", [timedelta(seconds=-1), timedelta(hours=1_000_000), timedelta(microseconds=1)]
 )
-def test_a_span_that_cannot_be_written_is_refused(span: timedelta) -> None:
+def test_an_unsupported_timedelta_fails_with_the_valid_range(span: timedelta) -> None:
     with pytest.raises(ValidationError, match=r"between 0 and 999999h59m59\.999s, in whole milli"):
         Timed(timeout=span)
 
 
 @given(milliseconds=st.integers(0, 999_999 * 3_600_000))
-def test_every_duration_is_read_back_as_it_was_written(milliseconds: int) -> None:
+def test_durations_survive_a_round_trip(milliseconds: int) -> None:
     timed = Timed(timeout=timedelta(milliseconds=milliseconds))
     assert Timed.read(timed.dump()) == timed

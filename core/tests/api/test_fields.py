@@ -1,4 +1,4 @@
-"""The types for fields, where building an object in Python uses them."""
+"""Field types validate the objects that Python builds."""
 
 from decimal import Decimal
 from typing import Annotated, Any
@@ -52,7 +52,7 @@ def test_fields_reject_invalid_values(kind: Any, right: list[Any], wrong: list[A
 
 def test_a_version_without_its_v_gets_one() -> None:
     version: TypeAdapter[str] = TypeAdapter(KubernetesVersion)
-    assert [version.validate_python(one) for one in ("1.34.4", "v1.34.4")] == ["v1.34.4"] * 2
+    assert [version.validate_python(text) for text in ("1.34.4", "v1.34.4")] == ["v1.34.4"] * 2
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_a_quantity_is_an_amount(quantity: int | str, number: str) -> None:
     assert amount(quantity) == Decimal(number)
 
 
-def test_an_item_that_is_in_a_map_list_twice_is_refused_with_its_keys() -> None:
+def test_a_duplicate_item_of_a_map_list_fails_with_its_keys() -> None:
     Lists(items=[Item(name="a"), Item(name="a", zone_id="1")])
     with pytest.raises(ValidationError, match="a, 1 is in the list twice"):
         Lists(items=[Item(name="a", zone_id="1"), Item(name="a", zone_id="1")])
 
 
-def test_a_value_that_is_in_a_set_twice_is_refused() -> None:
+def test_a_duplicate_value_of_a_set_fails() -> None:
     with pytest.raises(ValidationError, match="b is in the list twice"):
         Lists(tags=["a", "b", "b"])

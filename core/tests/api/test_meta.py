@@ -15,19 +15,19 @@ class Moments(Model):
 AT = datetime(2025, 1, 31, 12, 30, 15, 123456, tzinfo=timezone(timedelta(hours=2)))
 
 
-def test_times_are_written_in_utc_as_kubernetes_writes_them() -> None:
+def test_times_are_written_in_utc_and_in_kubernetes_format() -> None:
     assert Moments(second=AT, micro=AT).dump() == {
         "second": "2025-01-31T10:30:15Z",
         "micro": "2025-01-31T10:30:15.123456Z",
     }
 
 
-def test_a_micro_time_always_has_its_six_digits() -> None:
+def test_a_micro_time_always_has_six_digits() -> None:
     whole = AT.replace(microsecond=0)
     assert Moments(micro=whole).dump() == {"micro": "2025-01-31T10:30:15.000000Z"}
 
 
-def test_a_time_has_no_fraction_so_that_it_equals_what_is_read_back() -> None:
+def test_a_time_survives_a_round_trip_because_it_has_no_fraction() -> None:
     moments = Moments(second=AT)
     assert Moments.read(moments.dump()) == moments
 
@@ -36,7 +36,7 @@ def test_a_time_has_no_fraction_so_that_it_equals_what_is_read_back() -> None:
     "text",
     ["2025-01-31T10:30:15Z", "2025-01-31T12:30:15+02:00", "2025-01-31t10:30:15.000000001z"],
 )
-def test_the_same_moment_can_be_written_in_many_ways(text: str) -> None:
+def test_a_time_can_be_read_in_several_formats(text: str) -> None:
     expected = datetime(2025, 1, 31, 10, 30, 15, tzinfo=UTC)
     assert Moments.read({"second": text}).second == expected
     assert Moments.read_json(f'{{"second": "{text}"}}').second == expected
@@ -49,17 +49,17 @@ WRONG: list[object] = [
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_cannot_be_a_moment_everywhere_is_no_time(wrong: object) -> None:
+def test_an_invalid_or_unportable_time_fails_with_an_example(wrong: object) -> None:
     with pytest.raises(ValidationError, match="a time has to look like 2006-01-02T15:04:05Z"):
         Moments.read({"second": wrong})
 
 
-def test_a_time_without_a_zone_is_refused() -> None:
+def test_a_time_without_a_zone_fails() -> None:
     with pytest.raises(ValidationError, match="a time has to look like"):
         Moments(second=AT.replace(tzinfo=None))
 
 
 @pytest.mark.parametrize("reason", ["", "two words", "-", "ends-"])
-def test_the_reason_of_a_condition_is_a_word(reason: str) -> None:
+def test_the_reason_of_a_condition_must_be_a_word(reason: str) -> None:
     with pytest.raises(ValidationError, match="reason"):
         Condition(type="Ready", status="True", reason=reason, last_transition_time=AT)

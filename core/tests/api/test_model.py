@@ -1,4 +1,4 @@
-"""How types are read, built and written."""
+"""Reading, building and writing models."""
 
 from typing import Any
 
@@ -36,40 +36,40 @@ class Outer(Model):
         ("class_", "class"),
     ],
 )
-def test_fields_are_named_as_kubernetes_names_them(name: str, wire: str) -> None:
+def test_wire_names_follow_the_spelling_of_kubernetes(name: str, wire: str) -> None:
     assert wire_name(name) == wire
 
 
-def test_reading_passes_over_what_is_not_known_at_any_depth() -> None:
+def test_read_ignores_unknown_fields_at_any_depth() -> None:
     data: dict[str, Any] = {"new": 1, "inner": {"count": 2, "new": 3}, "many": [{"new": 4}]}
     assert Outer.read(data).inner.count == 2
 
 
-def test_reading_json_is_as_reading() -> None:
+def test_read_json_ignores_unknown_fields() -> None:
     assert Outer.read_json('{"providerID": "a", "new": {}}').provider_id == "a"
 
 
-def test_building_refuses_a_name_that_does_not_exist() -> None:
+def test_a_constructor_rejects_unknown_names() -> None:
     wrong: dict[str, Any] = {"provider": "a"}
     with pytest.raises(ValidationError, match="provider"):
         Outer(**wrong)
 
 
 @pytest.mark.parametrize("wrong", ["3", 3.0, True])
-def test_what_is_nearly_a_number_is_not_one(wrong: object) -> None:
+def test_read_converts_no_other_type_to_an_integer(wrong: object) -> None:
     with pytest.raises(ValidationError, match="valid integer"):
         Inner.read({"count": wrong})
 
 
-def test_only_what_was_said_is_written() -> None:
+def test_dump_contains_only_fields_that_were_set() -> None:
     assert Outer(provider_id="a").dump() == {"providerID": "a"}
 
 
-def test_none_is_not_written_and_a_default_that_was_said_is() -> None:
+def test_dump_omits_none_and_contains_explicit_defaults() -> None:
     assert Outer(provider_id=None, inner=Inner(count=0)).dump() == {"inner": {"count": 0}}
 
 
-def test_what_is_changed_inside_a_default_is_written() -> None:
+def test_dump_contains_changes_inside_defaults() -> None:
     outer = Outer(many=[Inner()], named={"a": Inner()})
     outer.inner.labels["a"] = "b"
     outer.made.count = 1
@@ -83,12 +83,12 @@ def test_what_is_changed_inside_a_default_is_written() -> None:
     }
 
 
-def test_a_change_in_one_object_is_in_no_other() -> None:
+def test_objects_do_not_share_defaults() -> None:
     Outer().inner.labels["a"] = "b"
     assert Outer().inner.labels == {}
 
 
-def test_what_was_read_is_written_as_it_was() -> None:
+def test_metadata_survives_a_round_trip() -> None:
     metadata: dict[str, Any] = {
         "name": "a",
         "labels": {"b": "c"},
@@ -98,6 +98,6 @@ def test_what_was_read_is_written_as_it_was() -> None:
     assert ObjectMeta.read(metadata).dump() == metadata
 
 
-def test_words_of_python_lose_their_underscore_on_the_wire() -> None:
+def test_python_keywords_lose_their_underscore_on_the_wire() -> None:
     assert Outer.read({"class": "a"}).class_ == "a"
     assert Outer(class_="a").dump() == {"class": "a"}

@@ -1,4 +1,4 @@
-"""What types say in the schema of a CRD, and what they cannot say."""
+"""Types become the schema of a CRD or fail with a reason."""
 
 # ruff: noqa: E501 - patterns are as long as they are
 
@@ -57,7 +57,7 @@ def schema_of(annotation: Any, default: Any = ...) -> Unstructured:
     return schema["properties"]["spec"]
 
 
-UNSAYABLE: list[tuple[Any, Any, str]] = [
+UNSUPPORTED: list[tuple[Any, Any, str]] = [
     (str, ..., "spec.x: a string without a bound; say Annotated[str, MaxLen(n)]"),
     (bytes, ..., "spec.x: a string without a bound; say Annotated[str, MaxLen(n)]"),
     (int, ..., "spec.x: a number without bounds; use Int32, or say Ge(n) and Le(n)"),
@@ -91,7 +91,7 @@ UNSAYABLE: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "default", "problem"), UNSAYABLE)
+@pytest.mark.parametrize(("annotation", "default", "problem"), UNSUPPORTED)
 def test_unsupported_types_are_rejected(annotation: Any, default: Any, problem: str) -> None:
     with pytest.raises(SchemaError) as refused:
         schema_of(annotation, default)
@@ -100,7 +100,7 @@ def test_unsupported_types_are_rejected(annotation: Any, default: Any, problem: 
     assert any(line.strip().startswith(problem) for line in problems), problems
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_one_error_lists_all_problems() -> None:
     class Wrong(Model):
         a: str
         b: list[int]
@@ -115,7 +115,7 @@ capelin.test/v1 Sample cannot become a CRD:
 """)
 
 
-def test_fields_without_a_default_are_required_and_no_others() -> None:
+def test_only_fields_without_a_default_are_required() -> None:
     class Spec(Model):
         given: Text
         also: int = Field(ge=0, le=9)
@@ -142,7 +142,7 @@ def test_fields_without_a_default_are_required_and_no_others() -> None:
     )
 
 
-def test_an_object_with_defaults_inside_is_filled_in_when_it_is_absent() -> None:
+def test_an_absent_object_gets_its_nested_defaults() -> None:
     class Inner(Model):
         size: Int32 = 3
         many: Annotated[list[Text], MaxLen(3)] = []
@@ -217,7 +217,7 @@ def test_an_object_with_defaults_inside_is_filled_in_when_it_is_absent() -> None
     )
 
 
-def test_defaults_are_said_as_on_the_wire() -> None:
+def test_defaults_have_their_wire_format() -> None:
     class Outer(Model):
         wait: Duration = timedelta(minutes=5)
         items: Annotated[list[Named], MaxLen(3)] = [Named(name="a")]
@@ -231,27 +231,27 @@ def test_docstrings_become_descriptions() -> None:
     class Inner(Model):
         """A part.
 
-        With more to say.
+        With a second paragraph.
         """
 
         named: Text
-        """How it is called."""
+        """Name of the part."""
 
         same: Empty | None = None
         other: Empty | None = None
-        """Not what its class says."""
+        """Overrides the description of its class."""
 
     schema = schema_of(Inner)["properties"]["x"]
-    assert schema["description"] == "A part.\n\nWith more to say."
-    described = {name: one["description"] for name, one in schema["properties"].items()}
+    assert schema["description"] == "A part.\n\nWith a second paragraph."
+    described = {name: field["description"] for name, field in schema["properties"].items()}
     assert described == {
-        "named": "How it is called.",
+        "named": "Name of the part.",
         "same": "Nothing.",
-        "other": "Not what its class says.",
+        "other": "Overrides the description of its class.",
     }
 
 
-SAID: dict[str, tuple[Any, Unstructured]] = {
+SCHEMAS: dict[str, tuple[Any, Unstructured]] = {
     "int32": (
         Int32,
         snapshot(
@@ -378,7 +378,7 @@ SAID: dict[str, tuple[Any, Unstructured]] = {
 }
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_types_are_said_as_the_api_server_knows_them(name: str) -> None:
-    annotation, expected = SAID[name]
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_types_become_openapi_schemas(name: str) -> None:
+    annotation, expected = SCHEMAS[name]
     assert schema_of(annotation)["properties"]["x"] == expected

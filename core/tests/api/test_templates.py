@@ -1,4 +1,4 @@
-"""Template kinds, and the policy that their specs do not change."""
+"""Template kinds, and the policy that makes their specs immutable."""
 
 import os
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ DRY_RUN = {"topology.cluster.x-k8s.io/dry-run": ""}
 
 
 class Spec(Model):
-    """What a machine is."""
+    """Desired state of a machine."""
 
     size: Annotated[str, MaxLen(9)] = "small"
 
 
 @kind(group=GROUP, version="v1")
 class MachineTemplate(Template[Spec]):
-    """Machines to be made."""
+    """A template of machines."""
 
 
 COLLECTION = MachineTemplate.resource.path("default")
@@ -66,7 +66,7 @@ def test_a_template_holds_metadata_and_spec() -> None:
                             },
                         },
                         "spec": {
-                            "description": "What a machine is.",
+                            "description": "Desired state of a machine.",
                             "type": "object",
                             "properties": {
                                 "size": {"type": "string", "maxLength": 9, "default": "small"}
@@ -83,7 +83,7 @@ def test_a_template_holds_metadata_and_spec() -> None:
 
 @pytest.fixture(scope="module")
 def policed(wire: Wire, install: Install) -> Iterator[Wire]:
-    """An API server with a template, and the policy in force."""
+    """An API server with a template and an active policy."""
     install(MachineTemplate)
     policies: list[str] = []
     for manifest in immutable_templates(f"templates.{GROUP}", MachineTemplate):
@@ -115,25 +115,25 @@ def resized(
     return wire.send("PATCH", path, change, "application/merge-patch+json")
 
 
-def test_the_spec_of_a_template_does_not_change(policed: Wire) -> None:
+def test_the_spec_of_a_template_is_immutable(policed: Wire) -> None:
     answer = resized(policed)
     assert answer.status == 422
     assert "spec.template.spec cannot be changed, because nothing that was" in answer.message
 
 
-def test_the_topology_controller_may_try_a_change(policed: Wire) -> None:
+def test_the_topology_controller_may_dry_run_a_change(policed: Wire) -> None:
     assert resized(policed, dry_run=True, annotations=DRY_RUN).status == 200
 
 
-def test_a_dry_run_without_the_annotation_is_refused_as_the_change_would_be(policed: Wire) -> None:
+def test_a_dry_run_without_the_annotation_fails(policed: Wire) -> None:
     assert resized(policed, dry_run=True, annotations={"other": ""}).status == 422
 
 
-def test_the_annotation_alone_does_not_let_a_change_through(policed: Wire) -> None:
+def test_the_annotation_permits_only_dry_runs(policed: Wire) -> None:
     assert resized(policed, annotations=DRY_RUN).status == 422
 
 
-def test_labels_of_what_is_made_may_change(policed: Wire) -> None:
+def test_labels_of_the_created_objects_may_change(policed: Wire) -> None:
     change = {"spec": {"template": {"metadata": {"labels": {"a": "b"}}}}}
     path = f"{COLLECTION}/one"
     assert policed.send("PATCH", path, change, "application/merge-patch+json").status == 200

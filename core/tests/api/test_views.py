@@ -9,16 +9,16 @@ from capelin.api import BaseObject, Unstructured, capi, core
 from pydantic import ValidationError
 
 KINDS: list[type[BaseObject]] = [
-    found
+    member
     for module in (core, capi)
-    for _, found in inspect.getmembers(module, inspect.isclass)
-    if issubclass(found, BaseObject) and found is not BaseObject
+    for _, member in inspect.getmembers(module, inspect.isclass)
+    if issubclass(member, BaseObject) and member is not BaseObject
 ]
 AT = datetime(2025, 1, 31, 10, 30, 15, 250000, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_view_needs_nothing_and_claims_nothing(kind: type[BaseObject]) -> None:
+def test_a_view_has_no_required_fields_and_dumps_no_defaults(kind: type[BaseObject]) -> None:
     assert kind.of("a").dump() == {
         "apiVersion": kind.resource.api_version,
         "kind": kind.resource.kind,
@@ -26,7 +26,7 @@ def test_a_view_needs_nothing_and_claims_nothing(kind: type[BaseObject]) -> None
     }
 
 
-def test_the_bytes_of_a_secret_are_base64_on_the_wire_alone() -> None:
+def test_secret_data_is_base64_only_on_the_wire() -> None:
     raw = bytes(range(256))
     secret = core.Secret.of("a", "b", data={"value": raw})
     encoded = base64.b64encode(raw).decode()
@@ -35,7 +35,7 @@ def test_the_bytes_of_a_secret_are_base64_on_the_wire_alone() -> None:
     assert core.Secret.read_json(f'{{"data": {{"value": "{encoded}"}}}}').data == {"value": raw}
 
 
-def test_a_secret_is_not_shown() -> None:
+def test_repr_and_errors_contain_no_secret_data() -> None:
     assert "hush" not in repr(core.Secret.of("a", data={"key": b"hush"}))
     for wrong in ({"data": {"key": "hush!"}}, {"data": "hush"}, {"type": 1, "data": {"a": "hush"}}):
         with pytest.raises(ValidationError) as refused:
@@ -51,14 +51,14 @@ def test_a_lease_has_micro_times() -> None:
     }
 
 
-def test_a_list_that_go_writes_as_null_is_empty() -> None:
+def test_a_null_list_reads_as_empty() -> None:
     assert core.ClusterRole.read({"rules": None}).rules_ == []
     status = {"conditions": None, "storedVersions": None}
     definition = core.CustomResourceDefinition.read({"status": status})
     assert definition.status.conditions == definition.status.stored_versions == []
 
 
-def test_rules_of_a_role_are_written_by_their_name() -> None:
+def test_the_rules_of_a_role_keep_their_wire_name() -> None:
     rule = core.PolicyRule(verbs=["get"], non_resource_urls=["/metrics"])
     assert core.ClusterRole.of("a", rules_=[rule]).dump()["rules"] == [
         {"verbs": ["get"], "nonResourceURLs": ["/metrics"]}
@@ -101,7 +101,7 @@ CLUSTER: Unstructured = {
 }
 
 
-def test_a_cluster_is_read_and_written_as_it_was() -> None:
+def test_a_cluster_survives_a_round_trip() -> None:
     cluster = capi.Cluster.read(CLUSTER)
     assert cluster.dump() == CLUSTER
     assert cluster.spec.topology is not None
@@ -109,18 +109,18 @@ def test_a_cluster_is_read_and_written_as_it_was() -> None:
     assert cluster.status.initialization.control_plane_initialized is None
 
 
-def test_what_is_absent_reads_as_empty() -> None:
+def test_absent_fields_read_as_empty() -> None:
     cluster = capi.Cluster.read({})
     assert (cluster.spec.control_plane_endpoint.host, cluster.status.conditions) == ("", [])
     assert capi.Machine.read({}).spec.bootstrap.data_secret_name is None
 
 
-def test_the_two_sorts_of_events_are_told_apart() -> None:
+def test_events_of_the_two_groups_have_different_paths() -> None:
     assert core.Event.resource.path("a") == "/apis/events.k8s.io/v1/namespaces/a/events"
     assert core.CoreEvent.resource.path("a") == "/api/v1/namespaces/a/events"
 
 
-def test_the_authority_of_an_extension_is_bytes() -> None:
+def test_the_ca_bundle_of_an_extension_is_base64_on_the_wire() -> None:
     client_config = capi.ExtensionClientConfig(url="https://a", ca_bundle=b"pem")
     spec = capi.ExtensionConfigSpec(client_config=client_config)
     config = capi.ExtensionConfig.of("a", spec=spec)

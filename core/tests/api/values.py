@@ -12,7 +12,7 @@ Values = st.SearchStrategy[Any]
 SCALARS = st.one_of(
     st.booleans(),
     st.integers(-(2**53), 2**53),
-    # The API server makes 1 of 1.0 when it stores it, so no object that is read has it.
+    # The API server stores 1.0 as 1, so no object that is read contains 1.0.
     st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: not x.is_integer()),
     st.text(max_size=6),
 )
@@ -56,7 +56,7 @@ SORTS = {
 
 
 def fitting(schema: Schema) -> Values:
-    """What the schema allows."""
+    """Values that the schema allows."""
     return FITTING[sort(schema)](schema)
 
 
@@ -104,7 +104,7 @@ def maps(schema: Schema) -> Values:
 
 
 def objects(schema: Schema) -> Values:
-    fields = {name: fitting(one) for name, one in schema["properties"].items()}
+    fields = {name: fitting(field) for name, field in schema["properties"].items()}
     required = {name: fields.pop(name) for name in schema.get("required", [])}
     return st.fixed_dictionaries(required, optional=fields)
 
@@ -127,8 +127,8 @@ FITTING: Makers = {
 
 
 def nearly(schema: Schema) -> Values:
-    """What the schema may or may not allow, close to its limits."""
-    # The API server takes any list for a string with a format.
+    """Valid and invalid values close to the limits of the schema."""
+    # The API server accepts any list for a string with a format.
     junk = SCALARS if "format" in schema else JSON
     return st.one_of(NEARLY[sort(schema)](schema), junk)
 
@@ -180,9 +180,9 @@ NEARLY = FITTING | DIFFERENTLY
 
 
 def spoilt(schema: Schema) -> Values:
-    """An object with one field that is close to the limits, or not there."""
+    """An object with one field missing or close to its limits."""
     whole = fitting(schema)
-    near = {name: nearly(one) for name, one in schema["properties"].items()}
+    near = {name: nearly(field) for name, field in schema["properties"].items()}
 
     @st.composite
     def draw_one(draw: st.DrawFn) -> Unstructured:

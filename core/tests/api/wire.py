@@ -1,4 +1,4 @@
-"""A plain connection to the API server, which shows warnings and is quick for many requests."""
+"""A plain connection to the API server that exposes warnings and is fast for many requests."""
 
 import base64
 import http.client
@@ -29,7 +29,7 @@ _IDLE_SECONDS = 20.0
 
 
 class Wire:
-    """One connection that is kept open, as the administrator."""
+    """A persistent connection with the credentials of the administrator."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
@@ -52,7 +52,7 @@ class Wire:
     def send(
         self, method: str, path: str, body: object = None, content_type: str = "application/json"
     ) -> Answer:
-        # API servers close connections that nobody has used for a while.
+        # API servers close idle connections.
         if time.monotonic() - self._used_at > _IDLE_SECONDS:
             self._connection.close()
         self._used_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""A real API server, and one that does what a script says: faults that no real one has on call."""
+"""A real API server, and a scripted one for faults that a real one does not produce on demand."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from capelin.client import Client, ClientOptions, Config, Server, User
 
 @dataclass(frozen=True)
 class Request:
-    """What a client sent."""
+    """A request as the server received it."""
 
     method: str
     target: str
@@ -22,21 +22,20 @@ class Request:
     body: bytes
 
     def header(self, name: str) -> str | None:
-        found = [value for key, value in self.headers if key == name.lower()]
-        return found[0] if found else None
+        return next((value for key, value in self.headers if key == name.lower()), None)
 
 
 Step = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 class Scripted:
-    """Answers one request a step, over as many connections as clients open."""
+    """Answers each request with the next step, on any number of connections."""
 
     def __init__(self) -> None:
         self.address = ""
         self.requests: list[Request] = []
         self.connections = 0
-        self.asked = asyncio.Condition()
+        self.received = asyncio.Condition()
         self._steps: list[Step] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -63,11 +62,11 @@ class Scripted:
 
     @staticmethod
     def reply(status: int, body: Any = None, **headers: str) -> Step:
-        """A whole answer; keyword arguments are headers, with `_` for `-`."""
+        """A complete response. Keyword arguments are headers, with `_` for `-`."""
         data = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
-        said = {"Content-Type": "application/json", "Content-Length": str(len(data))}
-        said |= {key.replace("_", "-"): value for key, value in headers.items()}
-        head = "".join(f"{key}: {value}\r\n" for key, value in said.items())
+        fields = {"Content-Type": "application/json", "Content-Length": str(len(data))}
+        fields |= {key.replace("_", "-"): value for key, value in headers.items()}
+        head = "".join(f"{key}: {value}\r\n" for key, value in fields.items())
 
         async def step(writer: asyncio.StreamWriter) -> None:
             writer.write(f"HTTP/1.1 {status} So\r\n{head}\r\n".encode() + data)
@@ -76,7 +75,7 @@ class Scripted:
 
     @staticmethod
     def failure(status: int, reason: str, **headers: str) -> Step:
-        """An answer with a `Status` object."""
+        """A response with a `Status` object."""
         body = {
             "kind": "Status",
             "code": status,
@@ -88,16 +87,16 @@ class Scripted:
 
     @staticmethod
     async def hang_up(writer: asyncio.StreamWriter) -> None:
-        """Reset the connection instead of answering."""
+        """Reset the connection instead of sending a response."""
         writer.transport.abort()
 
     @staticmethod
-    async def say_nothing(writer: asyncio.StreamWriter) -> None:
-        """Leave the client waiting until it goes away."""
+    async def stay_silent(writer: asyncio.StreamWriter) -> None:
+        """Let the client wait until it disconnects."""
 
     @staticmethod
     def stream(*pieces: Any, ending: Step | None = None) -> Step:
-        """A chunked answer: JSON lines, or bytes as they are, and then its end or `ending`."""
+        """A chunked response of JSON lines or raw bytes, followed by its end or by `ending`."""
 
         async def step(writer: asyncio.StreamWriter) -> None:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
@@ -120,9 +119,9 @@ class Scripted:
         self._tasks.add(task)
         try:
             while request := await self._read(reader):
-                async with self.asked:
+                async with self.received:
                     self.requests.append(request)
-                    self.asked.notify_all()
+                    self.received.notify_all()
                 step = self._steps.pop(0) if self._steps else self.reply(500, {"the": "end"})
                 await step(writer)
                 await writer.drain()
@@ -151,14 +150,14 @@ async def serve() -> AsyncIterator[Serve]:
     started: list[Scripted] = []
 
     async def start(tls: ssl.SSLContext | None) -> Scripted:
-        made = Scripted()
-        started.append(made)
-        await made.start(tls)
-        return made
+        server = Scripted()
+        started.append(server)
+        await server.start(tls)
+        return server
 
     yield start
-    for one in started:
-        await one.stop()
+    for server in started:
+        await server.stop()
 
 
 @pytest.fixture
@@ -169,7 +168,7 @@ async def server(serve: Serve) -> Scripted:
 
 @pytest.fixture(scope="session")
 async def client(kubeconfig: Path) -> AsyncIterator[Client]:
-    """A client of the real API server, as its administrator and as fast as it goes."""
+    """A client of the real API server with administrator rights and no rate limit."""
     config = Config.from_kubeconfig(kubeconfig)
-    async with Client(config, manager="test", options=ClientOptions(qps=0)) as made:
-        yield made
+    async with Client(config, manager="test", options=ClientOptions(qps=0)) as client:
+        yield client

@@ -1,4 +1,4 @@
-"""What `needs_apply` says is what the real API server does."""
+"""`needs_apply` agrees with the real API server."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ PARTS = st.fixed_dictionaries(
         "list": st.lists(WORD, max_size=2),
         "set": st.lists(WORD, max_size=3, unique=True),
         "items": st.lists(
-            ITEM, max_size=3, unique_by=lambda one: (one["name"], one.get("protocol", "TCP"))
+            ITEM, max_size=3, unique_by=lambda item: (item["name"], item.get("protocol", "TCP"))
         ),
     },
 )
@@ -128,7 +128,7 @@ METADATA = st.fixed_dictionaries(
         ),
     },
 )
-WANTED = st.fixed_dictionaries({}, optional={"metadata": METADATA, "spec": PARTS})
+DESIRED = st.fixed_dictionaries({}, optional={"metadata": METADATA, "spec": PARTS})
 MANAGER = st.sampled_from(["one", "two"])
 
 
@@ -142,7 +142,7 @@ async def shells(client: Client) -> Resource:
         definitions, fields=f"metadata.name={SHELLS.plural}.{SHELLS.group}"
     ):
         conditions = event.object.get("status", {}).get("conditions") or ()
-        if any(one["type"] == "Established" and one["status"] == "True" for one in conditions):
+        if any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
             break
     return SHELLS
 
@@ -158,11 +158,11 @@ def shell(name: str, parts: dict[str, Any]) -> Unstructured:
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(st.tuples(MANAGER, WANTED), min_size=1, max_size=3), others=st.booleans())
+@given(steps=st.lists(st.tuples(MANAGER, DESIRED), min_size=1, max_size=3), others=st.booleans())
 @example(steps=[("one", {"metadata": {}, "spec": {"set": []}})], others=False)
-# An object without managedFields gets some, even from an apply without fields.
+# Even an apply without fields adds managedFields to an object that has none.
 @example(steps=[("one", {}), ("one", {"spec": {"set": []}})], others=False)
-# An atomic list or map of ours becomes empty.
+# Our atomic list or map becomes empty.
 @example(steps=[("one", {"spec": {"list": ["a"]}}), ("one", {"spec": {"list": []}})], others=False)
 @example(
     steps=[("one", {"spec": {"atomicMap": {"a": "b"}}}), ("one", {"spec": {"atomicMap": {}}})],
@@ -172,7 +172,7 @@ def shell(name: str, parts: dict[str, Any]) -> Unstructured:
     steps=[("one", {"spec": {"text": "a"}}), ("one", {"spec": {"text": "a", "set": []}})],
     others=False,
 )
-async def test_an_apply_is_left_out_exactly_when_it_would_change_nothing(
+async def test_an_apply_is_skipped_exactly_when_it_would_change_nothing(
     client: Client, shells: Resource, steps: list[tuple[str, dict[str, Any]]], *, others: bool
 ) -> None:
     name = f"shell-{uuid4().hex[:12]}"
@@ -180,42 +180,42 @@ async def test_an_apply_is_left_out_exactly_when_it_would_change_nothing(
     for manager, parts in [*steps, *steps, steps[-1]]:
         if others:
             await client.patch(shells, name, None, steps[0][1])
-        wanted = configuration(shell(name, parts))
+        desired = configuration(shell(name, parts))
         before = await client.get(shells, name)
-        expected = needs_apply(before, wanted, manager)
+        expected = needs_apply(before, desired, manager)
         try:
-            after = await client.apply(wanted, resource=shells, manager=manager)
+            after = await client.apply(desired, resource=shells, manager=manager)
         except Invalid:
-            # The server makes null of a map that had fields and has none now.
+            # The server stores null for a map that loses all its fields.
             continue
         moved = version(before) != version(after)
-        assert expected or not moved, "an apply that would have changed something was left out"
-        # Who owns something empty depends on the schema, so it is sent to be sure.
+        assert expected or not moved, "a skipped apply would have changed the object"
+        # The owner of an empty value depends on the schema, so the client sends it to be safe.
         assert moved or not expected or others or has_empty_value(parts)
 
 
 def has_empty_value(value: Any) -> bool:
-    """Whether there is an empty list or map in it."""
+    """Whether the value contains an empty list or map."""
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         return not fields or any(map(has_empty_value, fields.values()))
     return isinstance(value, list) and not value
 
 
-async def test_the_order_of_items_counts(client: Client, shells: Resource) -> None:
+async def test_a_changed_order_of_items_needs_an_apply(client: Client, shells: Resource) -> None:
     name = f"shell-{uuid4().hex[:12]}"
     items: list[dict[str, Any]] = [{"name": "a"}, {"name": "b"}]
-    there = shell(name, {"spec": {"items": items, "set": ["a", "b"]}})
-    live = await client.apply(there, resource=shells)
-    assert not needs_apply(live, there, "test")
+    applied = shell(name, {"spec": {"items": items, "set": ["a", "b"]}})
+    live = await client.apply(applied, resource=shells)
+    assert not needs_apply(live, applied, "test")
     for spec in ({"items": items[::-1], "set": ["a", "b"]}, {"items": items, "set": ["b", "a"]}):
-        wanted = shell(name, {"spec": spec})
-        assert needs_apply(live, wanted, "test")
-        live = await client.apply(wanted, resource=shells)
-        assert not needs_apply(live, wanted, "test")
+        desired = shell(name, {"spec": spec})
+        assert needs_apply(live, desired, "test")
+        live = await client.apply(desired, resource=shells)
+        assert not needs_apply(live, desired, "test")
 
 
-async def test_what_has_not_changed_is_not_sent(server: Scripted) -> None:
+async def test_apply_sends_no_unchanged_object(server: Scripted) -> None:
     fields: dict[str, Any] = {"f:data": {"f:x": {}}, "f:metadata": {"f:labels": {"f:app": {}}}}
     entry: dict[str, Any] = {
         "manager": "test",
@@ -235,38 +235,38 @@ async def test_what_has_not_changed_is_not_sent(server: Scripted) -> None:
             "data": {"x": "1", "theirs": "too"},
         }
     )
-    wanted = ConfigMap.of("a", "b", data={"x": "1"})
-    wanted.metadata.labels = {"app": "web"}
-    server.then(server.reply(200, wanted.dump()))
+    desired = ConfigMap.of("a", "b", data={"x": "1"})
+    desired.metadata.labels = {"app": "web"}
+    server.then(server.reply(200, desired.dump()))
     async with server.client() as client:
-        assert await client.apply(wanted, live=live) is live
+        assert await client.apply(desired, live=live) is live
         assert server.requests == []
-        wanted.data = {"x": "2"}
-        assert await client.apply(wanted, live=live) is not live
+        desired.data = {"x": "2"}
+        assert await client.apply(desired, live=live) is not live
     assert len(server.requests) == 1
 
 
-async def test_a_status_that_has_not_changed_is_not_sent(client: Client, shells: Resource) -> None:
+async def test_apply_status_sends_no_unchanged_status(client: Client, shells: Resource) -> None:
     name = f"shell-{uuid4().hex[:12]}"
     await client.apply(shell(name, {"spec": {"text": "a"}}), resource=shells)
-    wanted = {**shell(name, {}), "status": {"items": [{"name": "a"}], "list": ["x"]}}
-    live = await client.apply_status(wanted, resource=shells)
+    desired = {**shell(name, {}), "status": {"items": [{"name": "a"}], "list": ["x"]}}
+    live = await client.apply_status(desired, resource=shells)
     assert live["spec"] == {"text": "a"}
-    assert await client.apply_status(wanted, resource=shells, live=live) is live
-    wanted["status"]["list"] = ["y"]
-    changed = await client.apply_status(wanted, resource=shells, live=live)
+    assert await client.apply_status(desired, resource=shells, live=live) is live
+    desired["status"]["list"] = ["y"]
+    changed = await client.apply_status(desired, resource=shells, live=live)
     assert version(changed) != version(live)
     assert changed["status"]["list"] == ["y"]
 
 
 def owned(fields: dict[str, Any], **entry: str) -> Unstructured:
-    """A live object of which `me` owns `fields`."""
+    """A live object whose `fields` belong to `me`."""
     mine = {"manager": "me", "operation": "Apply", "apiVersion": "v1", "fieldsV1": fields, **entry}
     metadata = {"name": "a", "uid": "1", "managedFields": [mine]}
     return {"apiVersion": "v1", "kind": "Thing", "metadata": metadata, "spec": {"a": 1, "b": [1]}}
 
 
-def wants(spec: dict[str, Any], **metadata: Any) -> Unstructured:
+def manifest_with(spec: dict[str, Any], **metadata: Any) -> Unstructured:
     manifest = {"apiVersion": "v1", "kind": "Thing", "metadata": {"name": "a", **metadata}}
     return {**manifest, "spec": spec}
 
@@ -275,64 +275,64 @@ MINE: dict[str, Any] = {"f:spec": {"f:a": {}}}
 
 
 @pytest.mark.parametrize(
-    ("live", "wanted"),
+    ("live", "desired"),
     [
-        (owned(MINE), wants({"a": 2})),
-        (owned(MINE), wants({"a": True})),
-        (owned(MINE), wants({"a": 1, "b": [1]})),
-        (owned(MINE), wants({})),
-        (owned(MINE), wants({"a": 1}, uid="2")),
-        (owned(MINE), wants({"a": 1}, labels={"new": "x"})),
-        (owned(MINE, manager="you"), wants({"a": 1})),
-        (owned(MINE, operation="Update"), wants({"a": 1})),
-        (owned(MINE, subresource="status"), wants({"a": 1})),
-        (owned(MINE, apiVersion="v2"), wants({"a": 1})),
-        (owned({"f:spec": {"f:a": {}, "f:gone": {}}}), wants({"a": 1})),
-        (owned({"f:spec": {"f:b": {"i:0": {}}}}), wants({"b": [1]})),
-        (owned({"f:spec": {"f:b": {"v:1": {}, "v:2": {}}}}), wants({"b": [1, 2]})),
-        (owned({"f:spec": {"f:b": {"v:1": {}}}}), wants({"b": {"x": 1}})),
-        (owned({"f:spec": {"f:b": {}}}), wants({"b": {}})),
+        (owned(MINE), manifest_with({"a": 2})),
+        (owned(MINE), manifest_with({"a": True})),
+        (owned(MINE), manifest_with({"a": 1, "b": [1]})),
+        (owned(MINE), manifest_with({})),
+        (owned(MINE), manifest_with({"a": 1}, uid="2")),
+        (owned(MINE), manifest_with({"a": 1}, labels={"new": "x"})),
+        (owned(MINE, manager="you"), manifest_with({"a": 1})),
+        (owned(MINE, operation="Update"), manifest_with({"a": 1})),
+        (owned(MINE, subresource="status"), manifest_with({"a": 1})),
+        (owned(MINE, apiVersion="v2"), manifest_with({"a": 1})),
+        (owned({"f:spec": {"f:a": {}, "f:gone": {}}}), manifest_with({"a": 1})),
+        (owned({"f:spec": {"f:b": {"i:0": {}}}}), manifest_with({"b": [1]})),
+        (owned({"f:spec": {"f:b": {"v:1": {}, "v:2": {}}}}), manifest_with({"b": [1, 2]})),
+        (owned({"f:spec": {"f:b": {"v:1": {}}}}), manifest_with({"b": {"x": 1}})),
+        (owned({"f:spec": {"f:b": {}}}), manifest_with({"b": {}})),
     ],
 )
-def test_a_difference_of_any_kind_is_seen(live: Unstructured, wanted: Unstructured) -> None:
-    assert needs_apply(live, wanted, "me")
+def test_any_difference_needs_an_apply(live: Unstructured, desired: Unstructured) -> None:
+    assert needs_apply(live, desired, "me")
 
 
-def test_an_empty_list_that_we_do_not_own_is_sent() -> None:
+def test_an_empty_list_without_our_ownership_needs_an_apply() -> None:
     live = owned(MINE)
     live["spec"] = {"a": 1, "b": []}
-    # If it is atomic, the apply makes us its owner; only the schema tells.
-    assert needs_apply(live, wants({"a": 1, "b": []}), "me")
+    # If it is atomic, the apply makes us its owner. Only the schema shows that.
+    assert needs_apply(live, manifest_with({"a": 1, "b": []}), "me")
     theirs: dict[str, Any] = {"f:spec": {"f:b": {}}}
     live["metadata"]["managedFields"].append({"manager": "you", "fieldsV1": theirs})
-    assert needs_apply(live, wants({"a": 1, "b": []}), "me")
+    assert needs_apply(live, manifest_with({"a": 1, "b": []}), "me")
 
 
-def test_what_another_put_into_our_empty_map_is_not_ours() -> None:
+def test_entries_of_others_in_our_empty_map_stay_theirs() -> None:
     live = owned({"f:spec": {"f:map": {}}})
     live["spec"] = {"map": {"x": 1}}
-    # If it is atomic, the apply empties it; only the schema tells.
-    assert needs_apply(live, wants({"map": {}}), "me")
+    # If it is atomic, the apply empties it. Only the schema shows that.
+    assert needs_apply(live, manifest_with({"map": {}}), "me")
     theirs: dict[str, Any] = {"f:spec": {"f:map": {"f:x": {}}}}
     live["metadata"]["managedFields"].append({"manager": "you", "fieldsV1": theirs})
-    assert not needs_apply(live, wants({"map": {}}), "me")
-    assert needs_apply(live, wants({"map": {"x": 1}}), "me")
+    assert not needs_apply(live, manifest_with({"map": {}}), "me")
+    assert needs_apply(live, manifest_with({"map": {"x": 1}}), "me")
 
 
 @pytest.mark.parametrize(
-    ("live", "wanted"),
+    ("live", "desired"),
     [
-        (owned(MINE), wants({"a": 1})),
-        (owned(MINE), wants({"a": 1}, uid="1", namespace="x", resourceVersion="7")),
-        (owned({"f:spec": {".": {}, "f:a": {}}}), wants({"a": 1})),
-        (owned({"f:spec": {"f:b": {"v:1": {}}}}), wants({"b": [1]})),
-        (owned({"f:spec": {"f:b": {}}}), wants({"b": [1]})),
-        # Owned as an empty map that defaults have filled since: it is as wanted.
-        (owned({"f:spec": {}}), wants({"a": 1, "b": [1]})),
+        (owned(MINE), manifest_with({"a": 1})),
+        (owned(MINE), manifest_with({"a": 1}, uid="1", namespace="x", resourceVersion="7")),
+        (owned({"f:spec": {".": {}, "f:a": {}}}), manifest_with({"a": 1})),
+        (owned({"f:spec": {"f:b": {"v:1": {}}}}), manifest_with({"b": [1]})),
+        (owned({"f:spec": {"f:b": {}}}), manifest_with({"b": [1]})),
+        # Owned as an empty map that defaults have filled since: the desired state is unchanged.
+        (owned({"f:spec": {}}), manifest_with({"a": 1, "b": [1]})),
     ],
 )
-def test_equal_objects_are_not_different(live: Unstructured, wanted: Unstructured) -> None:
-    assert not needs_apply(live, wanted, "me")
+def test_equal_objects_need_no_apply(live: Unstructured, desired: Unstructured) -> None:
+    assert not needs_apply(live, desired, "me")
 
 
 READ: Unstructured = {
@@ -356,13 +356,13 @@ READ: Unstructured = {
 }
 
 
-def test_what_the_server_owns_is_not_applied() -> None:
+def test_configuration_omits_fields_of_the_server() -> None:
     metadata = {"name": "a", "namespace": "b", "uid": "1", "annotations": {"x": "y"}}
     kind = {"apiVersion": "v1", "kind": "Thing"}
     assert configuration(READ) == {**kind, "metadata": metadata, "spec": {"a": 1}}
 
 
-def test_a_status_is_applied_apart_from_everything_else() -> None:
+def test_status_configuration_contains_only_the_status() -> None:
     metadata = {"name": "a", "namespace": "b", "uid": "1"}
     kind = {"apiVersion": "v1", "kind": "Thing"}
     assert status_configuration(READ) == {**kind, "metadata": metadata, "status": {"b": 2}}
@@ -385,7 +385,9 @@ async def test_patch_with_an_old_version_conflicts(client: Client, namespace: st
     assert (await change(second)).data == {"x": "2", "y": "1"}
 
 
-async def test_a_uid_holds_the_server_to_that_very_object(client: Client, namespace: str) -> None:
+async def test_apply_with_the_uid_of_another_object_conflicts(
+    client: Client, namespace: str
+) -> None:
     await client.create(ConfigMap.of("a", namespace))
     for name in ("a", "not-there"):
         other = ConfigMap.of(name, namespace, data={"x": "3"})
@@ -399,7 +401,7 @@ class Shell(Object[Spec, Status]):
     """A kind with typed fields."""
 
 
-async def test_an_object_that_was_read_is_not_applied(client: Client, namespace: str) -> None:
+async def test_apply_rejects_an_object_that_was_read(client: Client, namespace: str) -> None:
     made = await client.create(ConfigMap.of("a", namespace, data={"theirs": "1"}))
     made.data["ours"] = "1"
     with pytest.raises(ValueError, match="was read from an API server"):
@@ -409,26 +411,26 @@ async def test_an_object_that_was_read_is_not_applied(client: Client, namespace:
         await client.apply(plain)
 
 
-async def test_single_fields_leave_other_fields(client: Client, shells: Resource) -> None:
+async def test_apply_fields_keeps_other_fields(client: Client, shells: Resource) -> None:
     name = f"shell-{uuid4().hex[:12]}"
     spec = {"text": "theirs", "inner": {"a": "theirs", "b": "theirs"}}
     await client.apply(shell(name, {"spec": spec}), resource=shells, manager="user")
     read = await client.get(Shell, name)
-    # A change of somebody else's after the read stays.
+    # A later change by another user stays.
     await client.patch(shells, name, None, {"spec": {"text": "changed"}})
     after = await client.apply_fields(read, {"spec.inner.a": "ours", "spec.number": 1})
     assert after.spec == Spec(text="changed", number=1, inner=Inner(a="ours", b="theirs"))
     assert await client.apply_fields(after, {"spec.inner.a": "ours", "spec.number": 1}) is after
-    # Other fields have another manager, so these stay, and the whole object's too.
+    # Other fields have another manager, so these fields stay, and those of the whole object too.
     await client.apply_fields(after, {"spec.text": "ours"})
     await client.apply(shell(name, {"metadata": {"labels": {"a": "b"}}}), resource=shells)
-    left = await client.get(Shell, name)
-    assert left.spec == Spec(text="ours", number=1, inner=Inner(a="ours", b="theirs"))
-    user = next(e for e in left.metadata.managed_fields or () if e["manager"] == "user")
+    final = await client.get(Shell, name)
+    assert final.spec == Spec(text="ours", number=1, inner=Inner(a="ours", b="theirs"))
+    user = next(e for e in final.metadata.managed_fields or () if e["manager"] == "user")
     assert user["fieldsV1"]["f:spec"] == {"f:inner": {"f:b": {}}}
 
 
-async def test_a_model_may_be_the_value_of_a_field(client: Client, shells: Resource) -> None:
+async def test_apply_fields_accepts_a_model_as_a_value(client: Client, shells: Resource) -> None:
     name = f"shell-{uuid4().hex[:12]}"
     await client.apply(shell(name, {"spec": {"text": "theirs"}}), resource=shells)
     read = await client.get(Shell, name)
@@ -445,7 +447,9 @@ async def test_a_model_may_be_the_value_of_a_field(client: Client, shells: Resou
         ({"spec.inner": {"c": "1"}}, "Shell spec.inner: Extra inputs are not permitted"),
     ],
 )
-async def test_invalid_field_fails(server: Scripted, fields: dict[str, Any], message: str) -> None:
+async def test_apply_fields_rejects_invalid_fields_and_missing_uids(
+    server: Scripted, fields: dict[str, Any], message: str
+) -> None:
     read = Shell.read({"metadata": {"name": "a", "uid": "1"}, "spec": {}})
     async with server.client() as client:
         with pytest.raises(ValueError, match=message):
@@ -455,7 +459,7 @@ async def test_invalid_field_fails(server: Scripted, fields: dict[str, Any], mes
     assert server.requests == []
 
 
-async def test_single_fields_create_no_object(client: Client, shells: Resource) -> None:
+async def test_apply_fields_does_not_create_objects(client: Client, shells: Resource) -> None:
     name = f"shell-{uuid4().hex[:12]}"
     await client.apply(shell(name, {"spec": {"text": "theirs"}}), resource=shells)
     read = await client.get(Shell, name)

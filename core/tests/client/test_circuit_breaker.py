@@ -1,4 +1,4 @@
-"""A server that does not answer, or not in time, gets no requests for a while."""
+"""A silent or slow server gets no requests for a while."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -41,7 +41,7 @@ def test_pauses_grow_until_a_server_answers_again() -> None:
 
 
 class Tenant:
-    """A workload cluster `demo`, its clients and a clock that only the test moves."""
+    """A workload cluster `demo`, its clients and a clock that the test controls."""
 
     def __init__(self) -> None:
         self.clock = MonotonicClock()
@@ -71,7 +71,7 @@ async def tenant() -> AsyncGenerator[Tenant]:
     await tenant.workloads.close()
 
 
-async def test_silent_cluster_has_a_pause(tenant: Tenant, stack: AsyncExitStack) -> None:
+async def test_requests_to_a_silent_cluster_pause(tenant: Tenant, stack: AsyncExitStack) -> None:
     requests = 0
     silent = True
 
@@ -96,7 +96,9 @@ async def test_silent_cluster_has_a_pause(tenant: Tenant, stack: AsyncExitStack)
     assert requests == 3
 
 
-async def test_after_a_pause_one_user_tries_for_all(tenant: Tenant, stack: AsyncExitStack) -> None:
+async def test_only_one_user_tries_again_after_a_pause(
+    tenant: Tenant, stack: AsyncExitStack
+) -> None:
     requests = 0
 
     async def handler(_: web.Request) -> web.Response:
@@ -143,7 +145,7 @@ async def test_slow_answer_delays_the_next_request(tenant: Tenant, stack: AsyncE
         await tenant.read()
 
 
-async def test_slow_body_counts_as_slow(tenant: Tenant, stack: AsyncExitStack) -> None:
+async def test_slow_body_delays_the_next_request(tenant: Tenant, stack: AsyncExitStack) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=404)
         await response.prepare(request)
@@ -158,7 +160,7 @@ async def test_slow_body_counts_as_slow(tenant: Tenant, stack: AsyncExitStack) -
         await tenant.read()
 
 
-async def test_api_error_is_an_answer(tenant: Tenant, stack: AsyncExitStack) -> None:
+async def test_api_errors_do_not_open_the_circuit(tenant: Tenant, stack: AsyncExitStack) -> None:
     await tenant.publish(await stack.enter_async_context(api_server(not_found)))
     for _ in range(2):
         with pytest.raises(NotFound):
@@ -166,7 +168,7 @@ async def test_api_error_is_an_answer(tenant: Tenant, stack: AsyncExitStack) -> 
                 await workload.get(Node, "one")
 
 
-async def test_a_changed_kubeconfig_is_tried_at_once(tenant: Tenant, stack: AsyncExitStack) -> None:
+async def test_a_changed_kubeconfig_ends_the_pause(tenant: Tenant, stack: AsyncExitStack) -> None:
     await tenant.publish("http://127.0.0.1:1")
     with pytest.raises(Unreachable):
         await tenant.read()

@@ -48,7 +48,7 @@ BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"
 DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
 
 
-async def test_what_was_created_can_be_read(client: Client, namespace: str) -> None:
+async def test_create_get_and_find_return_the_same_object(client: Client, namespace: str) -> None:
     made = await client.create(ConfigMap.of("a", namespace, data={"x": "1"}))
     assert made.uid
     assert made == await client.get(ConfigMap, "a", namespace)
@@ -57,7 +57,7 @@ async def test_what_was_created_can_be_read(client: Client, namespace: str) -> N
     assert (plain["kind"], plain["data"]) == ("ConfigMap", {"x": "1"})
 
 
-async def test_what_is_not_there_is_told_apart(client: Client, namespace: str) -> None:
+async def test_get_raises_not_found_and_find_returns_none(client: Client, namespace: str) -> None:
     with pytest.raises(NotFound, match='configmaps "a" not found') as caught:
         await client.get(ConfigMap, "a", namespace)
     assert (caught.value.status, caught.value.reason) == (404, "NotFound")
@@ -66,15 +66,17 @@ async def test_what_is_not_there_is_told_apart(client: Client, namespace: str) -
 
 
 @pytest.mark.parametrize("group_version", ["nowhere.example/v1", "apps/v1"])
-async def test_kind_is_not_served(client: Client, namespace: str, group_version: str) -> None:
+async def test_requests_for_an_unserved_kind_fail(
+    client: Client, namespace: str, group_version: str
+) -> None:
     group, _, version = group_version.partition("/")
     unknown = Resource(group, version, "Thing", "things")
-    for asking in (client.find, client.delete):
+    for verb in (client.find, client.delete):
         with pytest.raises(NotServed, match="is its CRD installed"):
-            await asking(unknown, "a", namespace)
+            await verb(unknown, "a", namespace)
 
 
-async def test_each_refusal_has_its_own_class(client: Client, namespace: str) -> None:
+async def test_each_error_has_its_own_class(client: Client, namespace: str) -> None:
     await client.create(ConfigMap.of("a", namespace))
     with pytest.raises(AlreadyExists):
         await client.create(ConfigMap.of("a", namespace))
@@ -88,27 +90,29 @@ async def test_each_refusal_has_its_own_class(client: Client, namespace: str) ->
         await client.create({**unknown, "metadata": {"name": "b", "namespace": namespace}})
 
 
-async def test_forbidden_and_unauthorized_users(client: Client, namespace: str) -> None:
+async def test_forbidden_and_unauthorized_users_get_different_errors(
+    client: Client, namespace: str
+) -> None:
     config = client.config
-    nobody = User(
+    stranger = User(
         certificate=config.user.certificate,
         key=config.user.key,
-        impersonate=Impersonation("nobody"),
+        impersonate=Impersonation("stranger"),
     )
-    async with Client(Config(config.server, nobody)) as other:
-        with pytest.raises(Forbidden, match='User "nobody" cannot get'):
+    async with Client(Config(config.server, stranger)) as other:
+        with pytest.raises(Forbidden, match='User "stranger" cannot get'):
             await other.get(ConfigMap, "a", namespace)
     with pytest.raises(Unauthorized):
         await Client.connect(Config(config.server, User(token="wrong")))
 
 
-async def test_a_server_with_another_authority_is_not_trusted(client: Client) -> None:
+async def test_a_server_with_another_ca_is_not_trusted(client: Client) -> None:
     async with Client(Config(Server(client.config.server.address))) as stranger:
         with pytest.raises(Unreachable, match="its certificate is not trusted"):
             await stranger.get(Namespace, "default")
 
 
-async def test_a_list_has_all_pages_and_the_version_to_go_on_from(
+async def test_a_list_has_all_pages_and_the_version_for_a_watch(
     client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader_module, "_PAGE", 2)
@@ -125,7 +129,7 @@ async def test_a_list_has_all_pages_and_the_version_to_go_on_from(
         assert (await anext(events)).object.name == "f"
 
 
-async def test_list_reads_one_page_at_a_time(
+async def test_iterate_reads_one_page_at_a_time(
     server: Scripted,
 ) -> None:
     def page(*names: str, token: str = "") -> dict[str, Any]:
@@ -133,17 +137,17 @@ async def test_list_reads_one_page_at_a_time(
         return {"metadata": {"resourceVersion": "7", "continue": token}, "items": items}
 
     server.then(server.reply(200, page("a", "b", token="more")), server.reply(200, page("c")))
-    async with server.client() as client, aclosing(client.iterate(ConfigMap, "here")) as found:
-        assert [(await anext(found)).name, (await anext(found)).name] == ["a", "b"]
+    async with server.client() as client, aclosing(client.iterate(ConfigMap, "here")) as objects:
+        assert [(await anext(objects)).name, (await anext(objects)).name] == ["a", "b"]
         assert len(server.requests) == 1
-        assert [one.name async for one in found] == ["c"]
+        assert [obj.name async for obj in objects] == ["c"]
     assert [request.target.partition("?")[2] for request in server.requests] == [
         "limit=100",
         "limit=100&continue=more",
     ]
 
 
-async def test_each_object_of_a_real_server_may_be_plain_json(
+async def test_iterate_returns_plain_objects_across_pages(
     client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader_module, "_SMALL_PAGE", 1)
@@ -151,14 +155,14 @@ async def test_each_object_of_a_real_server_may_be_plain_json(
         made = ConfigMap.of(name, namespace)
         made.metadata.labels = {"app": "other" if name == "b" else "mine"}
         await client.create(made)
-    found = [one async for one in client.iterate(MAPS, namespace, labels={"app": "mine"})]
-    assert [(one["kind"], one["metadata"]["name"]) for one in found] == [
+    objects = [obj async for obj in client.iterate(MAPS, namespace, labels={"app": "mine"})]
+    assert [(obj["kind"], obj["metadata"]["name"]) for obj in objects] == [
         ("ConfigMap", "a"),
         ("ConfigMap", "c"),
     ]
 
 
-async def test_a_list_whose_next_page_is_forgotten_is_read_at_once(server: Scripted) -> None:
+async def test_list_reads_everything_at_once_if_the_next_page_expires(server: Scripted) -> None:
     def page(*names: str, token: str = "") -> dict[str, Any]:
         metadata = {"resourceVersion": "7", "continue": token}
         return {"metadata": metadata, "items": [{"metadata": {"name": name}} for name in names]}
@@ -182,7 +186,7 @@ async def test_a_list_whose_next_page_is_forgotten_is_read_at_once(server: Scrip
     ]
 
 
-async def test_a_list_may_be_chosen_by_labels_and_fields(client: Client, namespace: str) -> None:
+async def test_list_selects_by_labels_and_fields(client: Client, namespace: str) -> None:
     for name in "ab":
         made = ConfigMap.of(name, namespace)
         made.metadata.labels = {"app": name}
@@ -194,19 +198,19 @@ async def test_a_list_may_be_chosen_by_labels_and_fields(client: Client, namespa
         assert [item.name for item in listing.items] == ["a"]
 
 
-async def test_apply_creates_and_changes_and_takes_back(client: Client, namespace: str) -> None:
+async def test_apply_creates_changes_and_removes_fields(client: Client, namespace: str) -> None:
     await client.apply(ConfigMap.of("a", namespace, data={"x": "1", "y": "1"}))
     await client.apply(ConfigMap.of("a", namespace, data={"z": "1"}), manager="other")
     after = await client.apply(ConfigMap.of("a", namespace, data={"x": "2"}))
     assert after.data == {"x": "2", "z": "1"}
 
 
-async def test_force_takes_fields_of_others(client: Client, namespace: str) -> None:
+async def test_only_a_forced_apply_takes_fields_of_others(client: Client, namespace: str) -> None:
     await client.apply(ConfigMap.of("a", namespace, data={"x": "1"}), manager="other")
-    wanted = ConfigMap.of("a", namespace, data={"x": "2"})
+    desired = ConfigMap.of("a", namespace, data={"x": "2"})
     with pytest.raises(Conflict, match=r'conflict with "other": \.data\.x'):
-        await client.apply(wanted, force=False)
-    assert (await client.apply(wanted)).data == {"x": "2"}
+        await client.apply(desired, force=False)
+    assert (await client.apply(desired)).data == {"x": "2"}
 
 
 async def test_a_dry_run_changes_nothing(client: Client, namespace: str) -> None:
@@ -215,7 +219,7 @@ async def test_a_dry_run_changes_nothing(client: Client, namespace: str) -> None
     assert await client.find(ConfigMap, "a", namespace) is None
 
 
-async def test_plain_objects_find_their_kind_by_asking(client: Client, namespace: str) -> None:
+async def test_apply_discovers_the_kind_of_a_plain_object(client: Client, namespace: str) -> None:
     manifest = {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
@@ -229,7 +233,9 @@ async def test_plain_objects_find_their_kind_by_asking(client: Client, namespace
         await client.apply({**manifest, "kind": "Nonsense"})
 
 
-async def test_patches_change_what_they_name(client: Client, namespace: str) -> None:
+async def test_merge_and_json_patches_change_only_their_fields(
+    client: Client, namespace: str
+) -> None:
     await client.create(ConfigMap.of("a", namespace, data={"x": "1", "y": "1"}))
     merged = await client.patch(ConfigMap, "a", namespace, {"data": {"x": "2", "y": None}})
     assert merged.data == {"x": "2"}
@@ -241,7 +247,7 @@ async def test_patches_change_what_they_name(client: Client, namespace: str) -> 
     assert "data" not in patched
 
 
-async def test_deleting_keeps_to_its_conditions(client: Client, namespace: str) -> None:
+async def test_delete_respects_its_preconditions(client: Client, namespace: str) -> None:
     made = await client.create(ConfigMap.of("a", namespace))
     changed = await client.patch(ConfigMap, "a", namespace, {"data": {"x": "1"}})
     with pytest.raises(Conflict):
@@ -259,7 +265,7 @@ async def test_deleting_keeps_to_its_conditions(client: Client, namespace: str) 
     assert not await client.delete(ConfigMap, "a", namespace)
 
 
-async def test_everything_about_a_deletion_is_said(server: Scripted) -> None:
+async def test_delete_sends_all_its_options(server: Scripted) -> None:
     server.then(server.reply(200), server.reply(200))
     async with server.client() as client:
         assert await client.delete(MAPS, "a", "b")
@@ -281,7 +287,7 @@ async def test_everything_about_a_deletion_is_said(server: Scripted) -> None:
     }
 
 
-async def test_an_eviction_keeps_to_the_budget(client: Client, namespace: str) -> None:
+async def test_evict_respects_the_disruption_budget(client: Client, namespace: str) -> None:
     await client.create(ACCOUNT | {"metadata": {"name": "web", "namespace": namespace}})
     labels = {"app": "web"}
     pod: Unstructured = {
@@ -317,7 +323,7 @@ async def test_an_eviction_keeps_to_the_budget(client: Client, namespace: str) -
 ACCOUNT: dict[str, Any] = {"apiVersion": "v1", "kind": "ServiceAccount"}
 
 
-async def test_scaling_sets_the_replicas(client: Client, namespace: str) -> None:
+async def test_scale_sets_the_replicas(client: Client, namespace: str) -> None:
     labels = {"app": "web"}
     template = {
         "metadata": {"labels": labels},
@@ -334,20 +340,22 @@ async def test_scaling_sets_the_replicas(client: Client, namespace: str) -> None
     assert (await client.get(DEPLOYMENTS, "web", namespace))["spec"]["replicas"] == 5
 
 
-async def test_a_service_account_s_token_is_a_way_in(client: Client, namespace: str) -> None:
+async def test_a_service_account_token_authenticates(client: Client, namespace: str) -> None:
     await client.create(ACCOUNT | {"metadata": {"name": "me", "namespace": namespace}})
     token = await client.create_token("me", namespace, seconds=600)
     assert token.value not in repr(token)
-    left = token.expires - datetime.now(UTC)
-    assert timedelta(minutes=9) < left < timedelta(minutes=11)
+    remaining = token.expires - datetime.now(UTC)
+    assert timedelta(minutes=9) < remaining < timedelta(minutes=11)
     async with Client(Config(client.config.server, User(token=token.value))) as me:
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-        said = await me.request("POST", path, body=review)
-    assert said["status"]["userInfo"]["username"] == f"system:serviceaccount:{namespace}:me"
+        review_result = await me.request("POST", path, body=review)
+    assert (
+        review_result["status"]["userInfo"]["username"] == f"system:serviceaccount:{namespace}:me"
+    )
 
 
-async def test_kinds_are_told_by_group_and_version(client: Client) -> None:
+async def test_resources_lists_the_kinds_of_a_group_version(client: Client) -> None:
     core = await client.resources("v1")
     assert MAPS in core
     assert Resource("", "v1", "Namespace", "namespaces", namespaced=False) in core
@@ -357,21 +365,21 @@ async def test_kinds_are_told_by_group_and_version(client: Client) -> None:
         await client.resources("nowhere.example/v1")
 
 
-async def test_anything_can_be_asked(client: Client) -> None:
+async def test_request_sends_arbitrary_requests(client: Client) -> None:
     assert await client.request("GET", "/readyz") == "ok"
     assert (await client.request("GET", "/version"))["major"] == "1"
     listing = await client.request("GET", "/api/v1/namespaces", parameters={"limit": "1"})
     assert len(listing["items"]) == 1
 
 
-async def test_connecting_proves_that_the_server_knows_us(kubeconfig: Path) -> None:
+async def test_connect_returns_a_working_client(kubeconfig: Path) -> None:
     client = await Client.connect(Config.from_kubeconfig(kubeconfig), manager="me")
     assert client.manager == "me"
     assert await client.get(Namespace, "default")
     await client.close()
 
 
-async def test_a_watch_outlives_a_crash_of_its_api_server(own_api_server: ApiServer) -> None:
+async def test_a_watch_continues_after_a_crash_of_the_api_server(own_api_server: ApiServer) -> None:
     config = Config.from_kubeconfig(own_api_server.kubeconfig)
     async with Client(config, options=ClientOptions(qps=0)) as client:
         await client.create(ConfigMap.of("before", "default"))

@@ -38,7 +38,7 @@ def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def test_everything_about_a_server_is_read() -> None:
+def test_all_fields_of_a_server_are_read() -> None:
     config = Config.from_kubeconfig(
         kubeconfig(
             cluster={
@@ -55,7 +55,7 @@ def test_everything_about_a_server_is_read() -> None:
     assert config.namespace == "default"
 
 
-def test_everything_about_a_user_is_read() -> None:
+def test_all_fields_of_a_user_are_read() -> None:
     config = Config.from_kubeconfig(
         kubeconfig(
             {
@@ -81,7 +81,7 @@ def test_everything_about_a_user_is_read() -> None:
     )
 
 
-def test_nothing_secret_is_shown() -> None:
+def test_repr_contains_no_secrets() -> None:
     config = Config.from_kubeconfig(
         kubeconfig(
             {
@@ -97,7 +97,7 @@ def test_nothing_secret_is_shown() -> None:
     assert "geheim" not in repr(config)
 
 
-def test_paths_are_relative_to_the_file_that_says_them(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
     user = {"client-certificate": "pki/me.crt", "client-key": "/etc/me.key", "tokenFile": "token"}
     file = tmp_path / "deep" / "config"
     file.parent.mkdir()
@@ -109,12 +109,12 @@ def test_paths_are_relative_to_the_file_that_says_them(tmp_path: Path) -> None:
     assert config.user.token_file == file.parent / "token"
 
 
-def test_data_goes_before_a_file() -> None:
+def test_data_takes_precedence_over_a_file() -> None:
     cluster = {"certificate-authority": "ca.crt", "certificate-authority-data": encoded(b"CA")}
     assert Config.from_kubeconfig(kubeconfig(cluster=cluster)).server.ca == b"CA"
 
 
-def test_another_context_can_be_chosen() -> None:
+def test_a_context_can_be_selected() -> None:
     content = kubeconfig(
         contexts=[
             {"name": "one", "context": {"cluster": "c", "user": "u"}},
@@ -127,12 +127,12 @@ def test_another_context_can_be_chosen() -> None:
         Config.from_kubeconfig(content, "three")
 
 
-def test_the_only_context_need_not_be_named() -> None:
+def test_a_single_context_needs_no_current_context() -> None:
     content = kubeconfig().replace(b"current-context: one\n", b"")
     assert Config.from_kubeconfig(content).server.address == "https://api:6443"
 
 
-def test_files_are_merged_and_the_first_to_say_something_wins(tmp_path: Path) -> None:
+def test_the_first_of_several_files_wins(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second" / "config"
     second.parent.mkdir()
     first.write_bytes(kubeconfig({"token": "first"}, contexts=[], clusters=[]))
@@ -143,7 +143,7 @@ def test_files_are_merged_and_the_first_to_say_something_wins(tmp_path: Path) ->
     assert config.server.ca == second.parent / "ca.crt"
 
 
-def test_a_list_of_files_that_are_all_missing_is_refused(tmp_path: Path) -> None:
+def test_find_fails_if_no_listed_file_is_readable(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file exists"):
         Config.find(environ={"KUBECONFIG": str(tmp_path / "missing")})
     with pytest.raises(ConfigError, match=f"kubeconfig {tmp_path} cannot be read: Is a directory"):
@@ -153,8 +153,8 @@ def test_a_list_of_files_that_are_all_missing_is_refused(tmp_path: Path) -> None
 EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "login"}
 
 
-def test_a_credential_program_is_read(tmp_path: Path) -> None:
-    said = {
+def test_an_exec_plugin_is_read(tmp_path: Path) -> None:
+    plugin = {
         **EXEC,
         "args": ["--for", "me"],
         "env": [{"name": "A", "value": "B"}],
@@ -162,7 +162,7 @@ def test_a_credential_program_is_read(tmp_path: Path) -> None:
         "interactiveMode": "IfAvailable",
         "installHint": "get it",
     }
-    assert Config.from_kubeconfig(kubeconfig({"exec": said})).user.exec == ExecPlugin(
+    assert Config.from_kubeconfig(kubeconfig({"exec": plugin})).user.exec == ExecPlugin(
         EXEC["apiVersion"], "login", ("--for", "me"), {"A": "B"}, True, "get it"
     )
     file = tmp_path / "config"
@@ -213,14 +213,14 @@ def test_a_credential_program_is_read(tmp_path: Path) -> None:
         (kubeconfig({"as": "bob", "as-user-extra": ["g"]}), "as-user-extra is not a mapping"),
     ],
 )
-def test_a_bad_kubeconfig_is_refused_in_words(content: bytes, message: str) -> None:
+def test_an_invalid_kubeconfig_fails_without_quoting_secrets(content: bytes, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Config.from_kubeconfig(content)
     assert message in str(caught.value)
     assert "geheim" not in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_file(tmp_path: Path) -> None:
     file = tmp_path / "config"
     with pytest.raises(ConfigError, match=f"kubeconfig {file} cannot be read: No such file"):
         Config.from_kubeconfig(file)
@@ -238,7 +238,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         {"auth-provider": {"name": "gcp"}},
     ],
 )
-def test_somebody_else_s_kubeconfig_does_not_reach_into_this_machine(user: dict[str, Any]) -> None:
+def test_a_kubeconfig_from_a_secret_cannot_use_this_machine(user: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"would run a program or read a file|auth-provider"):
         Config.from_secret(kubeconfig(user))
     with pytest.raises(ConfigError, match="certificate-authority"):
@@ -257,8 +257,8 @@ users:
     token: geheim
 """
 RUN = "{apiVersion: client.authentication.k8s.io/v1, command: /bin/sh, interactiveMode: Never}"
-TWO_MEANINGS = {
-    # PyYAML lets the explicit keys win, wherever they stand; go-yaml reads this as an exec plugin.
+AMBIGUOUS = {
+    # PyYAML lets explicit keys win at any position; go-yaml reads this as an exec plugin.
     "merge key": PLAIN + f"    <<: {{exec: {RUN}}}\n",
     "merge key of the context": PLAIN.replace("user: good}}]", "user: good, <<: {user: evil}}}]"),
     "merge list": PLAIN + f"    <<: [{{exec: {RUN}}}]\n",
@@ -269,13 +269,13 @@ TWO_MEANINGS = {
     "alias": PLAIN.replace("token: geheim", "username: &a geheim\n    token: *a"),
     "tag": PLAIN.replace("token: geheim", "token: !!str geheim"),
     "two documents": PLAIN + "---\n" + PLAIN,
-    "key that is no text": PLAIN + "    ? [exec]\n    : x\n",
-    "key that is no word in YAML 1.1": PLAIN + "    yes: x\n",
+    "key that is not text": PLAIN + "    ? [exec]\n    : x\n",
+    "key that is a boolean in YAML 1.1": PLAIN + "    yes: x\n",
 }
 
 
-@pytest.mark.parametrize("content", TWO_MEANINGS.values(), ids=TWO_MEANINGS)
-def test_a_kubeconfig_that_parsers_may_read_differently_is_refused(content: str) -> None:
+@pytest.mark.parametrize("content", AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_an_ambiguous_kubeconfig_is_rejected(content: str) -> None:
     assert Config.from_secret(PLAIN.encode()).user.token == "geheim"
     with pytest.raises(ConfigError) as caught:
         Config.from_secret(content.encode())
@@ -305,7 +305,7 @@ def test_a_kubeconfig_that_parsers_may_read_differently_is_refused(content: str)
         *("line\nbreak", "tab\t", "nel\x85", "ls\u2028", "\U0001f41f", "a" * 5000, "a b " * 500),
     ],
 )
-def test_a_kubeconfig_of_somebody_else_is_written_anew_with_every_text_in_quotes(text: str) -> None:
+def test_safe_kubeconfig_quotes_every_text_of_the_user(text: str) -> None:
     content = kubeconfig({"token": text, "as": text, "as-user-extra": {f"{text} ": [text]}})
     written = safe_kubeconfig(content, name="demo")
     assert Config.from_secret(written) == Config.from_secret(content)
@@ -314,7 +314,7 @@ def test_a_kubeconfig_of_somebody_else_is_written_anew_with_every_text_in_quotes
         for node in yaml.parse(written)
         if isinstance(node, yaml.ScalarEvent) and node.style is None
     ]
-    # What is not in quotes is a name of ours, which no parser takes for anything but text.
+    # Only our own keys have no quotes, and every parser reads those as text.
     assert {node.value for node in nodes} <= {
         *("apiVersion", "kind", "current-context", "clusters", "name", "cluster", "server"),
         *("users", "user", "token", "as", "as-groups", "as-user-extra", "contexts", "context"),
@@ -323,7 +323,7 @@ def test_a_kubeconfig_of_somebody_else_is_written_anew_with_every_text_in_quotes
     assert "demo" in written.decode()
 
 
-def test_somebody_else_s_kubeconfig_may_hold_all_that_is_needed() -> None:
+def test_a_kubeconfig_from_a_secret_may_contain_credentials() -> None:
     config = Config.from_secret(
         kubeconfig(
             {"client-certificate-data": encoded(b"C"), "client-key-data": encoded(b"K")},
@@ -341,7 +341,7 @@ def service_account(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_pod_is_its_service_account(service_account: Path) -> None:
+def test_a_pod_uses_its_service_account(service_account: Path) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     config = Config.in_cluster(environ, service_account)
     assert config == Config(
@@ -351,20 +351,20 @@ def test_a_pod_is_its_service_account(service_account: Path) -> None:
     )
 
 
-def test_an_ipv6_service_is_put_in_brackets(service_account: Path) -> None:
+def test_an_ipv6_address_gets_brackets(service_account: Path) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
     config = Config.in_cluster(environ, service_account)
     assert config.server.address == "https://[fd00::1]:443"
 
 
-def test_outside_of_a_cluster_there_is_no_service_account(tmp_path: Path) -> None:
+def test_in_cluster_fails_outside_of_a_cluster(tmp_path: Path) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     for variables, folder in (({}, tmp_path), (environ, tmp_path / "nothing")):
         with pytest.raises(ConfigError, match="does not run in a cluster"):
             Config.in_cluster(variables, folder)
 
 
-def test_the_kubeconfig_at_home_is_the_last_resort(tmp_path: Path) -> None:
+def test_the_kubeconfig_in_the_home_directory_comes_last(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no kubeconfig: set KUBECONFIG"):
         Config.find(environ={"HOME": str(tmp_path)})
     (tmp_path / ".kube").mkdir()
@@ -412,7 +412,7 @@ def test_the_kubeconfig_at_home_is_the_last_resort(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_was_read_can_be_written_and_read_again(config: Config) -> None:
+def test_a_flattened_config_survives_a_round_trip(config: Config) -> None:
     assert Config.from_kubeconfig(config.flattened()) == config
 
 

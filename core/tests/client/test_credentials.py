@@ -25,22 +25,22 @@ def credentials(
     return Credentials(Config(Server(address), user), clock, clock.time_of_day)
 
 
-async def shown(by: Credentials) -> str:
-    return dict((await by.proof()).headers).get("Authorization", "")
+async def authorization(credentials: Credentials) -> str:
+    return dict((await credentials.proof()).headers).get("Authorization", "")
 
 
-async def test_a_token_file_is_read_again_after_a_while(tmp_path: Path) -> None:
+async def test_a_token_file_is_read_again_after_ten_seconds(tmp_path: Path) -> None:
     file, clock = tmp_path / "token", MonotonicClock()
     file.write_text("old")
     ours = credentials(User(token_file=file), clock)
-    assert await shown(ours) == "Bearer old"
+    assert await authorization(ours) == "Bearer old"
     file.write_text("new")
-    assert await shown(ours) == "Bearer old"
+    assert await authorization(ours) == "Bearer old"
     clock.advance(10)
-    assert await shown(ours) == "Bearer new"
+    assert await authorization(ours) == "Bearer new"
 
 
-async def test_the_proof_is_the_same_while_nothing_changes(tmp_path: Path) -> None:
+async def test_the_proof_stays_the_same_while_the_token_does(tmp_path: Path) -> None:
     file, clock = tmp_path / "token", MonotonicClock()
     file.write_text("T")
     ours = credentials(User(token_file=file), clock)
@@ -50,22 +50,24 @@ async def test_the_proof_is_the_same_while_nothing_changes(tmp_path: Path) -> No
     assert await ours.after_refusal(before) is None
 
 
-async def test_missing_token_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_missing_token_file_fails_first_and_warns_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file, clock = tmp_path / "token", MonotonicClock()
     ours = credentials(User(token_file=file), clock)
     with pytest.raises(CredentialError, match=f"{file} cannot be read: No such file"):
         await ours.proof()
     file.write_text("T")
-    assert await shown(ours) == "Bearer T"
+    assert await authorization(ours) == "Bearer T"
     file.unlink()
     clock.advance(10)
     with caplog.at_level(logging.WARNING):
-        assert await shown(ours) == "Bearer T"
+        assert await authorization(ours) == "Bearer T"
     assert "Keeping the current credentials" in caplog.text
 
 
 @pytest.mark.parametrize("token", ["two\nlines", "smörgås"])
-async def test_a_token_that_cannot_travel_is_refused_without_being_shown(token: str) -> None:
+async def test_an_invalid_token_fails_without_being_quoted(token: str) -> None:
     with pytest.raises(CredentialError, match="is not valid") as caught:
         await credentials(User(token=token)).proof()
     assert token not in str(caught.value)
@@ -81,7 +83,9 @@ def certificate(authority: KeyPair) -> KeyPair:
     return issue(authority, common_name="me", usages=("client",), now=datetime.now(UTC))
 
 
-async def test_renewed_pair(tmp_path: Path, authority: KeyPair, certificate: KeyPair) -> None:
+async def test_a_certificate_is_replaced_when_both_files_are_renewed(
+    tmp_path: Path, authority: KeyPair, certificate: KeyPair
+) -> None:
     clock = MonotonicClock()
     pem, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     pem.write_bytes(certificate.certificate_pem)
@@ -98,19 +102,21 @@ async def test_renewed_pair(tmp_path: Path, authority: KeyPair, certificate: Key
     assert await ours.proof() is not first
 
 
-async def test_key_of_another_certificate(authority: KeyPair, certificate: KeyPair) -> None:
+async def test_a_key_of_another_certificate_fails(authority: KeyPair, certificate: KeyPair) -> None:
     user = User(certificate=certificate.certificate_pem, key=authority.private_key_pem)
     with pytest.raises(CredentialError, match="belong together"):
         await credentials(user, address="https://api").proof()
 
 
-async def test_without_memory_files(certificate: KeyPair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_certificate_works_without_memfd(
+    certificate: KeyPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "memfd_create")
     user = User(certificate=certificate.certificate_pem, key=certificate.private_key_pem)
     assert (await credentials(user, address="https://api").proof()).tls is not None
 
 
-async def test_an_authority_that_is_no_pem_is_refused() -> None:
+async def test_a_ca_must_be_pem() -> None:
     ours = Credentials(Config(Server("https://api", b"nonsense")))
     with pytest.raises(CredentialError, match="certificate authority is not PEM"):
         await ours.proof()
@@ -127,7 +133,7 @@ Program = Callable[[str], ExecPlugin]
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """Makes a credential program of some lines of Python."""
+    """Creates a credential plugin from lines of Python."""
 
     def make(source: str) -> ExecPlugin:
         file = tmp_path / "program.py"
@@ -146,19 +152,19 @@ print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "status": sta
 """
 
 
-async def test_a_program_is_run_again_when_its_token_is_over(program: Program) -> None:
+async def test_a_plugin_runs_again_when_its_token_expires(program: Program) -> None:
     clock = MonotonicClock()
     clock.now = 0
     expires = (NOW + timedelta(seconds=100)).isoformat().replace("+00:00", "Z")
     ours = credentials(User(exec=program(COUNTING.replace("EXPIRES", repr(expires)))), clock)
-    assert await shown(ours) == "Bearer T1"
+    assert await authorization(ours) == "Bearer T1"
     clock.now = 80
-    assert await shown(ours) == "Bearer T1"
+    assert await authorization(ours) == "Bearer T1"
     clock.now = 91
-    assert await shown(ours) == "Bearer T2"
+    assert await authorization(ours) == "Bearer T2"
 
 
-async def test_a_program_is_run_again_when_its_token_is_refused(program: Program) -> None:
+async def test_a_plugin_runs_again_when_the_server_rejects_its_token(program: Program) -> None:
     ours = credentials(User(exec=program(COUNTING.replace("EXPIRES", "None"))))
     refused = await ours.proof()
     other = await ours.after_refusal(refused)
@@ -166,9 +172,11 @@ async def test_a_program_is_run_again_when_its_token_is_refused(program: Program
     assert dict(other.headers)["Authorization"] == "Bearer T2"
 
 
-async def test_a_program_is_told_who_asks(program: Program, tmp_path: Path) -> None:
+async def test_a_plugin_receives_exec_info_and_environment(
+    program: Program, tmp_path: Path
+) -> None:
     source = """
-pathlib.Path(here, "told").write_text(os.environ["KUBERNETES_EXEC_INFO"])
+pathlib.Path(here, "info").write_text(os.environ["KUBERNETES_EXEC_INFO"])
 status = {"token": os.environ["FLAVOUR"] + os.environ["HOME"]}
 print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "status": status}))
 """
@@ -176,14 +184,14 @@ print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "status": sta
     server = Server("https://api", b"CA", tls_server_name="kubernetes")
     credential = await exec_plugin.run(plugin, server, b"CA")
     assert credential.token == f"salt{os.environ['HOME']}"
-    assert json.loads((tmp_path / "told").read_text()) == {
+    assert json.loads((tmp_path / "info").read_text()) == {
         "apiVersion": V1,
         "kind": "ExecCredential",
         "spec": {"interactive": False},
     }
 
 
-def test_a_program_may_be_told_about_the_cluster() -> None:
+def test_exec_info_contains_the_cluster_on_request() -> None:
     plugin = ExecPlugin(V1, "login", provide_cluster_info=True)
     server = Server("https://api", b"CA", tls_server_name="kubernetes", proxy="http://proxy")
     assert exec_plugin.exec_info(plugin, server, b"CA")["spec"] == {
@@ -198,13 +206,15 @@ def test_a_program_may_be_told_about_the_cluster() -> None:
     }
 
 
-async def test_a_program_s_certificate_is_shown(program: Program, certificate: KeyPair) -> None:
+async def test_a_plugin_may_return_a_client_certificate(
+    program: Program, certificate: KeyPair
+) -> None:
     status = {
         "clientCertificateData": certificate.certificate_pem.decode(),
         "clientKeyData": certificate.private_key_pem.decode(),
     }
-    said = json.dumps({"apiVersion": V1, "status": status})
-    plugin = program(f"print({said!r})")
+    output = json.dumps({"apiVersion": V1, "status": status})
+    plugin = program(f"print({output!r})")
     proof = await credentials(User(exec=plugin), address="https://api").proof()
     assert proof.tls is not None
     assert proof.headers == ()
@@ -227,18 +237,18 @@ async def test_a_program_s_certificate_is_shown(program: Program, certificate: K
         ),
     ],
 )
-async def test_failing_program_is_an_error(program: Program, source: str, message: str) -> None:
+async def test_a_failing_plugin_is_an_error(program: Program, source: str, message: str) -> None:
     with pytest.raises(CredentialError, match=message):
         await credentials(User(exec=program(source))).proof()
 
 
-async def test_a_program_that_is_not_there_is_named_with_its_hint() -> None:
+async def test_a_missing_plugin_fails_with_its_install_hint() -> None:
     plugin = ExecPlugin(V1, "/no/such/program", install_hint="Get it from example.com.")
     with pytest.raises(CredentialError, match=r"No such file or directory\. Get it"):
         await credentials(User(exec=plugin)).proof()
 
 
-async def test_hanging_program_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_plugin_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exec_plugin, "_TIMEOUT", 0.5)
     pid = tmp_path / "pid"
     plugin = ExecPlugin(V1, "/bin/sh", ("-c", f"echo $$ > {pid}; exec sleep 99"))

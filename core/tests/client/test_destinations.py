@@ -1,4 +1,4 @@
-"""Tenants cannot have a manager connect to its own machine."""
+"""Tenants cannot make a manager connect to its own machine."""
 
 from __future__ import annotations
 

@@ -27,34 +27,34 @@ QUICK = ElectionTiming(lease=2, renew=1, retry=0.1)
 
 
 def lease(spec: LeaseSpec, version: str = "7") -> Lease:
-    made = Lease.of("election", "default", spec=spec)
-    made.metadata.resource_version = version
-    return made
+    lease = Lease.of("election", "default", spec=spec)
+    lease.metadata.resource_version = version
+    return lease
 
 
-def test_a_lease_is_left_alone_while_its_holder_renews_it() -> None:
+def test_a_lease_is_not_free_while_its_holder_renews_it() -> None:
     assert not may_lead(Observed(THEIRS, "7", since=100), "me", now=114.9)
 
 
-def test_a_lease_is_free_when_it_has_not_changed_for_its_duration() -> None:
+def test_a_lease_is_free_if_it_is_unchanged_for_its_duration() -> None:
     assert may_lead(Observed(THEIRS, "7", since=100), "me", now=115)
 
 
-def test_it_is_our_clock_that_counts_however_wrong_the_holder_s_is() -> None:
+def test_only_our_own_clock_decides_whether_a_lease_is_free() -> None:
     for renewed in (THEN - timedelta(days=365), THEN + timedelta(days=365)):
         spec = THEIRS.model_copy(update={"renew_time": renewed})
-        seen = observed(None, lease(spec), now=100)
-        assert not may_lead(seen, "me", now=114)
-        assert may_lead(seen, "me", now=115)
+        observation = observed(None, lease(spec), now=100)
+        assert not may_lead(observation, "me", now=114)
+        assert may_lead(observation, "me", now=115)
 
 
-def test_our_lease_and_nobody_s_are_free() -> None:
+def test_our_own_and_unheld_leases_are_free() -> None:
     assert may_lead(Observed(THEIRS, "7", since=100), "other", now=100)
     assert may_lead(Observed(release(Observed(THEIRS, "7", 100), THEN), "7", 100), "me", now=100)
     assert may_lead(Observed(LeaseSpec(), "7", since=100), "me", now=100)
 
 
-def test_a_lease_that_says_the_same_is_as_old_as_it_was() -> None:
+def test_an_unchanged_lease_keeps_its_age() -> None:
     first = observed(None, lease(THEIRS, "7"), now=100)
     same = observed(first, lease(THEIRS, "8"), now=107)
     assert (same.since, same.version) == (100, "8")
@@ -80,13 +80,13 @@ def test_renewing_a_lease_changes_only_the_time() -> None:
     assert renewed == THEIRS.model_copy(update={"renew_time": LATER})
 
 
-def test_a_released_lease_keeps_count() -> None:
+def test_a_released_lease_keeps_its_transitions() -> None:
     free = release(Observed(THEIRS, "7", since=0), LATER)
     assert (free.holder_identity, free.lease_duration_seconds, free.lease_transitions) == ("", 1, 3)
 
 
 @pytest.mark.parametrize("timing", [(10, 10, 2), (15, 2, 2), (15, 10, 0)])
-def test_a_rhythm_in_which_two_could_lead_is_refused(timing: tuple[float, float, float]) -> None:
+def test_timing_that_permits_two_leaders_is_rejected(timing: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="must be longer"):
         ElectionTiming(*timing)
 
@@ -107,7 +107,9 @@ async def cancel(task: asyncio.Task[None]) -> None:
         await task
 
 
-async def test_next_leader_follows_at_once(client: Client, namespace: str) -> None:
+async def test_the_next_leader_starts_at_once_after_a_release(
+    client: Client, namespace: str
+) -> None:
     first, second = elections(client, namespace, "first", "second")
     leading = asyncio.create_task(first.run(forever))
     await until(lambda: first.is_leader)
@@ -129,7 +131,7 @@ async def test_next_leader_follows_at_once(client: Client, namespace: str) -> No
     assert freed.spec.holder_identity == ""
 
 
-async def test_the_result_of_the_work_comes_back(client: Client, namespace: str) -> None:
+async def test_run_returns_the_result_of_the_work(client: Client, namespace: str) -> None:
     async def work() -> int:
         return 7
 
@@ -170,7 +172,9 @@ async def test_lease_is_renewed_until_the_work_ends(client: Client, namespace: s
     await cancel(waiting)
 
 
-async def test_a_silent_leader_is_followed_after_its_lease(client: Client, namespace: str) -> None:
+async def test_a_silent_leader_is_replaced_when_its_lease_expires(
+    client: Client, namespace: str
+) -> None:
     silent = THEIRS.model_copy(update={"lease_duration_seconds": 1, "renew_time": LATER})
     await client.create(Lease.of("election", namespace, spec=silent))
     (election,) = elections(client, namespace, "me")
@@ -182,7 +186,9 @@ async def test_a_silent_leader_is_followed_after_its_lease(client: Client, names
     await cancel(task)
 
 
-async def test_a_leader_whose_lease_is_taken_stops_at_once(client: Client, namespace: str) -> None:
+async def test_a_leader_stops_at_once_if_another_takes_its_lease(
+    client: Client, namespace: str
+) -> None:
     stopped = asyncio.Event()
 
     async def work() -> None:
@@ -242,7 +248,7 @@ async def test_unreleased_lease_expires(server: Scripted, caplog: pytest.LogCapt
     )
 
 
-async def test_a_leader_survives_renewals_that_fail_for_a_while(server: Scripted) -> None:
+async def test_a_leader_survives_temporary_renewal_failures(server: Scripted) -> None:
     made = lease(claim(None, "me", 2, datetime.now(UTC))).dump()
     server.then(server.failure(404, "NotFound"), server.reply(201, made))
     server.then(server.hang_up, server.failure(500, "InternalError"), server.reply(200, made))
@@ -250,7 +256,7 @@ async def test_a_leader_survives_renewals_that_fail_for_a_while(server: Scripted
     async with server.client() as client:
         (election,) = elections(client, "default", "me")
         task = asyncio.create_task(election.run(forever))
-        async with server.asked:
-            await server.asked.wait_for(lambda: len(server.requests) >= 15)
+        async with server.received:
+            await server.received.wait_for(lambda: len(server.requests) >= 15)
         assert election.is_leader
         await cancel(task)

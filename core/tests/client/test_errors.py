@@ -1,4 +1,4 @@
-"""What answers that are not a success become."""
+"""Error responses become exceptions."""
 
 import json
 from typing import Any
@@ -29,5 +29,7 @@ NOT_FOUND: dict[str, Any] = {
     ],
     ids=str,
 )
-def test_not_found_names_the_missing_object(body: object, expected: type[ApiError]) -> None:
+def test_only_a_404_that_names_an_object_becomes_not_found(
+    body: object, expected: type[ApiError]
+) -> None:
     assert type(error_of(404, json.dumps(body).encode())) is expected

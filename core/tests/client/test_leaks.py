@@ -1,4 +1,4 @@
-"""Many requests leave nothing behind."""
+"""Requests leave no descriptors or tasks behind."""
 
 import asyncio
 import gc
@@ -14,22 +14,22 @@ WORKERS = 5
 
 
 def descriptors() -> dict[str, str]:
-    """What each open descriptor leads to."""
-    found: dict[str, str] = {}
+    """Target of each open descriptor."""
+    targets: dict[str, str] = {}
     for link in Path("/proc/self/fd").iterdir():
-        # The one by which this very folder is read is gone when it is looked at.
+        # The descriptor that reads this folder is closed by now.
         with suppress(FileNotFoundError):
-            found[link.name] = str(link.readlink())
-    return found
+            targets[link.name] = str(link.readlink())
+    return targets
 
 
 def left_since(before: dict[str, str]) -> dict[str, str]:
-    """The descriptors that were opened since and are still open."""
+    """Descriptors that were opened since and are still open."""
     return {number: to for number, to in descriptors().items() if before.get(number) != to}
 
 
 async def twenty(client: Client, namespace: str) -> None:
-    """Requests of every sort: found, not found, refused, given up on, watched."""
+    """Successful, failing, rejected and canceled requests, and a watch."""
     for _ in range(6):
         await client.get(ConfigMap, "a", namespace)
         await client.find(ConfigMap, "nothing", namespace)
@@ -58,11 +58,11 @@ async def test_requests_leave_nothing_open(kubeconfig: Path, namespace: str, req
         await client.create(ConfigMap.of("a", namespace))
         await asyncio.gather(*(worker(client, namespace, 200) for _ in range(WORKERS)))
         tasks_then, descriptors_then = len(asyncio.all_tasks()), len(descriptors())
-        each = requests // WORKERS - 200
-        await asyncio.gather(*(worker(client, namespace, each) for _ in range(WORKERS)))
+        remaining = requests // WORKERS - 200
+        await asyncio.gather(*(worker(client, namespace, remaining) for _ in range(WORKERS)))
         assert len(asyncio.all_tasks()) <= tasks_then + WORKERS
         assert len(descriptors()) <= descriptors_then + WORKERS
     gc.collect()
-    # The loop lets go of a closed connection some turns later.
-    await until(lambda: left_since(descriptors_before), lambda left: not left, within=30)
+    # The event loop releases a closed connection some iterations later.
+    await until(lambda: left_since(descriptors_before), lambda remaining: not remaining, within=30)
     assert asyncio.all_tasks() == tasks_before

@@ -3,12 +3,12 @@ from capelin.client.retries import RateLimiter
 from tests.support.clock import MonotonicClock
 
 
-def test_a_burst_passes_at_once_and_the_rest_in_step() -> None:
+def test_a_burst_passes_at_once_and_the_rest_at_the_rate() -> None:
     limiter = RateLimiter(qps=10, burst=3, clock=MonotonicClock())
     assert [round(limiter.reserve(), 3) for _ in range(6)] == [0, 0, 0, 0.1, 0.2, 0.3]
 
 
-def test_tokens_come_back_with_time_up_to_the_burst() -> None:
+def test_tokens_accumulate_up_to_the_burst() -> None:
     clock = MonotonicClock()
     limiter = RateLimiter(qps=10, burst=2, clock=clock)
     for _ in range(4):

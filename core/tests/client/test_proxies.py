@@ -11,7 +11,7 @@ def test_the_proxy_of_the_scheme_is_used() -> None:
     assert proxy_for("https://api.example:6443", {}) is None
 
 
-def test_names_in_lower_case_and_addresses_without_a_scheme_count() -> None:
+def test_lower_case_variables_and_addresses_without_scheme_work() -> None:
     assert proxy_for("https://api.example", {"https_proxy": "proxy:3128"}) == "http://proxy:3128"
 
 
@@ -38,7 +38,7 @@ def test_this_machine_is_reached_without_a_proxy(address: str) -> None:
         ("fd00::1", "https://[fd00::1]:6443"),
     ],
 )
-def test_no_proxy_makes_exceptions(exceptions: str, address: str) -> None:
+def test_addresses_in_no_proxy_use_no_proxy(exceptions: str, address: str) -> None:
     assert proxy_for(address, PROXY | {"NO_PROXY": exceptions}) is None
 
 
@@ -53,5 +53,5 @@ def test_no_proxy_makes_exceptions(exceptions: str, address: str) -> None:
         ("10.0.0.0/nonsense", "https://10.2.3.4:6443"),
     ],
 )
-def test_no_proxy_leaves_the_rest_to_the_proxy(exceptions: str, address: str) -> None:
+def test_other_addresses_use_the_proxy(exceptions: str, address: str) -> None:
     assert proxy_for(address, PROXY | {"NO_PROXY": exceptions}) == "http://proxy:3128"

@@ -33,17 +33,17 @@ GIB = 1 << 30
 
 
 def bomb() -> bytes:
-    """About 1 MiB of gzip that becomes 1 GiB."""
+    """About 1 MiB of gzip that unpacks to 1 GiB."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     zeros = bytes(MIB)
     start = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)
-    # Nothing after a full flush refers to what came before, so one block can be repeated.
+    # Data after a full flush does not refer to earlier data, so one block can be repeated.
     block = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)
     return start + block * 1023
 
 
 class Hostile(BaseHTTPRequestHandler):
-    """Answers with as much as the client takes, by the first part of the path."""
+    """Sends as much as the client accepts. The first part of the path selects the attack."""
 
     protocol_version = "HTTP/1.1"
     packed = b""
@@ -94,7 +94,7 @@ def hostile() -> Iterator[str]:
 
 
 class Peak:
-    """The largest memory of this process while a block runs, over that at its begin."""
+    """Growth of this process's memory to its peak while a block runs."""
 
     def __enter__(self) -> Self:
         self.growth = 0
@@ -130,7 +130,7 @@ class Management:
 
 @pytest.mark.parametrize("attack", ["stream", "bomb"])
 @pytest.mark.parametrize("request_", ["get", "list", "iterate", "raw"])
-async def test_an_endless_response_of_a_workload_cluster_is_not_read(
+async def test_an_endless_response_of_a_workload_cluster_fails(
     hostile: str, attack: str, request_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     management: Any = Management(f"{hostile}/{attack}")
@@ -150,7 +150,7 @@ async def test_an_endless_response_of_a_workload_cluster_is_not_read(
     assert peak.growth < 64 * MIB
 
 
-async def test_the_body_of_an_error_is_not_read_to_its_end(hostile: str) -> None:
+async def test_an_endless_error_response_is_not_read_completely(hostile: str) -> None:
     config = Config(Server(f"{hostile}/error"))
     with Peak() as peak:
         async with Client(config) as client:
@@ -166,14 +166,14 @@ async def test_a_request_may_have_a_smaller_limit(server: Scripted) -> None:
             await client.request("GET", "/log", max_bytes=1024)
 
 
-async def test_a_watch_has_no_endless_line(server: Scripted) -> None:
-    server.then(server.stream(*[b"x" * 1024] * 3, ending=server.say_nothing))
+async def test_an_endless_line_of_a_watch_fails(server: Scripted) -> None:
+    server.then(server.stream(*[b"x" * 1024] * 3, ending=server.stay_silent))
     async with server.client(max_bytes=2048) as client:
         with pytest.raises(ResponseTooLarge, match="sent a line of a watch of more than 2 KiB"):
             await anext(client.watch(ConfigMap, since="1"))
 
 
-async def test_a_list_of_endless_pages_ends(server: Scripted) -> None:
+async def test_a_list_of_endless_pages_fails(server: Scripted) -> None:
     page: dict[str, Any] = {"metadata": {"continue": "more"}, "items": [], "pad": "x" * 900}
     server.then(*[server.reply(200, page)] * 10)
     async with server.client(max_bytes=1024) as client:

@@ -15,7 +15,7 @@ ROOT = new_ca("root", now=NOW)
 
 
 def intermediate() -> KeyPair:
-    """A CA that another one has signed, as companies hand them out."""
+    """A CA signed by another CA, as companies distribute them."""
     root_key = serialization.load_pem_private_key(ROOT.private_key_pem, password=None)
     assert isinstance(root_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -42,7 +42,7 @@ def intermediate() -> KeyPair:
 
 
 def shake_hands(trusted: bytes, signer: KeyPair, folder: Path) -> None:
-    """Meet, in memory, a server whose certificate `signer` has signed."""
+    """Connect in memory to a server whose certificate `signer` has signed."""
     leaf = issue(signer, common_name="server", usages=("server",), dns_names=["server"], now=NOW)
     path = folder / "server.pem"
     path.write_bytes(leaf.certificate_pem + leaf.private_key_pem)
@@ -60,11 +60,11 @@ def shake_hands(trusted: bytes, signer: KeyPair, folder: Path) -> None:
             continue
 
 
-def test_a_server_s_ca_may_be_an_intermediate_one(tmp_path: Path) -> None:
+def test_a_trusted_ca_may_be_an_intermediate_ca(tmp_path: Path) -> None:
     ca = intermediate()
     shake_hands(ca.certificate_pem, ca, tmp_path)
 
 
-def test_a_server_of_another_ca_is_not_believed(tmp_path: Path) -> None:
+def test_a_server_certificate_of_another_ca_fails(tmp_path: Path) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(ROOT.certificate_pem, new_ca("root", now=NOW), tmp_path)

@@ -52,14 +52,14 @@ async def test_a_read_is_repeated_when_the_connection_breaks(server: Scripted) -
         assert await client.get(MAPS, "a", "b") == MAP
 
 
-async def test_a_read_is_repeated_when_its_answer_breaks_off(server: Scripted) -> None:
+async def test_a_read_is_repeated_when_its_response_is_truncated(server: Scripted) -> None:
     truncated = server.stream(b'{"kind": "Conf', ending=server.hang_up)
     server.then(truncated, server.reply(200, MAP))
     async with server.client() as client:
         assert await client.get(MAPS, "a", "b") == MAP
 
 
-async def test_a_create_that_may_have_been_done_is_not_repeated(server: Scripted) -> None:
+async def test_a_lost_create_is_not_repeated(server: Scripted) -> None:
     server.then(server.hang_up, server.reply(201, MAP))
     async with server.client() as client:
         with pytest.raises(Unreachable, match="does not answer"):
@@ -67,14 +67,14 @@ async def test_a_create_that_may_have_been_done_is_not_repeated(server: Scripted
     assert len(server.requests) == 1
 
 
-async def test_an_apply_is_repeated(server: Scripted) -> None:
+async def test_a_lost_apply_is_repeated(server: Scripted) -> None:
     server.then(server.hang_up, server.reply(200, MAP))
     async with server.client() as client:
         assert await client.apply(MAP, resource=MAPS) == MAP
     assert len(server.requests) == 2
 
 
-async def test_a_busy_server_is_asked_again_when_it_says(server: Scripted) -> None:
+async def test_a_request_is_repeated_after_the_retry_after_header(server: Scripted) -> None:
     busy = server.failure(429, "TooManyRequests", Retry_After="0")
     server.then(busy, busy, server.reply(201, MAP))
     async with server.client() as client:
@@ -82,14 +82,14 @@ async def test_a_busy_server_is_asked_again_when_it_says(server: Scripted) -> No
     assert len(server.requests) == 3
 
 
-async def test_waiting_longer_than_there_is_time_is_not_begun(server: Scripted) -> None:
+async def test_a_retry_after_beyond_the_timeout_fails_at_once(server: Scripted) -> None:
     server.then(server.failure(503, "ServiceUnavailable", Retry_After="3600"))
     async with server.client(timeout=60) as client, asyncio.timeout(30):
         with pytest.raises(Unavailable, match="it is ServiceUnavailable"):
             await client.get(MAPS, "a", "b")
 
 
-async def test_a_server_error_without_a_time_to_wait_is_final(server: Scripted) -> None:
+async def test_a_server_error_without_retry_after_is_final(server: Scripted) -> None:
     server.then(server.failure(500, "InternalError"), server.reply(200, MAP))
     async with server.client() as client:
         with pytest.raises(ApiError, match="it is InternalError") as caught:
@@ -97,7 +97,7 @@ async def test_a_server_error_without_a_time_to_wait_is_final(server: Scripted) 
     assert caught.value.status == 500
 
 
-async def test_an_eviction_is_refused_at_once(server: Scripted) -> None:
+async def test_a_rejected_eviction_is_not_repeated(server: Scripted) -> None:
     server.then(server.failure(429, "TooManyRequests", Retry_After="0"))
     async with server.client() as client:
         with pytest.raises(TooManyRequests):
@@ -105,21 +105,21 @@ async def test_an_eviction_is_refused_at_once(server: Scripted) -> None:
     assert len(server.requests) == 1
 
 
-async def test_a_silent_server_is_given_up_on(server: Scripted) -> None:
-    server.then(server.say_nothing)
+async def test_a_request_to_a_silent_server_times_out(server: Scripted) -> None:
+    server.then(server.stay_silent)
     async with server.client(timeout=0.1) as client:
         with pytest.raises(Unreachable, match=r"no answer within 0\.1 s"):
             await client.get(MAPS, "a", "b")
 
 
-async def test_what_went_wrong_last_is_said_when_time_runs_out(server: Scripted) -> None:
-    server.then(server.failure(429, "TooManyRequests", Retry_After="0"), server.say_nothing)
+async def test_a_timeout_raises_the_last_error_of_the_server(server: Scripted) -> None:
+    server.then(server.failure(429, "TooManyRequests", Retry_After="0"), server.stay_silent)
     async with server.client(timeout=0.5) as client:
         with pytest.raises(TooManyRequests):
             await client.get(MAPS, "a", "b")
 
 
-async def test_nobody_there_is_said_with_the_address() -> None:
+async def test_a_refused_connection_names_the_address() -> None:
     async with Client(Config(Server("http://127.0.0.1:1")), options=HASTY) as client:
         with pytest.raises(Unreachable) as caught:
             await client.get(MAPS, "a", "b")
@@ -127,7 +127,7 @@ async def test_nobody_there_is_said_with_the_address() -> None:
     assert "connection refused" in str(caught.value)
 
 
-async def test_an_unknown_host_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_error_names_an_unknown_host(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -137,7 +137,7 @@ async def test_an_unknown_host_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
             await client.get(MAPS, "a", "b")
 
 
-async def test_a_proxy_s_page_becomes_a_short_message(server: Scripted) -> None:
+async def test_an_error_page_of_a_proxy_becomes_a_short_message(server: Scripted) -> None:
     server.then(server.reply(502, b"<html>\n bad   gateway</html>", Content_Type="text/html"))
     server.then(server.reply(502, b'["bad"]'))
     async with server.client() as client:
@@ -147,7 +147,7 @@ async def test_a_proxy_s_page_becomes_a_short_message(server: Scripted) -> None:
             await client.get(MAPS, "a", "b")
 
 
-async def test_an_answer_that_is_not_what_was_asked_for_is_refused(server: Scripted) -> None:
+async def test_an_unreadable_response_is_an_error(server: Scripted) -> None:
     server.then(server.reply(200, b"[]"), server.reply(200, b"<html>"))
     async with server.client() as client:
         for _ in range(2):
@@ -155,7 +155,7 @@ async def test_an_answer_that_is_not_what_was_asked_for_is_refused(server: Scrip
                 await client.get(MAPS, "a", "b")
 
 
-async def test_what_cannot_be_read_is_told_by_place_and_not_by_value(server: Scripted) -> None:
+async def test_an_unreadable_field_is_named_without_its_value(server: Scripted) -> None:
     metadata = {"name": "a", "namespace": "b"}
     server.then(server.reply(200, {"metadata": metadata, "data": {"key": "?geheim?"}}))
     async with server.client() as client:
@@ -175,7 +175,9 @@ async def test_a_redirect_is_not_followed(server: Scripted) -> None:
     assert len(server.requests) == 1
 
 
-async def test_refused_token_is_read_again(server: Scripted, tmp_path: Path) -> None:
+async def test_a_rejected_token_is_read_again_from_its_file(
+    server: Scripted, tmp_path: Path
+) -> None:
     file = tmp_path / "token"
     file.write_text("old\n")
     server.then(server.reply(200, MAP), server.failure(401, "Unauthorized"), server.reply(200, MAP))
@@ -187,7 +189,7 @@ async def test_refused_token_is_read_again(server: Scripted, tmp_path: Path) -> 
     assert shown == ["Bearer old", "Bearer old", "Bearer new"]
 
 
-async def test_the_same_token_is_not_tried_twice(server: Scripted) -> None:
+async def test_a_rejected_static_token_is_not_sent_again(server: Scripted) -> None:
     server.then(server.failure(401, "Unauthorized"))
     async with server.client(User(token="only-this-one")) as client:
         with pytest.raises(Unauthorized) as caught:
@@ -196,7 +198,7 @@ async def test_the_same_token_is_not_tried_twice(server: Scripted) -> None:
     assert "only-this-one" not in repr(caught.value)
 
 
-async def test_basic_authentication_and_impersonation_travel_as_headers(server: Scripted) -> None:
+async def test_basic_authentication_and_impersonation_are_headers(server: Scripted) -> None:
     server.then(server.reply(200, MAP))
     user = User(
         username="ann",
@@ -235,12 +237,12 @@ async def test_the_rate_limit_spreads_requests(server: Scripted) -> None:
         assert clock() - began >= 0.099
 
 
-async def test_requests_under_way_are_bounded(server: Scripted) -> None:
-    server.then(*[server.say_nothing] * 10)
+async def test_concurrent_requests_are_limited(server: Scripted) -> None:
+    server.then(*[server.stay_silent] * 10)
     async with server.client(connections=3) as client:
         waiting = [asyncio.create_task(client.get(MAPS, "a", "b")) for _ in range(10)]
-        async with server.asked:
-            await server.asked.wait_for(lambda: len(server.requests) == 3)
+        async with server.received:
+            await server.received.wait_for(lambda: len(server.requests) == 3)
         for _ in range(20):
             await asyncio.sleep(0)
         assert server.connections == 3
@@ -249,31 +251,31 @@ async def test_requests_under_way_are_bounded(server: Scripted) -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_a_closed_client_says_so(server: Scripted) -> None:
+async def test_a_closed_client_fails_requests(server: Scripted) -> None:
     client = server.client()
     await client.close()
     with pytest.raises(RuntimeError, match="closed"):
         await client.get(MAPS, "a", "b")
 
 
-async def test_closing_ends_what_is_under_way(server: Scripted) -> None:
-    half = server.stream(b'{"kind":', ending=server.say_nothing)
-    server.then(half, server.say_nothing)
+async def test_close_ends_running_requests(server: Scripted) -> None:
+    half = server.stream(b'{"kind":', ending=server.stay_silent)
+    server.then(half, server.stay_silent)
     client = server.client()
     reading = [asyncio.create_task(client.get(MAPS, "a", "b")) for _ in range(2)]
-    async with server.asked:
-        await server.asked.wait_for(lambda: len(server.requests) == 2)
+    async with server.received:
+        await server.received.wait_for(lambda: len(server.requests) == 2)
     await client.close()
     for ended in await asyncio.gather(*reading, return_exceptions=True):
         assert isinstance(ended, RuntimeError | Unreachable)
 
 
-async def test_connecting_fails_where_nobody_answers() -> None:
+async def test_connect_fails_without_a_server() -> None:
     with pytest.raises(Unreachable):
         await Client.connect(Config(Server("http://127.0.0.1:1")), options=HASTY)
 
 
-async def test_deleting_what_is_gone_is_no_error(server: Scripted) -> None:
+async def test_delete_returns_false_for_a_missing_object(server: Scripted) -> None:
     server.then(server.hang_up, server.failure(404, "NotFound"), server.failure(409, "Conflict"))
     async with server.client() as client:
         assert await client.delete(MAPS, "a", "b") is False
@@ -297,7 +299,7 @@ async def test_names_are_quoted(server: Scripted) -> None:
     assert server.requests[0].target == "/api/v1/namespaces/d/configmaps/a%2F..%2Fb%3Fc"
 
 
-async def test_a_proxy_carries_the_requests(server: Scripted) -> None:
+async def test_requests_go_through_the_proxy(server: Scripted) -> None:
     server.then(server.reply(200, MAP))
     config = Config(Server("http://capelin.invalid:6443", proxy=server.address))
     async with Client(config) as client:
@@ -306,7 +308,7 @@ async def test_a_proxy_carries_the_requests(server: Scripted) -> None:
     assert server.requests[0].target == target
 
 
-async def test_a_proxy_that_refuses_is_said(server: Scripted) -> None:
+async def test_the_error_contains_the_status_of_a_rejecting_proxy(server: Scripted) -> None:
     server.then(*[server.reply(407)] * 10)
     config = Config(Server("https://capelin.invalid:6443", proxy=server.address))
     async with Client(config) as client:
@@ -321,7 +323,7 @@ def authority() -> KeyPair:
 
 @pytest.fixture
 def kubernetes(authority: KeyPair, tmp_path: Path) -> ssl.SSLContext:
-    """What a server needs to be `kubernetes`, and nothing else."""
+    """A server's TLS context, valid only for the name `kubernetes`."""
     names, now = ("kubernetes",), datetime.now(UTC)
     leaf = issue(authority, common_name="api", usages=("server",), dns_names=names, now=now)
     file = tmp_path / "tls.pem"
@@ -331,7 +333,7 @@ def kubernetes(authority: KeyPair, tmp_path: Path) -> ssl.SSLContext:
     return tls
 
 
-async def test_a_server_has_to_have_the_name_that_is_expected(
+async def test_a_server_must_have_the_expected_name(
     serve: Serve, kubernetes: ssl.SSLContext, authority: KeyPair
 ) -> None:
     server = await serve(kubernetes)
@@ -346,7 +348,7 @@ async def test_a_server_has_to_have_the_name_that_is_expected(
             assert await client.get(MAPS, "a", "b") == MAP
 
 
-async def test_something_that_speaks_no_tls_is_said() -> None:
+async def test_a_server_without_tls_is_an_error() -> None:
     async def shout(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -358,7 +360,7 @@ async def test_something_that_speaks_no_tls_is_said() -> None:
                 await client.get(MAPS, "a", "b")
 
 
-async def test_a_server_that_never_gets_to_tls_is_given_up_on(server: Scripted) -> None:
+async def test_an_unfinished_tls_handshake_times_out(server: Scripted) -> None:
     address = server.address.replace("http:", "https:")
     options = ClientOptions(connect_timeout=0.05)
     async with Client(Config(Server(address)), options=options) as client:

@@ -1,4 +1,4 @@
-"""Objects that cannot be read do not stop lists and watches of the others."""
+"""Unreadable objects do not stop lists and watches of the others."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_errors_of_items_contain_no_values(
     assert unreadable.reason == "data.key: Input should be a valid string"
 
 
-async def test_unreadable_is_logged_once(
+async def test_an_unreadable_object_is_logged_once(
     server: Scripted, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -119,10 +119,10 @@ async def test_a_watch_continues_after_an_unreadable_object(server: Scripted, ba
 async def test_unreadable_object_is_not_deleted(
     server: Scripted,
 ) -> None:
-    gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
+    expired = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
     server.then(
         server.reply(200, page(config_map("a"), config_map("b"))),
-        server.stream(event("MODIFIED", deep_config_map("a", 6)), gone),
+        server.stream(event("MODIFIED", deep_config_map("a", 6)), expired),
         server.reply(200, page(deep_config_map("a", 6), config_map("c", 7))),
         server.stream(event("DELETED", deep_config_map("a", 8))),
     )
@@ -131,8 +131,10 @@ async def test_unreadable_object_is_not_deleted(
         server.client() as client,
         aclosing(client.watch(ConfigMap, on_unreadable=reported.append)) as events,
     ):
-        told = [(item.type, item.object.name) for item in [await anext(events) for _ in range(5)]]
-    assert told == [
+        received = [
+            (item.type, item.object.name) for item in [await anext(events) for _ in range(5)]
+        ]
+    assert received == [
         ("ADDED", "a"),
         ("ADDED", "b"),
         ("DELETED", "b"),
@@ -194,14 +196,14 @@ def test_large_values_are_skipped_quickly_and_at_any_depth() -> None:
     assert metadata_of(text) == {"name": "n"}
 
 
-def test_nesting_is_bounded() -> None:
+def test_nesting_is_limited() -> None:
     assert read_json(b"[" * 200 + b"]" * 200)
     with pytest.raises(TooDeepError):
         read_json(b"[" * 202 + b"]" * 202)
 
 
 def depth(value: Any) -> int:
-    """How deep a value is nested."""
+    """Nesting depth of a value."""
     match value:
         case dict():
             children = list(cast("dict[str, Any]", value).values())

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def workloads(client: Client) -> AsyncIterator[WorkloadClients]:
-    made = WorkloadClients(client)
-    yield made
-    await made.close()
+    workloads = WorkloadClients(client)
+    yield workloads
+    await workloads.close()
 
 
 @pytest.fixture(scope="session")
 def content(kubeconfig: Path) -> bytes:
-    """A kubeconfig that holds all that is needed."""
+    """A kubeconfig with embedded credentials."""
     return kubeconfig.read_bytes()
 
 
 async def publish(client: Client, namespace: str, cluster: str, kubeconfig: bytes) -> None:
-    """Put a kubeconfig where Cluster API puts it."""
+    """Store a kubeconfig in the Secret that Cluster API would create."""
     secret = Secret.of(f"{cluster}-kubeconfig", namespace, data={"value": kubeconfig})
     await client.apply(secret)
 
@@ -39,7 +39,7 @@ async def is_open(client: Client) -> bool:
         return False
 
 
-async def test_a_cluster_is_reached_through_its_secret(
+async def test_the_kubeconfig_secret_provides_one_client(
     client: Client, workloads: WorkloadClients, namespace: str, content: bytes
 ) -> None:
     await publish(client, namespace, "prod", content)
@@ -51,7 +51,7 @@ async def test_a_cluster_is_reached_through_its_secret(
     assert await is_open(first)
 
 
-async def test_a_changed_kubeconfig_makes_a_new_client(
+async def test_a_changed_kubeconfig_replaces_the_client(
     client: Client, workloads: WorkloadClients, namespace: str, content: bytes
 ) -> None:
     await publish(client, namespace, "prod", content)
@@ -69,7 +69,7 @@ async def test_a_changed_kubeconfig_makes_a_new_client(
     assert not await is_open(old)
 
 
-async def test_many_at_once_share_one_client(
+async def test_concurrent_users_share_one_client(
     client: Client, workloads: WorkloadClients, namespace: str, content: bytes
 ) -> None:
     await publish(client, namespace, "prod", content)
@@ -82,7 +82,7 @@ async def test_many_at_once_share_one_client(
     assert len(set(await asyncio.gather(*(use() for _ in range(20))))) == 1
 
 
-async def test_a_cluster_without_a_secret_is_not_there(
+async def test_a_cluster_without_a_secret_raises_not_found(
     client: Client, workloads: WorkloadClients, namespace: str, content: bytes
 ) -> None:
     await publish(client, namespace, "prod", content)
@@ -95,7 +95,7 @@ async def test_a_cluster_without_a_secret_is_not_there(
     assert not await is_open(workload)
 
 
-async def test_a_dropped_client_is_closed_when_its_last_user_leaves(
+async def test_a_dropped_client_closes_after_its_last_user(
     client: Client, workloads: WorkloadClients, namespace: str, content: bytes
 ) -> None:
     await publish(client, namespace, "prod", content)
@@ -106,7 +106,9 @@ async def test_a_dropped_client_is_closed_when_its_last_user_leaves(
     assert not await is_open(workload)
 
 
-async def test_clients_have_a_limit(client: Client, namespace: str, content: bytes) -> None:
+async def test_the_least_recently_used_client_closes_at_the_limit(
+    client: Client, namespace: str, content: bytes
+) -> None:
     workloads = WorkloadClients(client, limit=2)
     used: dict[str, Client] = {}
     for cluster in ("a", "b", "c"):
@@ -130,7 +132,7 @@ EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh"}
         ({"auth-provider": {"name": "gcp"}}, "auth-provider"),
     ],
 )
-async def test_a_kubeconfig_that_reaches_into_this_machine_is_refused(
+async def test_a_kubeconfig_that_uses_this_machine_is_rejected(
     client: Client,
     workloads: WorkloadClients,
     namespace: str,
@@ -146,7 +148,7 @@ async def test_a_kubeconfig_that_reaches_into_this_machine_is_refused(
             pass
 
 
-async def test_a_secret_without_a_kubeconfig_is_refused(
+async def test_a_secret_without_a_kubeconfig_is_rejected(
     client: Client, workloads: WorkloadClients, namespace: str
 ) -> None:
     await client.apply(Secret.of("prod-kubeconfig", namespace, data={"other": b"x"}))

@@ -1,4 +1,4 @@
-"""A small extension on nothing but an HTTP server, and what is wrong with its variants."""
+"""A small extension without the SDK, and its broken variants."""
 
 import asyncio
 import base64
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 class Plain:
-    """Answers discovery, GeneratePatches, DiscoverVariables, an upgrade plan, a blocking hook."""
+    """Serves discovery, GeneratePatches, DiscoverVariables, an upgrade plan and a blocking hook."""
 
     handlers: list[Json] = [
         {"name": name, "requestHook": {"apiVersion": HOOKS, "hook": hook}, "timeoutSeconds": 2}
@@ -30,13 +30,13 @@ class Plain:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await self.body(request)
-        return web.Response(body=json.dumps(await self.said(request.path, body)).encode())
+        return web.Response(body=json.dumps(await self.reply(request.path, body)).encode())
 
     async def body(self, request: web.BaseRequest) -> bytes:
         pieces = [piece async for piece in request.content.iter_any()]
         return b"".join(pieces)
 
-    async def said(self, path: str, body: bytes) -> Json:
+    async def reply(self, path: str, body: bytes) -> Json:
         name = path.removeprefix(PREFIX).split("/")[1]
         try:
             request = self.read(body)
@@ -77,15 +77,15 @@ class Plain:
     def variable(self) -> Json:
         return {"name": "motto", "schema": {"openAPIV3Schema": {"type": "string"}}}
 
-    def response(self, hook: str, **said: Any) -> Json:
-        return {"apiVersion": HOOKS, "kind": f"{hook}Response", "status": "Success", **said}
+    def response(self, hook: str, **fields: Any) -> Json:
+        return {"apiVersion": HOOKS, "kind": f"{hook}Response", "status": "Success", **fields}
 
     def failure(self, message: str) -> Json:
         return {"status": "Failure", "message": message}
 
 
 def discovering(change: Callable[[list[Json]], None]) -> type[Plain]:
-    """A server whose handlers are announced otherwise."""
+    """A server that changes its discovery response."""
 
     class Announced(Plain):
         def __init__(self) -> None:
@@ -96,13 +96,13 @@ def discovering(change: Callable[[list[Json]], None]) -> type[Plain]:
 
 
 def answering(change: Callable[[Json], object]) -> type[Plain]:
-    """A server whose answers, discovery aside, are otherwise."""
+    """A server that changes its other responses."""
 
     class Changed(Plain):
         def answer(self, hook: str, request: Json) -> Json:
-            said = super().answer(hook, request)
-            change(said)
-            return said
+            response = super().answer(hook, request)
+            change(response)
+            return response
 
     return Changed
 
@@ -110,19 +110,19 @@ def answering(change: Callable[[Json], object]) -> type[Plain]:
 def responding(
     respond: Callable[[web.BaseRequest, Json], Awaitable[web.StreamResponse]],
 ) -> type[Plain]:
-    """A server whose handlers, discovery aside, respond otherwise."""
+    """A server that replaces its other HTTP responses."""
 
     class Responding(Plain):
         async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
             if request.path.endswith("discovery"):
                 return await super().handle(request)
-            return await respond(request, await self.said(request.path, await self.body(request)))
+            return await respond(request, await self.reply(request.path, await self.body(request)))
 
     return Responding
 
 
-async def _status_500(_: web.BaseRequest, said: Json) -> web.StreamResponse:
-    return web.json_response(said, status=500)
+async def _status_500(_: web.BaseRequest, response: Json) -> web.StreamResponse:
+    return web.json_response(response, status=500)
 
 
 async def _redirect(request: web.BaseRequest, _: Json) -> web.StreamResponse:
@@ -145,15 +145,15 @@ class NeedsContentType(Plain):
         return await super().handle(request)
 
 
-class RefusesLarge(Plain):
+class RejectsLarge(Plain):
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await self.body(request)
         if len(body) > 1024 * 1024:
             return web.Response(status=413)
-        return web.Response(body=json.dumps(await self.said(request.path, body)).encode())
+        return web.Response(body=json.dumps(await self.reply(request.path, body)).encode())
 
 
-class RefusesUnknown(Plain):
+class RejectsUnknown(Plain):
     def answer(self, hook: str, request: Json) -> Json:
         return (
             self.failure("unknown field")
@@ -162,7 +162,7 @@ class RefusesUnknown(Plain):
         )
 
 
-class MindsCase(Plain):
+class CaseSensitive(Plain):
     def read(self, body: bytes) -> Json:
         request = json.loads(body)
         if "ApiVersion" in request:
@@ -215,12 +215,12 @@ class Chatty(Plain):
         number = next(self.count)
         if number > 1:
             return super().answer(hook, request)
-        said = self.response(hook, retryAfterSeconds=0, message=f"try {number}")
-        return {**said, "status": "Failure"}
+        response = self.response(hook, retryAfterSeconds=0, message=f"try {number}")
+        return {**response, "status": "Failure"}
 
 
 class AlwaysFails(Plain):
-    """Its gate lacks a setting, and reports that as it should."""
+    """Its gate lacks a setting and reports that correctly."""
 
     def answer(self, hook: str, request: Json) -> Json:
         answer = super().answer(hook, request)
@@ -233,17 +233,17 @@ class Unstable(Plain):
     def __init__(self) -> None:
         self.handlers = list(Plain.handlers)
 
-    async def said(self, path: str, body: bytes) -> Json:
+    async def reply(self, path: str, body: bytes) -> Json:
         if path.endswith("discovery"):
             self.handlers.reverse()
-        return await super().said(path, body)
+        return await super().reply(path, body)
 
 
 class Failing(Plain):
-    async def said(self, path: str, body: bytes) -> Json:
+    async def reply(self, path: str, body: bytes) -> Json:
         if path.endswith("discovery"):
             return {**self.response("Discovery"), "status": "Failure", "message": "not ready"}
-        return await super().said(path, body)
+        return await super().reply(path, body)
 
 
 def _steps(*steps: Json) -> type[Plain]:
@@ -255,69 +255,69 @@ def _steps(*steps: Json) -> type[Plain]:
 
 
 def _of(key: str, change: Callable[[Any], object]) -> Callable[[Json], object]:
-    def at(said: Json) -> None:
-        if key in said:
-            change(said[key])
+    def at(response: Json) -> None:
+        if key in response:
+            change(response[key])
 
     return at
 
 
 def _lose(key: str) -> Callable[[Json], object]:
-    return lambda said: said.pop(key, None)
+    return lambda response: response.pop(key, None)
 
 
 IN_PLACE = {"apiVersion": HOOKS, "hook": "CanUpdateMachine"}
 
 BROKEN: dict[str, tuple[type[Plain], str, str]] = {
-    "a status of its own": (responding(_status_500), "status-200", "HTTP status 500"),
+    "an HTTP error": (responding(_status_500), "status-200", "HTTP status 500"),
     "a redirect": (responding(_redirect), "redirects", "HTTP status 308"),
     "no response": (responding(_hang), "timeouts", "no response in 2 s"),
     "no JSON": (responding(_page), "responses", "is no JSON object"),
-    "no Content-Type, no answer": (NeedsContentType, "content-type", "without Content-Type"),
-    "another type": (
+    "requires Content-Type": (NeedsContentType, "content-type", "without Content-Type"),
+    "a wrong type": (
         answering(_of("items", lambda items: items[0].update(patch="not base64"))),
         "responses",
         "should be base64",
     ),
-    "another kind": (
-        answering(lambda said: said.update(kind="Response")),
+    "a wrong kind": (
+        answering(lambda response: response.update(kind="Response")),
         "kinds",
         f"it is {HOOKS} Response, not {HOOKS} GeneratePatchesResponse",
     ),
-    "another version": (
-        answering(lambda said: said.update(apiVersion="hooks/v2")),
+    "a wrong version": (
+        answering(lambda response: response.update(apiVersion="hooks/v2")),
         "kinds",
         "it is hooks/v2 GeneratePatchesResponse",
     ),
     "no status": (answering(_lose("status")), "status", "status is None"),
-    "a status that is none": (
-        answering(lambda said: said.update(status="success")),
+    "an invalid status": (
+        answering(lambda response: response.update(status="success")),
         "status",
         "status is 'success'",
     ),
     "no discovery": (Failing, "discovery", "Failure: not ready"),
     "a discovery that changes": (Unstable, "discovery", "have different responses"),
-    "a name that is none": (
+    "an invalid name": (
         discovering(lambda all_: all_[0].update(name="Gate_Keeper")),
         "handler-names",
         "'Gate_Keeper' is no valid handler name",
     ),
-    "a name twice": (
+    "a duplicate name": (
         discovering(lambda all_: all_.append(all_[0])),
         "unique-names",
         "2 handlers are called patches",
     ),
-    "too much time": (
+    "a long timeout": (
         discovering(lambda all_: all_[0].update(timeoutSeconds=60)),
         "handler-timeouts",
         "patches has a timeout of 60 seconds",
     ),
-    "a policy that is none": (
+    "an unknown failure policy": (
         discovering(lambda all_: all_[0].update(failurePolicy="Retry")),
         "failure-policies",
         "failure policy 'Retry'",
     ),
-    "a hook of tomorrow": (
+    "an unknown hook": (
         discovering(
             lambda all_: all_.append(
                 {"name": "new", "requestHook": {"apiVersion": HOOKS, "hook": "BeforeLunch"}}
@@ -326,24 +326,24 @@ BROKEN: dict[str, tuple[type[Plain], str, str]] = {
         "known-hooks",
         "new serves BeforeLunch",
     ),
-    "two where there can be one": (
+    "two handlers of an exclusive hook": (
         discovering(
             lambda all_: all_.extend({"name": n, "requestHook": IN_PLACE} for n in ("one", "two"))
         ),
         "exclusive-hooks",
         "2 handlers serve CanUpdateMachine",
     ),
-    "a wait that is none": (
-        answering(lambda said: "message" in said and said.update(retryAfterSeconds=-5)),
+    "a negative wait": (
+        answering(lambda response: "message" in response and response.update(retryAfterSeconds=-5)),
         "retry-after",
         "retryAfterSeconds is -5",
     ),
-    "nothing of a wait": (
+    "a missing wait": (
         answering(_lose("retryAfterSeconds")),
         "retry-after",
         "retryAfterSeconds is None",
     ),
-    "a patch for nothing": (
+    "a patch for an unknown uid": (
         answering(_of("items", lambda items: items[0].update(uid="other"))),
         "patches",
         "a uid that is not in the request",
@@ -363,21 +363,21 @@ BROKEN: dict[str, tuple[type[Plain], str, str]] = {
         "variables",
         "variable motto has no schema",
     ),
-    "a plan that ends elsewhere": (
+    "a plan with a wrong end": (
         answering(_of("controlPlaneUpgrades", lambda steps: steps.append({"version": "v1.35.0"}))),
         "upgrade-plans",
         "does not end with v1.34.4",
     ),
-    "patches by chance": (Changing, "determinism", "another response the second time"),
+    "different patches each time": (Changing, "determinism", "another response the second time"),
     "a handler that never succeeds": (
         AlwaysFails,
         "success",
         "gate (BeforeClusterUpgrade): it never succeeded: settings: url is required",
     ),
-    "once and never again": (OnlyOnce, "idempotence", "fails the second time: done already"),
+    "an error the second time": (OnlyOnce, "idempotence", "fails the second time: done already"),
     "messages that change": (Chatty, "messages", "another message the second time"),
-    "a mind of yesterday": (RefusesUnknown, "unknown-fields", "unknown-fields): Failure"),
-    "small requests only": (RefusesLarge, "large-requests", "large): HTTP status 413"),
-    "a mind for case": (MindsCase, "field-case", "other-case): Failure"),
+    "rejects unknown fields": (RejectsUnknown, "unknown-fields", "unknown-fields): Failure"),
+    "rejects large requests": (RejectsLarge, "large-requests", "large): HTTP status 413"),
+    "case-sensitive fields": (CaseSensitive, "field-case", "other-case): Failure"),
     "a crash": (Crashes, "malformed-requests", "malformed): HTTP status 400"),
 }

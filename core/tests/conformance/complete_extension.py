@@ -1,4 +1,4 @@
-"""An extension with a handler for every hook, to be started as a program."""
+"""An extension with a handler for every hook, to run as a process."""
 
 import sys
 from typing import Any
@@ -21,7 +21,7 @@ ext = Extension("complete")
 
 
 class Variables(Model):
-    """What users of the ClusterClass set."""
+    """Variables of the ClusterClass."""
 
     motto: str = "swim"
 
@@ -40,7 +40,7 @@ def motto(template: Template[Variables]) -> None:
 
 @ext.handler(GenerateUpgradePlan)
 def plan(call: Call[GenerateUpgradePlan, None]) -> GenerateUpgradePlanResponse:
-    """Straight there."""
+    """Upgrade in one step."""
     step = UpgradeStep(version=call.request.to_kubernetes_version)
     return GenerateUpgradePlanResponse(status="Success", control_plane_upgrades=[step])
 
@@ -52,7 +52,7 @@ async def wait(_: Call[BeforeClusterUpgrade, None]) -> Response:
 
 
 def agree(_: Call[Any, None]) -> Response:
-    """Go on."""
+    """Do not block."""
     return proceed()
 
 

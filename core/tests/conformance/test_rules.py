@@ -1,4 +1,4 @@
-"""The rules look at whatever an extension says, however odd, and never break on it."""
+"""The rules handle any response of an extension."""
 
 import json
 from typing import Any
@@ -40,20 +40,20 @@ DOCUMENTS = st.recursive(
     VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAME, inner, max_size=5)
 )
 SUCCESSES = st.dictionaries(NAME, DOCUMENTS, max_size=6).map(
-    lambda said: {"status": "Success"} | said
+    lambda fields: {"status": "Success"} | fields
 )
 HOOKS = (CanUpdateMachine, DiscoverVariables, GeneratePatches, GenerateUpgradePlan)
 
 
-def reaction(said: Any) -> Exchange:
-    return Exchange("it", HttpResponse(200, json.dumps(said).encode(), 0.01))
+def reaction(response: Any) -> Exchange:
+    return Exchange("it", HttpResponse(200, json.dumps(response).encode(), 0.01))
 
 
 def evidence(hook: AnyHook, first: Any, again: Any) -> Observations:
-    said = GroupVersionHook(api_version=hook.id.api_version, hook=hook.id.name)
-    handler = ExtensionHandler(name="it", request_hook=said)
+    hook_id = GroupVersionHook(api_version=hook.id.api_version, hook=hook.id.name)
+    handler = ExtensionHandler(name="it", request_hook=hook_id)
     request = request_for(hook, sample_cluster())
-    asked = Probe(
+    probe = Probe(
         handler, hook, request, reaction(first), reaction(again), {"malformed": reaction(again)}
     )
     return Observations(
@@ -61,14 +61,14 @@ def evidence(hook: AnyHook, first: Any, again: Any) -> Observations:
         discovery=[reaction(first), reaction(again)],
         needs_content_type=False,
         handlers=[handler],
-        probes=[asked],
+        probes=[probe],
     )
 
 
 @pytest.mark.repetitive
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.id.name)
 @given(data=st.data())
-def test_no_answer_is_too_odd(hook: AnyHook, data: st.DataObject) -> None:
+def test_rules_accept_any_response_without_an_exception(hook: AnyHook, data: st.DataObject) -> None:
     first, again = (data.draw(st.one_of(SUCCESSES, DOCUMENTS)) for _ in range(2))
     for rule in RULES:
         assert all(isinstance(problem, str) for problem in rule.check(evidence(hook, first, again)))
@@ -77,21 +77,23 @@ def test_no_answer_is_too_odd(hook: AnyHook, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "patch", ["bnVsbA==", "W251bGxd", "W3sib3AiOiAiYWRkIn1d", "Ijwi", "W10", "#"]
 )
-def test_a_patch_that_is_none_is_a_finding(patch: str) -> None:
+def test_an_invalid_patch_is_a_finding(patch: str) -> None:
     uid = request_for(GeneratePatches, sample_cluster())["items"][0]["uid"]
     items = [{"uid": uid, "patchType": "JSONPatch", "patch": patch}]
-    seen = evidence(GeneratePatches, *[{"status": "Success", "items": items}] * 2)
-    assert any(list(r.check(seen)) for r in RULES if r.name in {"patches", "responses"})
+    observations = evidence(GeneratePatches, *[{"status": "Success", "items": items}] * 2)
+    assert any(list(r.check(observations)) for r in RULES if r.name in {"patches", "responses"})
 
 
-def test_names_in_another_case_are_read_as_cluster_api_reads_them() -> None:
+def test_field_names_in_another_case_are_valid() -> None:
     uid = request_for(GeneratePatches, sample_cluster())["items"][0]["uid"]
     items = [{"UID": uid, "PatchType": "JSONPatch", "Patch": "W10="}]
-    seen = evidence(GeneratePatches, *[{"status": "Success", "Items": items}] * 2)
-    assert [r.name for r in RULES if list(r.check(seen)) and r.name != "malformed-requests"] == []
+    observations = evidence(GeneratePatches, *[{"status": "Success", "Items": items}] * 2)
+    assert [
+        r.name for r in RULES if list(r.check(observations)) and r.name != "malformed-requests"
+    ] == []
 
 
-def test_a_request_is_as_large_as_wanted_where_it_is_about_templates() -> None:
+def test_enlarged_fills_only_requests_about_templates() -> None:
     large = enlarged(request_for(GeneratePatches, sample_cluster()), 1_000_000)
     assert 1_000_000 <= len(json.dumps(large)) < 1_020_000
     for hook in CLUSTER_API:

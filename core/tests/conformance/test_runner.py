@@ -1,4 +1,4 @@
-"""The rules of conformance: extensions that hold them all, and one for each that does not."""
+"""Conformant extensions pass all rules. A broken one for each rule fails it."""
 
 import asyncio
 import re
@@ -38,7 +38,7 @@ async def served(server: Plain, context: ssl.SSLContext) -> AsyncGenerator[Endpo
 
 @asynccontextmanager
 async def complete(folder: Path) -> AsyncGenerator[Endpoint]:
-    """Ours, as a program."""
+    """Our own extension in its own process."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(PROGRAM),
@@ -50,14 +50,14 @@ async def complete(folder: Path) -> AsyncGenerator[Endpoint]:
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr
-    while not (found := re.search(rb"https port (\d+)", line := await process.stderr.readline())):
+    while not (match := re.search(rb"https port (\d+)", line := await process.stderr.readline())):
         assert line, "the extension did not start"
-    yield Endpoint("127.0.0.1", int(found[1]), ca=CA.certificate_pem)
+    yield Endpoint("127.0.0.1", int(match[1]), ca=CA.certificate_pem)
     process.terminate()
     assert await process.wait() == 0
 
 
-async def test_an_extension_on_the_sdk_holds_every_rule_for_every_hook(tmp_path: Path) -> None:
+async def test_an_sdk_extension_passes_every_rule_for_every_hook(tmp_path: Path) -> None:
     async with complete(tmp_path) as address:
         report = await check_extension(address)
     assert {v.rule.name: v.problems for v in report.results if v.problems} == {}
@@ -65,14 +65,14 @@ async def test_an_extension_on_the_sdk_holds_every_rule_for_every_hook(tmp_path:
     assert not report.left_out
 
 
-async def test_a_plain_server_holds_every_rule(context: ssl.SSLContext) -> None:
+async def test_a_plain_server_passes_every_rule(context: ssl.SSLContext) -> None:
     async with served(Plain(), context) as address:
         report = await check_extension(address)
     assert {v.rule.name: v.problems for v in report.results if v.problems} == {}
 
 
 @pytest.mark.parametrize(("kind", "rule", "words"), BROKEN.values(), ids=BROKEN)
-async def test_a_broken_server_fails_for_its_own_reason(
+async def test_a_broken_server_fails_exactly_its_rule(
     context: ssl.SSLContext, kind: type[Plain], rule: str, words: str
 ) -> None:
     async with served(kind(), context) as address:
@@ -83,7 +83,7 @@ async def test_a_broken_server_fails_for_its_own_reason(
     assert report.passed is result.rule.advice
 
 
-async def test_rules_without_a_successful_answer_are_untried(context: ssl.SSLContext) -> None:
+async def test_rules_without_a_successful_response_are_untried(context: ssl.SSLContext) -> None:
     class NothingSucceeds(Plain):
         def answer(self, hook: str, request: dict[str, Any]) -> dict[str, Any]:
             return super().answer(hook, request) | {"status": "Failure", "message": "it is broken"}
@@ -107,7 +107,7 @@ async def test_untrusted_certificate_is_the_only_finding(
         assert (await check_extension(elsewhere)).failed == ["tls"]
 
 
-async def test_a_server_without_tls_fails_for_that() -> None:
+async def test_a_server_without_tls_fails_only_the_tls_rule() -> None:
     runner = web.ServerRunner(web.Server(Plain().handle), shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -117,7 +117,7 @@ async def test_a_server_without_tls_fails_for_that() -> None:
     assert report.failed == ["tls"]
 
 
-async def test_nobody_there_is_the_only_thing_said() -> None:
+async def test_an_unreachable_server_fails_only_the_reachable_rule() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         report = await check_extension(Endpoint("127.0.0.1", taken.getsockname()[1]))
@@ -125,7 +125,7 @@ async def test_nobody_there_is_the_only_thing_said() -> None:
     assert "connection refused" in report.results[0].problems[0]
 
 
-async def test_handlers_with_side_effects_can_be_left_alone(context: ssl.SSLContext) -> None:
+async def test_handlers_with_side_effects_can_be_skipped(context: ssl.SSLContext) -> None:
     async with served(Plain(), context) as address:
         report = await check_extension(address, pure_only=True)
     assert report.left_out == ("gate: it may have side effects",)
@@ -140,8 +140,8 @@ async def test_handlers_of_unknown_hooks_are_skipped(
     async with served(server, context) as address:
         report = await check_extension(address, cluster=replace(sample_cluster(), machine={}))
     assert report.failed == []
-    (left,) = report.left_out
-    assert left.startswith("place: a request of UpdateMachine is about a machine")
+    (skipped,) = report.left_out
+    assert skipped.startswith("place: a request of UpdateMachine is about a machine")
 
 
 async def test_every_rule_has_a_server_that_breaks_it() -> None:
@@ -149,25 +149,25 @@ async def test_every_rule_has_a_server_that_breaks_it() -> None:
     assert {rule.name for rule in RULES} == {rule for _, rule, _ in BROKEN.values()} | elsewhere
 
 
-async def test_an_identity_that_is_not_there_is_no_finding(tmp_path: Path) -> None:
-    nobody = ClientCertificate(tmp_path / "tls.crt", tmp_path / "tls.key")
+async def test_a_missing_client_certificate_is_an_error(tmp_path: Path) -> None:
+    missing = ClientCertificate(tmp_path / "tls.crt", tmp_path / "tls.key")
     with pytest.raises(EndpointError):
-        await check_extension(Endpoint("127.0.0.1", 1), client_certificate=nobody)
+        await check_extension(Endpoint("127.0.0.1", 1), client_certificate=missing)
 
 
 class Reordering(Plain):
-    """Says the same in another order each time, and nothing of what it says."""
+    """Changes the order of its responses each time and omits their kind."""
 
     def __init__(self) -> None:
         self.backwards = False
 
     def answer(self, hook: str, request: dict[str, Any]) -> dict[str, Any]:
-        said = super().answer(hook, request)
-        del said["apiVersion"], said["kind"]
+        response = super().answer(hook, request)
+        del response["apiVersion"], response["kind"]
         if hook == "GeneratePatches":
             self.backwards = not self.backwards
-            said["items"] = said["items"][:: -1 if self.backwards else 1]
-        return said
+            response["items"] = response["items"][:: -1 if self.backwards else 1]
+        return response
 
     def steps(self) -> Any:
         path = "/spec/template/spec"
@@ -175,7 +175,7 @@ class Reordering(Plain):
         return steps[::-1] if self.backwards else steps
 
 
-async def test_the_same_in_other_words_is_the_same(context: ssl.SSLContext) -> None:
+async def test_equivalent_responses_pass_the_rules(context: ssl.SSLContext) -> None:
     async with served(Reordering(), context) as address:
         assert (await check_extension(address)).failed == []
 
@@ -192,5 +192,5 @@ async def test_the_same_in_other_words_is_the_same(context: ssl.SSLContext) -> N
         (["new", "v1.34.0"], False),
     ],
 )
-def test_a_plan_goes_up_minor_by_minor(steps: list[str], fine: bool) -> None:
+def test_an_upgrade_plan_increases_minor_by_minor(steps: list[str], fine: bool) -> None:
     assert (plan_problem("v1.32.1", "v1.34.0", steps) is None) is fine

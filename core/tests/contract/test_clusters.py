@@ -8,11 +8,11 @@ from capelin.contract import cluster_of, named_by, owner_of, reference_to
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
 
-class World:
-    """What can be found, by kind, namespace and name."""
+class ObjectStore:
+    """Objects by kind, namespace and name."""
 
     def __init__(self, *objects: BaseObject) -> None:
-        self.objects = {(type(one), one.namespace, one.name): one for one in objects}
+        self.objects = {(type(obj), obj.namespace, obj.name): obj for obj in objects}
 
     async def find(
         self, kind: type[ObjectT], name: str, namespace: str | None = None
@@ -30,47 +30,47 @@ FOREIGN = OwnerReference(api_version="other.example/v1", kind="Cluster", name="d
 
 
 def pool(*references: OwnerReference, label: str | None = None) -> MachinePool:
-    found = MachinePool.of("pool", "team")
-    found.metadata.owner_references = list(references)
+    pool = MachinePool.of("pool", "team")
+    pool.metadata.owner_references = list(references)
     if label is not None:
-        found.metadata.labels = {"cluster.x-k8s.io/cluster-name": label}
-    return found
+        pool.metadata.labels = {"cluster.x-k8s.io/cluster-name": label}
+    return pool
 
 
-async def found_cluster(obj: BaseObject, world: Sequence[BaseObject] = (DEMO, ELSEWHERE)) -> object:
-    return await cluster_of(World(*world), obj)
+async def cluster_for(obj: BaseObject, store: Sequence[BaseObject] = (DEMO, ELSEWHERE)) -> object:
+    return await cluster_of(ObjectStore(*store), obj)
 
 
-async def test_the_cluster_is_found_by_the_owner_in_the_same_namespace() -> None:
-    assert await found_cluster(pool(SHIM, OLDER)) is DEMO
+async def test_cluster_of_follows_the_owner_in_the_same_namespace() -> None:
+    assert await cluster_for(pool(SHIM, OLDER)) is DEMO
 
 
-async def test_the_cluster_is_found_by_the_label() -> None:
-    assert await found_cluster(pool(label="demo")) is DEMO
-    assert await found_cluster(pool(SHIM, FOREIGN, label="demo")) is DEMO
+async def test_cluster_of_follows_the_label() -> None:
+    assert await cluster_for(pool(label="demo")) is DEMO
+    assert await cluster_for(pool(SHIM, FOREIGN, label="demo")) is DEMO
 
 
-async def test_the_owner_counts_more_than_the_label() -> None:
-    assert await found_cluster(pool(OLDER, label="other")) is DEMO
+async def test_cluster_of_prefers_the_owner_to_the_label() -> None:
+    assert await cluster_for(pool(OLDER, label="other")) is DEMO
 
 
-async def test_nothing_means_to_wait() -> None:
-    assert await found_cluster(pool()) is None
-    assert await found_cluster(pool(label="")) is None
-    assert await found_cluster(pool(SHIM, FOREIGN)) is None
-    assert await found_cluster(pool(OLDER), [ELSEWHERE]) is None
+async def test_cluster_of_returns_none_without_a_known_cluster() -> None:
+    assert await cluster_for(pool()) is None
+    assert await cluster_for(pool(label="")) is None
+    assert await cluster_for(pool(SHIM, FOREIGN)) is None
+    assert await cluster_for(pool(OLDER), [ELSEWHERE]) is None
 
 
-async def test_an_owner_is_found_by_its_kind() -> None:
+async def test_owner_of_returns_the_owner_of_a_kind() -> None:
     machine = Machine.of("m", "team")
     obj = pool(SHIM, reference_to(machine))
-    world = World(machine, DEMO)
-    assert await owner_of(world, obj, Machine) is machine
-    assert await owner_of(world, obj, Cluster) is None
-    assert await owner_of(World(), obj, Machine) is None
+    store = ObjectStore(machine, DEMO)
+    assert await owner_of(store, obj, Machine) is machine
+    assert await owner_of(store, obj, Cluster) is None
+    assert await owner_of(ObjectStore(), obj, Machine) is None
 
 
-def test_a_reference_names_an_object_of_its_kind_only() -> None:
+def test_named_by_returns_a_name_only_for_the_kind() -> None:
     group = "cluster.x-k8s.io"
     reference = ContractReference(api_group=group, kind="MachinePool", name="pool")
     assert named_by(reference, MachinePool) == "pool"

@@ -23,7 +23,7 @@ HOUR = timedelta(hours=1)
 TYPES = ["Available", "Ready", "Abc", "EtcdAvailable", "RollingOut", "Deleting", "Paused"]
 statuses = st.sampled_from(get_args(Status))
 moments = st.integers(0, 10**9).map(lambda seconds: SECOND + timedelta(seconds=seconds))
-aspects = st.builds(
+specs = st.builds(
     ConditionSpec,
     st.sampled_from(TYPES),
     statuses,
@@ -31,7 +31,7 @@ aspects = st.builds(
     st.sampled_from(["", "m", "n"]),
     st.none() | moments,
 )
-wanted_lists = st.lists(aspects, unique_by=lambda aspect: aspect.type)
+desired_lists = st.lists(specs, unique_by=lambda spec: spec.type)
 present_lists = st.lists(
     st.fixed_dictionaries(
         {
@@ -68,7 +68,7 @@ def test_a_new_condition_begins_now() -> None:
     ]
 
 
-def test_the_time_stays_while_the_status_stays() -> None:
+def test_an_unchanged_status_keeps_its_transition_time() -> None:
     (after,) = update_conditions(
         [condition("Ready")],
         [ConditionSpec("Ready", "True", "Other", "words")],
@@ -79,14 +79,14 @@ def test_the_time_stays_while_the_status_stays() -> None:
     assert (after.reason, after.message, after.observed_generation) == ("Other", "words", 2)
 
 
-def test_the_time_changes_with_the_status() -> None:
+def test_a_changed_status_gets_a_new_transition_time() -> None:
     (after,) = update_conditions(
         [condition("Ready")], [ConditionSpec("Ready", "False", "R")], now=NOW, generation=1
     )
     assert after.last_transition_time == SECOND
 
 
-def test_a_clock_that_was_set_back_does_not_turn_history_around() -> None:
+def test_a_transition_time_never_goes_back() -> None:
     before = condition("Ready", since=SECOND + HOUR)
     (after,) = update_conditions(
         [before], [ConditionSpec("Ready", "False", "R")], now=NOW, generation=1
@@ -94,13 +94,13 @@ def test_a_clock_that_was_set_back_does_not_turn_history_around() -> None:
     assert after.last_transition_time == SECOND + HOUR
 
 
-def test_a_time_that_is_known_better_is_taken() -> None:
-    aspect = ConditionSpec("Ready", "True", "R", since=SECOND - 2 * HOUR)
-    (after,) = update_conditions([], [aspect], now=NOW, generation=1)
+def test_a_given_transition_time_takes_precedence() -> None:
+    spec = ConditionSpec("Ready", "True", "R", since=SECOND - 2 * HOUR)
+    (after,) = update_conditions([], [spec], now=NOW, generation=1)
     assert after.last_transition_time == SECOND - 2 * HOUR
 
 
-def test_what_is_not_wanted_any_more_goes_and_others_are_left_to_others() -> None:
+def test_update_drops_conditions_that_are_not_desired() -> None:
     present = [condition("Old"), condition("Ready")]
     (after,) = update_conditions(
         present, [ConditionSpec("Ready", "True", "R")], now=NOW, generation=1
@@ -108,7 +108,7 @@ def test_what_is_not_wanted_any_more_goes_and_others_are_left_to_others() -> Non
     assert after.type == "Ready"
 
 
-def test_saying_something_twice_is_a_mistake() -> None:
+def test_a_duplicate_type_fails() -> None:
     with pytest.raises(ValueError, match="condition Ready is said twice"):
         update_conditions(
             [],
@@ -118,7 +118,7 @@ def test_saying_something_twice_is_a_mistake() -> None:
         )
 
 
-def test_a_message_that_is_too_long_is_cut() -> None:
+def test_a_long_message_is_truncated() -> None:
     (after,) = update_conditions(
         [], [ConditionSpec("Ready", "True", "R", "x" * 40000)], now=NOW, generation=1
     )
@@ -130,50 +130,57 @@ def test_a_message_that_is_too_long_is_cut() -> None:
     assert after.message == "x" * 32768
 
 
-def test_the_most_important_comes_first_and_pausing_and_deleting_last() -> None:
+def test_available_and_ready_come_first_and_deleting_last() -> None:
     types = ["Paused", "B", "Ready", "Deleting", "A", "Available"]
     specs = [ConditionSpec(type_, "True", "R") for type_ in types]
     ordered = update_conditions([], specs, now=NOW, generation=1)
-    assert [one.type for one in ordered] == ["Available", "Ready", "A", "B", "Paused", "Deleting"]
+    assert [condition.type for condition in ordered] == [
+        "Available",
+        "Ready",
+        "A",
+        "B",
+        "Paused",
+        "Deleting",
+    ]
 
 
-@given(present_lists, wanted_lists, st.integers(0, 9), moments, moments)
-def test_saying_the_same_again_changes_nothing(
+@given(present_lists, desired_lists, st.integers(0, 9), moments, moments)
+def test_updating_twice_changes_nothing(
     present: list[Condition],
-    wanted: list[ConditionSpec],
+    desired: list[ConditionSpec],
     generation: int,
     now: datetime,
     later: datetime,
 ) -> None:
-    once = update_conditions(present, wanted, now=now, generation=generation)
-    assert update_conditions(once, wanted, now=later, generation=generation) == once
-    again = update_conditions(once, reversed(wanted), now=later, generation=generation)
+    once = update_conditions(present, desired, now=now, generation=generation)
+    assert update_conditions(once, desired, now=later, generation=generation) == once
+    again = update_conditions(once, reversed(desired), now=later, generation=generation)
     assert again == once
 
 
-@given(present_lists, wanted_lists, st.integers(0, 9), moments)
-def test_times_never_go_back_and_change_with_the_status_only(
-    present: list[Condition], wanted: list[ConditionSpec], generation: int, now: datetime
+@given(present_lists, desired_lists, st.integers(0, 9), moments)
+def test_transition_times_change_only_with_the_status(
+    present: list[Condition], desired: list[ConditionSpec], generation: int, now: datetime
 ) -> None:
-    before = {one.type: one for one in present}
-    after = update_conditions(present, wanted, now=now, generation=generation)
-    assert {one.type for one in after} == {aspect.type for aspect in wanted}
-    for one in after:
-        if one.type in before:
-            earlier = before[one.type]
-            assert one.last_transition_time >= earlier.last_transition_time
-            if one.status == earlier.status:
-                assert one.last_transition_time == earlier.last_transition_time
+    before = {condition.type: condition for condition in present}
+    after = update_conditions(present, desired, now=now, generation=generation)
+    assert {condition.type for condition in after} == {spec.type for spec in desired}
+    for condition in after:
+        if condition.type in before:
+            earlier = before[condition.type]
+            assert condition.last_transition_time >= earlier.last_transition_time
+            if condition.status == earlier.status:
+                assert condition.last_transition_time == earlier.last_transition_time
 
 
-def test_a_condition_is_found_by_its_type() -> None:
+def test_find_condition_and_is_condition_true_select_by_type() -> None:
     present = [condition("A"), condition("B", "False"), condition("C", "Unknown")]
     assert find_condition(present, "B") == present[1]
     assert find_condition(present, "D") is None
     assert [is_condition_true(present, type_) for type_ in "ABCD"] == [True, False, False, False]
 
 
-def test_an_aspect_says_what_a_condition_says() -> None:
+def test_a_spec_of_a_condition_has_the_same_content() -> None:
     assert ConditionSpec.of(condition("Ready")) == ConditionSpec(
         "Ready", "True", "R", "", SECOND - HOUR
     )
@@ -184,9 +191,9 @@ CLUSTER = "Cluster spec.paused is set to true"
 
 
 def pool(**annotations: str) -> MachinePool:
-    found = MachinePool.of("pool", "default")
-    found.metadata.annotations = annotations
-    return found
+    pool = MachinePool.of("pool", "default")
+    pool.metadata.annotations = annotations
+    return pool
 
 
 def cluster(*, paused: bool | None) -> Cluster:
@@ -200,18 +207,18 @@ def test_the_annotation_pauses_whatever_its_value(value: str) -> None:
     assert paused(obj, cluster(paused=False)).status == "True"
 
 
-def test_the_cluster_pauses_what_is_part_of_it() -> None:
+def test_a_paused_cluster_pauses_its_objects() -> None:
     assert paused(pool(), cluster(paused=True)) == ConditionSpec(
         "Paused", "True", "Paused", CLUSTER
     )
 
 
-def test_both_are_named() -> None:
+def test_the_message_names_both_causes_of_a_pause() -> None:
     obj = pool(**{"cluster.x-k8s.io/paused": ""})
     assert paused(obj, cluster(paused=True)).message == f"{CLUSTER}, {ANNOTATED}"
 
 
 @pytest.mark.parametrize("of", [None, cluster(paused=None), cluster(paused=False)])
-def test_nothing_else_pauses(of: Cluster | None) -> None:
+def test_other_annotations_do_not_pause(of: Cluster | None) -> None:
     obj = pool(other="x")
     assert paused(obj, of) == ConditionSpec("Paused", "False", "NotPaused", "")

@@ -36,7 +36,7 @@ def created() -> bytes:
 CONFIG = created()
 
 
-def test_it_says_where_whom_to_trust_and_as_whom() -> None:
+def test_a_kubeconfig_contains_server_ca_and_user() -> None:
     assert yaml.safe_load(CONFIG) == {
         "apiVersion": "v1",
         "kind": "Config",
@@ -70,10 +70,10 @@ def test_the_same_input_gives_the_same_bytes() -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_kubectl_reads_it(tmp_path: Path) -> None:
+def test_kubectl_reads_the_kubeconfig(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_bytes(CONFIG)
-    seen = subprocess.run(
+    view = subprocess.run(
         [
             "kubectl",
             "--kubeconfig",
@@ -88,10 +88,10 @@ def test_kubectl_reads_it(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert seen.stdout == SERVER
+    assert view.stdout == SERVER
 
 
-def test_it_reads_back() -> None:
+def test_a_kubeconfig_survives_a_round_trip() -> None:
     assert Config.from_secret(CONFIG) == Config(Server(SERVER, ca=CA.certificate_pem), USER)
 
 
@@ -122,7 +122,7 @@ def changed(change: dict[str, Any]) -> bytes:
             }
         ),
         changed({"users": [{"name": "demo-admin", "user": {"client-certificate-data": 5}}]}),
-        # What a tenant may have put beside our certificate.
+        # Settings that a tenant may have added.
         changed({"users": [{"name": "demo-admin", "user": {"exec": {"command": "/bin/sh"}}}]}),
         CONFIG.replace(b"  user:\n", b"  user:\n    <<: {exec: {command: /bin/sh}}\n"),
         changed({"users": [{"name": "demo-admin", "user": {"client-key": "/etc/key"}}]}),
@@ -137,12 +137,12 @@ def test_a_kubeconfig_without_a_ca_or_that_impersonates_is_renewed() -> None:
     clusters = [{"name": "demo", "cluster": {"server": SERVER}}]
     assert reason(changed({"clusters": clusters})) == "it trusts other CAs"
     (user,) = yaml.safe_load(CONFIG)["users"]
-    user["user"]["as"] = "somebody"
+    user["user"]["as"] = "admin"
     assert reason(changed({"users": [user]})) == "its user impersonates another"
 
 
 def reason(data: bytes | None, **changes: Any) -> str | None:
-    wanted: dict[str, Any] = {
+    desired: dict[str, Any] = {
         "server": SERVER,
         "ca_pem": CA.certificate_pem,
         "signer_pem": CA.certificate_pem,
@@ -150,10 +150,10 @@ def reason(data: bytes | None, **changes: Any) -> str | None:
         **ADMIN,
         **changes,
     }
-    return kubeconfig_reason(data, **wanted)
+    return kubeconfig_reason(data, **desired)
 
 
-def test_a_kubeconfig_that_is_as_wanted_stays() -> None:
+def test_a_current_kubeconfig_stays() -> None:
     assert reason(CONFIG) is None
     assert reason(CONFIG, now=NOW + timedelta(days=49)) is None
 
@@ -181,7 +181,7 @@ def test_changed_kubeconfig_is_renewed(changes: dict[str, Any], expected: str) -
     assert reason(CONFIG, **changes) == expected
 
 
-def test_a_kubeconfig_that_is_absent_or_without_certificate_is_made() -> None:
+def test_a_missing_certificate_or_kubeconfig_is_created() -> None:
     config = changed({"users": [{"name": "demo-admin", "user": {"token": "t"}}]})
     assert reason(None) == "there is none yet"
     assert reason(config) == "it has no client certificate"

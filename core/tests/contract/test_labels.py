@@ -18,18 +18,18 @@ from hypothesis import strategies as st
         ("pool-0", "pool-0"),
         ("a.b_C-1", "a.b_C-1"),
         ("a" * 63, "a" * 63),
-        # As Cluster API's own function has them.
+        # Results of Cluster API's own function.
         ("a" * 64, "hash_2W8PhQ_z"),
         ("invalid/name", "hash_NYbuzg_z"),
         ("-x", "hash_S81gwA_z"),
     ],
 )
-def test_a_name_becomes_the_label_that_core_looks_for(name: str, expected: str) -> None:
+def test_label_value_matches_cluster_api(name: str, expected: str) -> None:
     assert label_value(name) == expected
 
 
 @given(st.text())
-def test_every_name_becomes_a_label(name: str) -> None:
+def test_every_name_becomes_a_valid_label_value(name: str) -> None:
     value = label_value(name)
     assert len(value) <= 63
     assert label_value(value) == value
@@ -47,7 +47,7 @@ def test_every_name_becomes_a_label(name: str) -> None:
         ("AddonProvider", "addon-capelin"),
     ],
 )
-def test_providers_are_called_as_clusterctl_calls_them(type_: ProviderType, label: str) -> None:
+def test_provider_labels_match_those_of_clusterctl(type_: ProviderType, label: str) -> None:
     assert provider_label(type_, "capelin") == label
 
 
@@ -58,7 +58,7 @@ def test_names_too_long_for_a_label_are_hashed() -> None:
     }
 
 
-def test_what_somebody_else_keeps_is_marked() -> None:
+def test_the_managed_by_annotation_marks_external_management() -> None:
     machine = Machine.of("m", "default")
     assert not is_managed_elsewhere(machine)
     machine.metadata.annotations = {"cluster.x-k8s.io/managed-by": ""}

@@ -10,7 +10,7 @@ LEAST = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size"
 MOST = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size"
 
 
-def test_provider_ids_are_listed_in_one_order() -> None:
+def test_provider_ids_are_sorted() -> None:
     assert provider_id_list(["capelin:///b", "capelin:///a"]) == ["capelin:///a", "capelin:///b"]
     assert provider_id_list([]) == []
     assert provider_id_list(["x" * 512]) == ["x" * 512]
@@ -25,7 +25,7 @@ def test_provider_ids_are_listed_in_one_order() -> None:
         (map(str, range(10001)), "a pool cannot have 10001 instances: the contract ends at 10000"),
     ],
 )
-def test_provider_ids_that_core_cannot_work_with_are_refused(ids: list[str], words: str) -> None:
+def test_invalid_provider_ids_fail(ids: list[str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         provider_id_list(ids)
 
@@ -34,26 +34,26 @@ def test_ten_thousand_instances_are_allowed() -> None:
     assert len(provider_id_list(map(str, range(10000)))) == 10000
 
 
-def test_a_machine_can_be_chosen_to_go_first() -> None:
+def test_the_delete_annotation_selects_a_machine_for_deletion() -> None:
     machine = Machine.of("m", "default")
     assert not is_to_go_first(machine)
     machine.metadata.annotations = {"cluster.x-k8s.io/delete-machine": ""}
     assert is_to_go_first(machine)
 
 
-def test_the_emptiest_domain_is_chosen() -> None:
+def test_emptiest_domain_returns_the_least_used_domain() -> None:
     assert emptiest_domain(["a", "b", "c"], ["a", "c", "c", "b", "b"]) == "a"
 
 
-def test_what_is_elsewhere_or_nowhere_does_not_count() -> None:
+def test_machines_in_unknown_or_no_domains_do_not_count() -> None:
     assert emptiest_domain(["a", "b"], ["a", None, "z", "z", "b", "a"]) == "b"
 
 
-def test_without_domains_there_is_none_to_choose() -> None:
+def test_emptiest_domain_returns_none_without_domains() -> None:
     assert emptiest_domain([], ["a"]) is None
 
 
-def test_different_clusters_begin_in_different_domains() -> None:
+def test_different_clusters_start_in_different_domains() -> None:
     chosen = {
         emptiest_domain(["a", "b", "c"], [], seed=f"cluster-{number}") for number in range(50)
     }
@@ -64,7 +64,7 @@ domains = st.lists(st.sampled_from("abcdef"), min_size=1, unique=True)
 
 
 @given(domains, st.integers(0, 30), st.text())
-def test_spreading_is_even(names: list[str], count: int, seed: str) -> None:
+def test_machines_spread_evenly(names: list[str], count: int, seed: str) -> None:
     placed: list[str] = []
     for _ in range(count):
         chosen = emptiest_domain(names, placed, seed=seed)

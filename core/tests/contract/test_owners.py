@@ -52,7 +52,7 @@ def test_a_reference_names_its_owner() -> None:
     }
 
 
-def test_an_owner_that_is_missing_is_put_back_behind_the_others() -> None:
+def test_ensure_owner_appends_a_missing_owner() -> None:
     pool = reference_to(POOL, controller=True)
     assert ensure_owner([pool], reference()) == [pool, reference()]
 
@@ -64,7 +64,7 @@ def test_an_owner_that_is_missing_is_put_back_behind_the_others() -> None:
         reference(uid="uid-before-the-move"),
     ],
 )
-def test_outdated_reference_is_replaced_in_its_place(
+def test_ensure_owner_replaces_an_outdated_reference_in_place(
     stale: OwnerReference,
 ) -> None:
     pool = reference_to(POOL)
@@ -80,21 +80,21 @@ def test_outdated_reference_is_replaced_in_its_place(
         reference(api_version="v1"),
     ],
 )
-def test_another_owner_is_not_mistaken_for_this_one(other: OwnerReference) -> None:
+def test_ensure_owner_keeps_similar_owners(other: OwnerReference) -> None:
     assert ensure_owner([other], reference()) == [other, reference()]
     assert not same_owner(other, reference())
 
 
-def test_a_listed_owner_can_become_the_controller() -> None:
+def test_ensure_owner_promotes_an_owner_to_controller() -> None:
     assert ensure_owner([reference()], reference(controller=True)) == [reference(controller=True)]
 
 
-def test_a_controller_is_not_demoted_by_whoever_only_lists_it() -> None:
+def test_ensure_owner_does_not_demote_a_controller() -> None:
     stale = reference(api_version="cluster.x-k8s.io/v1beta1", controller=True)
     assert ensure_owner([stale], reference()) == [reference(controller=True)]
 
 
-def test_a_second_controller_is_refused() -> None:
+def test_ensure_owner_rejects_a_second_controller() -> None:
     taken = [reference(controller=True)]
     with pytest.raises(
         ControllerTakenError,
@@ -104,7 +104,7 @@ def test_a_second_controller_is_refused() -> None:
         ensure_owner(taken, reference_to(POOL, controller=True))
 
 
-def test_a_controller_may_be_said_again() -> None:
+def test_ensure_owner_accepts_the_same_controller_again() -> None:
     assert ensure_owner([reference(controller=True)], reference(controller=True)) == [
         reference(controller=True)
     ]
@@ -120,24 +120,24 @@ references = st.builds(
 
 
 @given(
-    st.lists(references, unique_by=lambda one: (group_of(one), one.kind, one.name)),
+    st.lists(references, unique_by=lambda owner: (group_of(owner), owner.kind, owner.name)),
     references,
     st.booleans(),
 )
-def test_ensuring_twice_is_ensuring_once_and_nobody_else_is_touched(
-    present: list[OwnerReference], wanted: OwnerReference, controls: bool
+def test_ensure_owner_is_idempotent_and_keeps_other_owners(
+    present: list[OwnerReference], desired: OwnerReference, controls: bool
 ) -> None:
-    wanted = wanted.model_copy(update={"controller": controls, "block_owner_deletion": controls})
+    desired = desired.model_copy(update={"controller": controls, "block_owner_deletion": controls})
     before = list(present)
-    once = ensure_owner(present, wanted)
-    assert ensure_owner(once, wanted) == once
+    once = ensure_owner(present, desired)
+    assert ensure_owner(once, desired) == once
     assert present == before
-    others = [one for one in present if not same_owner(one, wanted)]
-    assert [one for one in once if not same_owner(one, wanted)] == others
-    assert [one for one in once if same_owner(one, wanted)] == [wanted]
+    others = [owner for owner in present if not same_owner(owner, desired)]
+    assert [owner for owner in once if not same_owner(owner, desired)] == others
+    assert [owner for owner in once if same_owner(owner, desired)] == [desired]
 
 
-def test_an_owner_is_found_by_its_kind_in_any_version() -> None:
+def test_find_owner_matches_the_kind_in_any_version() -> None:
     shim = reference(kind="Secret", api_version="v1", name="demo-shim")
     older = reference(api_version="cluster.x-k8s.io/v1beta1")
     assert find_owner([shim, older], "cluster.x-k8s.io", "Cluster") == older
@@ -147,13 +147,13 @@ def test_an_owner_is_found_by_its_kind_in_any_version() -> None:
     assert find_owner([older], "other.example", "Cluster") is None
 
 
-def test_what_controls_an_object_is_known() -> None:
+def test_controller_of_returns_only_a_controller() -> None:
     assert controller_of([reference()]) is None
     controller = reference_to(POOL, controller=True)
     assert controller_of([reference(), controller]) == controller
 
 
-def test_an_object_is_controlled_by_one_owner_only() -> None:
+def test_is_controlled_by_matches_only_the_controller() -> None:
     secret = Secret.of("s", "default")
     assert not is_controlled_by(secret, POOL)
     secret.metadata.owner_references = [reference_to(POOL)]

@@ -1,4 +1,4 @@
-"""Finding the version of a kind that a reference leaves open."""
+"""Discovery of the version of a kind whose reference has no version."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from capelin.client import NotServed
 from capelin.contract import served_resource
 
 
-class Answers:
+class FakeApiServer:
     """An API server with kinds of two providers in one group."""
 
     def __init__(self, **paths: Any) -> None:
@@ -20,13 +20,13 @@ class Answers:
         return self.paths[path]
 
 
-def server() -> Answers:
+def server() -> FakeApiServer:
     def resources(*names: tuple[str, str]) -> dict[str, Any]:
         return {
             "resources": [{"name": name, "kind": kind, "namespaced": True} for name, kind in names]
         }
 
-    return Answers(
+    return FakeApiServer(
         _apis_g={
             "preferredVersion": {"version": "v1beta2"},
             "versions": [{"version": "v1beta2"}, {"version": "v1alpha1"}],
@@ -36,16 +36,16 @@ def server() -> Answers:
     )
 
 
-async def test_a_kind_is_found_in_a_version_that_is_not_the_preferred_one() -> None:
+async def test_served_resource_finds_a_kind_in_any_version() -> None:
     assert await served_resource(server(), "g", "Ours") == Resource("g", "v1alpha1", "Ours", "ours")
 
 
-async def test_the_preferred_version_comes_first() -> None:
+async def test_served_resource_prefers_the_preferred_version() -> None:
     assert await served_resource(server(), "g", "Other") == Resource(
         "g", "v1beta2", "Other", "others"
     )
 
 
-async def test_what_nobody_serves_is_not_found() -> None:
+async def test_served_resource_returns_none_for_an_unserved_kind() -> None:
     assert await served_resource(server(), "g", "Missing") is None
     assert await served_resource(server(), "nowhere", "Ours") is None

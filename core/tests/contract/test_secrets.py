@@ -52,20 +52,20 @@ def expected(name: str, *keys: str) -> Unstructured:
     }
 
 
-def test_the_kubeconfig_is_where_core_looks_for_it() -> None:
+def test_the_kubeconfig_secret_has_the_form_of_the_contract() -> None:
     secret = kubeconfig_secret(b"config", cluster="demo", owner=OWNER)
     assert shape(secret) == expected("demo-kubeconfig", "value")
     assert secret.data == {"value": b"config"}
 
 
 @pytest.mark.parametrize("purpose", ["ca", "etcd", "proxy", "apiserver-etcd-client"])
-def test_certificates_are_where_core_looks_for_them(purpose: SecretPurpose) -> None:
+def test_certificate_secrets_have_the_form_of_the_contract(purpose: SecretPurpose) -> None:
     secret = certificate_secret(purpose, CA, cluster="demo", owner=OWNER)
     assert shape(secret) == expected(f"demo-{purpose}", "tls.crt", "tls.key")
     assert secret.data == {"tls.crt": CA.certificate_pem, "tls.key": CA.private_key_pem}
 
 
-def test_the_public_service_account_key_stands_in_the_certificate_s_place() -> None:
+def test_the_service_account_secret_stores_the_public_key_as_tls_crt() -> None:
     keys: ServiceAccountKeys = new_service_account_keys()
     secret = service_account_secret(keys, cluster="demo", owner=OWNER)
     assert shape(secret) == expected("demo-sa", "tls.crt", "tls.key")
@@ -83,18 +83,18 @@ def test_every_purpose_has_its_name() -> None:
     ]
 
 
-def test_what_a_user_brought_is_not_ours() -> None:
-    made = certificate_secret("ca", CA, cluster="demo", owner=OWNER)
-    assert is_controlled_by(made, OWNER)
-    brought = Secret.of("demo-ca", "team", type="kubernetes.io/tls", data=made.data)
-    assert not is_controlled_by(brought, OWNER)
-    brought.metadata.owner_references = [reference_to(OWNER)]
-    assert not is_controlled_by(brought, OWNER)
+def test_secrets_of_users_are_not_controlled_by_the_owner() -> None:
+    generated = certificate_secret("ca", CA, cluster="demo", owner=OWNER)
+    assert is_controlled_by(generated, OWNER)
+    user_secret = Secret.of("demo-ca", "team", type="kubernetes.io/tls", data=generated.data)
+    assert not is_controlled_by(user_secret, OWNER)
+    user_secret.metadata.owner_references = [reference_to(OWNER)]
+    assert not is_controlled_by(user_secret, OWNER)
     other = MachinePool.of("other", "team")
-    assert not is_controlled_by(made, other)
+    assert not is_controlled_by(generated, other)
 
 
-def brought(*keys: str, label: str | None = "demo") -> Secret:
+def user_secret(*keys: str, label: str | None = "demo") -> Secret:
     secret = Secret.of("demo-x", "team", data=dict.fromkeys(keys, b"x"))
     if label is not None:
         secret.metadata.labels = {"cluster.x-k8s.io/cluster-name": label}
@@ -111,12 +111,12 @@ def brought(*keys: str, label: str | None = "demo") -> Secret:
     ],
 )
 def test_complete_secret_has_no_problem(purpose: SecretPurpose, keys: tuple[str, ...]) -> None:
-    assert secret_problem(brought(*keys), purpose, cluster="demo") is None
+    assert secret_problem(user_secret(*keys), purpose, cluster="demo") is None
 
 
 @pytest.mark.parametrize("label", [None, "other"])
-def test_a_secret_that_core_would_not_see_is_named_with_the_remedy(label: str | None) -> None:
-    assert secret_problem(brought("value", label=label), "kubeconfig", cluster="demo") == (
+def test_a_secret_without_the_cluster_label_has_a_hint(label: str | None) -> None:
+    assert secret_problem(user_secret("value", label=label), "kubeconfig", cluster="demo") == (
         "Secret demo-x lacks the label cluster.x-k8s.io/cluster-name=demo, without which Cluster "
         "API does not see it; kubectl label --overwrite secret demo-x "
         "cluster.x-k8s.io/cluster-name=demo"
@@ -132,14 +132,16 @@ def test_a_secret_that_core_would_not_see_is_named_with_the_remedy(label: str | 
         ("sa", ("tls.crt",), "tls.key"),
     ],
 )
-def test_incomplete_secret(purpose: SecretPurpose, keys: tuple[str, ...], missing: str) -> None:
-    assert secret_problem(brought(*keys), purpose, cluster="demo") == (
+def test_an_incomplete_secret_names_the_missing_keys(
+    purpose: SecretPurpose, keys: tuple[str, ...], missing: str
+) -> None:
+    assert secret_problem(user_secret(*keys), purpose, cluster="demo") == (
         f"Secret demo-x has nothing under {missing}; "
         "add it, or delete the secret so that it is made anew"
     )
 
 
-def test_an_empty_value_is_nothing() -> None:
-    secret = brought("value")
+def test_an_empty_value_is_a_problem() -> None:
+    secret = user_secret("value")
     secret.data["value"] = b""
     assert secret_problem(secret, "kubeconfig", cluster="demo") is not None

@@ -10,7 +10,7 @@ versions = st.builds(Version, numbers, numbers, numbers, identifiers, identifier
 
 
 @pytest.mark.parametrize(
-    ("current", "wanted"),
+    ("current", "desired"),
     [
         ("v1.33.13", "v1.33.13"),
         ("v1.33.13", "v1.34.0"),
@@ -20,12 +20,12 @@ versions = st.builds(Version, numbers, numbers, numbers, identifiers, identifier
         ("1.33.0", "v1.34.4"),
     ],
 )
-def test_an_upgrade_by_at_most_one_minor_is_allowed(current: str, wanted: str) -> None:
-    assert upgrade_problem(current, wanted) is None
+def test_an_upgrade_by_at_most_one_minor_is_allowed(current: str, desired: str) -> None:
+    assert upgrade_problem(current, desired) is None
 
 
 @pytest.mark.parametrize(
-    ("current", "wanted", "expected"),
+    ("current", "desired", "expected"),
     [
         (
             "v1.34.4",
@@ -63,5 +63,5 @@ def test_an_upgrade_by_at_most_one_minor_is_allowed(current: str, wanted: str) -
         ),
     ],
 )
-def test_impossible_upgrade_is_rejected(current: str, wanted: str, expected: str) -> None:
-    assert upgrade_problem(current, wanted) == expected
+def test_impossible_upgrade_is_rejected(current: str, desired: str, expected: str) -> None:
+    assert upgrade_problem(current, desired) == expected

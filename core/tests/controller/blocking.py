@@ -1,4 +1,4 @@
-"""A manager whose reconciles hold the event loop for as long as the object says."""
+"""A manager whose reconciles block the event loop for `spec.seconds`."""
 
 import sys
 import time
@@ -38,7 +38,7 @@ class Stones(Reconciler[Stone]):
     async def reconcile(self, ctx: Context, stone: Stone, /) -> Result:
         ctx.log.info("Began")
         self._write("began")
-        time.sleep(stone.spec.seconds)  # noqa: ASYNC251 - what this is about
+        time.sleep(stone.spec.seconds)  # noqa: ASYNC251 - the test needs a blocked loop
         self._write("ended")
         return Done()
 

@@ -17,7 +17,7 @@ from capelin.testing import managers
 
 
 class Running(Protocol):
-    """Runs a manager in a block, and stops it in the end."""
+    """Runs a manager for the duration of a block."""
 
     def __call__(
         self, *reconcilers: Reconciler[Any], **options: Any
@@ -32,9 +32,9 @@ def config(kubeconfig: Path) -> Config:
 
 @pytest.fixture(scope="session")
 async def client(config: Config) -> AsyncIterator[Client]:
-    """A client without haste or limit."""
-    async with Client(config, manager="user", options=ClientOptions(qps=0)) as made:
-        yield made
+    """A client without a rate limit."""
+    async with Client(config, manager="user", options=ClientOptions(qps=0)) as client:
+        yield client
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def namespace(client: Client) -> str:
 
 @pytest.fixture
 def start() -> Generator[Callable[[Literal["text", "json"], int], io.StringIO]]:
-    """Begins to log in a form and as much as is asked for, and gives what is written."""
+    """Configures logging with a format and a verbosity, and returns the output."""
     root = logging.getLogger()
     levels = {name: logging.getLogger(name).level for name in (None, "kopf", "aiohttp", "asyncio")}
     handlers = list(root.handlers)
@@ -64,5 +64,5 @@ def start() -> Generator[Callable[[Literal["text", "json"], int], io.StringIO]]:
 
 @pytest.fixture
 def running(config: Config, namespace: str) -> Running:
-    """See `Running`: in the test's namespace, if not told otherwise."""
+    """See `Running`. The default namespace is that of the test."""
     return partial(managers.running, config=config, namespace=namespace)

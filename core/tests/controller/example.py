@@ -1,4 +1,4 @@
-"""A whole provider: each school of fish is told how many fish are in it."""
+"""A complete provider that counts the fish of each school."""
 
 import sys
 from typing import Annotated
@@ -11,13 +11,13 @@ FINALIZER = "example.capelin.io/school"
 
 
 class Spec(Model):
-    """What a user asks for."""
+    """Desired state of a school."""
 
     size: Annotated[int, Ge(0), Le(1000)] = 1
 
 
 class Status(Model):
-    """What is there."""
+    """Observed state of a school."""
 
     observed_generation: Annotated[int, Ge(0), Le(2**53)] = 0
     fish: Annotated[int, Ge(0), Le(1000)] = 0
@@ -34,7 +34,7 @@ class Schools(Reconciler[School]):
     watches = (For(School),)
 
     async def reconcile(self, ctx: Context, school: School, /) -> Result:
-        """Count, or let the school go."""
+        """Count the fish, or release a deleted school."""
         if school.metadata.deletion_timestamp is not None:
             await ctx.remove_finalizer(school, FINALIZER)
             return Done()

@@ -1,4 +1,4 @@
-"""The example provider, writing down when each of its reconciles began and ended."""
+"""The example provider with a journal of the begin and end of each reconcile."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from example import School, Schools
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalOptions(Options):
-    """The usual ones, and where to write."""
+    """The usual options and the path of the journal."""
 
     journal: Path = flag(Path("journal"), Path, "The file to append to.")
 
@@ -38,7 +38,6 @@ class JournaledSchools(Schools):
 
 
 def build(options: JournalOptions) -> list[Schools]:
-    """The only reconciler."""
     return [JournaledSchools(options.journal)]
 
 

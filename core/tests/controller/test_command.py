@@ -20,7 +20,7 @@ def run(*arguments: str, **environ: str) -> int:
     return main("capelin-test", nothing, arguments=arguments, environ=environ)
 
 
-def test_all_invalid_options_are_reported(
+def test_main_reports_all_invalid_options(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run("--concurrency=x", CAPELIN_NAMESPACE="A") == 2
@@ -29,7 +29,9 @@ def test_all_invalid_options_are_reported(
     assert concurrency == 'capelin-test: --concurrency: "x" is not a whole number'
 
 
-def test_failed_build_exits(start: Any, monkeypatch: pytest.MonkeyPatch, kubeconfig: Path) -> None:
+def test_main_exits_and_hides_secrets_if_build_fails(
+    start: Any, monkeypatch: pytest.MonkeyPatch, kubeconfig: Path
+) -> None:
     stream = start("text", 0)
     monkeypatch.setattr("sys.stderr", stream)
 
@@ -42,7 +44,9 @@ def test_failed_build_exits(start: Any, monkeypatch: pytest.MonkeyPatch, kubecon
     assert "RuntimeError: (hidden)" in stream.getvalue()
 
 
-def test_missing_kubeconfig(start: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_main_exits_if_the_kubeconfig_is_missing(
+    start: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     stream = start("text", 0)
     monkeypatch.setattr("sys.stderr", stream)
     path = tmp_path / "nowhere"
@@ -50,7 +54,7 @@ def test_missing_kubeconfig(start: Any, monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert f"kubeconfig {path} cannot be read" in stream.getvalue()
 
 
-def test_help_is_for_the_manager_that_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_the_manager(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         run("--help")
     assert caught.value.code == 0
@@ -58,27 +62,27 @@ def test_help_is_for_the_manager_that_was_asked(capsys: pytest.CaptureFixture[st
 
 
 class Idle:
-    """A manager in whose process nothing happens at all."""
+    """A manager whose process is idle."""
 
     def __init__(self, *, deaf: bool = False) -> None:
-        self.asked = asyncio.Event()
+        self.stopping = asyncio.Event()
         self.deaf = deaf
 
     def stop(self) -> None:
-        self.asked.set()
+        self.stopping.set()
 
     async def run(self) -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        await self.asked.wait()
+        await self.stopping.wait()
         if self.deaf:
-            sys.stdout.write("asked\n")
+            sys.stdout.write("stopping\n")
             sys.stdout.flush()
             await asyncio.Event().wait()
 
 
 class Deposed:
-    """A manager that has lost its lease, and a thread of which does not end."""
+    """A manager without its lease and with a thread that does not end."""
 
     def stop(self) -> None:
         raise NotImplementedError
@@ -99,28 +103,28 @@ async def started(manager: str) -> asyncio.subprocess.Process:
     )
 
 
-async def heard(process: asyncio.subprocess.Process, line: str) -> None:
+async def expect_line(process: asyncio.subprocess.Process, line: str) -> None:
     assert process.stdout is not None
     assert (await process.stdout.readline()).decode() == f"{line}\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_stops_a_manager_that_sleeps(number: signal.Signals) -> None:
+async def test_a_signal_stops_an_idle_manager(number: signal.Signals) -> None:
     process = await started("Idle()")
-    await heard(process, "ready")
+    await expect_line(process, "ready")
     process.send_signal(number)
     assert await process.wait() == 0
 
 
-async def test_a_second_signal_does_not_wait() -> None:
+async def test_a_second_signal_ends_the_process_at_once() -> None:
     process = await started("Idle(deaf=True)")
-    await heard(process, "ready")
+    await expect_line(process, "ready")
     process.terminate()
-    await heard(process, "asked")
+    await expect_line(process, "stopping")
     process.terminate()
     assert await process.wait() == -signal.SIGTERM
 
 
-async def test_without_the_lease_not_even_a_thread_goes_on() -> None:
+async def test_losing_the_lease_ends_a_process_with_running_threads() -> None:
     process = await started("Deposed()")
     assert await process.wait() == 1

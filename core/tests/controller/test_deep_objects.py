@@ -1,4 +1,4 @@
-"""A manager on a real API server, where a tenant has stored objects that are hard to read."""
+"""A manager on a real API server, where a tenant has stored deeply nested objects."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ WIDE = json.dumps({f"key-{number}": "x" * 20 for number in range(20_000)})
 
 
 class Spec(Model):
-    """A spec with a free-form field, as Cluster's variables are."""
+    """A spec with a free-form field like the variables of a Cluster."""
 
     size: Annotated[int, Ge(0), Le(1000)] = 1
     value: AnyValue = None
@@ -33,16 +33,16 @@ class Status(Model):
 
 @kind(group="deep.test", version="v1")
 class Squid(Object[Spec, Status]):
-    """What is reconciled."""
+    """The reconciled kind."""
 
 
 @kind(group="deep.test", version="v1")
 class Kelp(Object[Spec, Status]):
-    """What a mapper looks inside of."""
+    """A kind whose contents a mapper reads."""
 
 
 class Squids(Reconciler[Squid]):
-    """Remembers what it reconciled."""
+    """Records the reconciled objects."""
 
     watches = (
         For(Squid),
@@ -63,7 +63,7 @@ class Squids(Reconciler[Squid]):
 
 @dataclass
 class Tenant:
-    """Sends JSON that a client of ours would not write."""
+    """Sends JSON that our client would not send."""
 
     config: Config
     namespace: str
@@ -99,7 +99,7 @@ def installed(install_crds: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("shape", DEEP)
-async def test_neighbours_of_deep_objects_are_reconciled(
+async def test_deep_objects_do_not_stop_reconciles_of_other_objects(
     config: Config,
     client: Client,
     namespace: str,
@@ -127,17 +127,17 @@ async def test_neighbours_of_deep_objects_are_reconciled(
         assert {item.name for item in listing.unreadable} == {"listed", "watched"}
 
         async def events() -> set[str]:
-            found = (await client.list(Event, namespace)).items
+            listing = await client.list(Event, namespace)
             return {
                 event.regarding.name or ""
-                for event in found
+                for event in listing.items
                 if event.regarding is not None and event.reason == "Unreadable"
             }
 
         await until(lambda: "near-wide" in squids.missing)
         while await events() != {"listed", "watched"}:
             pass
-        # Readable again, it is reconciled as any other.
+        # The object is reconciled when it becomes readable.
         await tenant.store(Squid, "watched", "{}")
         await until(lambda: ("watched", 1) in squids.reconciled)
     lines = [record.getMessage() for record in caplog.records if "unread" in record.name]

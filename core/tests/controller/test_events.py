@@ -10,20 +10,20 @@ def record(reason: str = "Moved", note: str = "moved", name: str = "a") -> Event
     return event_record(obj, "Normal", reason, note)
 
 
-def test_the_first_of_a_kind_is_written_at_once() -> None:
+def test_the_first_event_is_written_at_once() -> None:
     aggregator = EventAggregator()
     assert aggregator.count(record(), 0) == 1
     assert aggregator.count(record(reason="Stopped"), 0) == 1
     assert aggregator.count(record(name="b"), 0) == 1
 
 
-def test_the_same_again_is_counted_and_written_once_a_minute() -> None:
+def test_repeated_events_are_counted_and_written_once_a_minute() -> None:
     aggregator = EventAggregator()
     written = {now: aggregator.count(record(), now) for now in range(0, 130, 10)}
     assert {now: count for now, count in written.items() if count} == {0: 1, 60: 7, 120: 13}
 
 
-def test_what_was_counted_and_not_written_is_known_at_the_end() -> None:
+def test_unwritten_returns_counted_events_at_the_end() -> None:
     aggregator = EventAggregator()
     for now in (0, 1, 2):
         aggregator.count(record(), now)
@@ -40,7 +40,7 @@ def test_an_object_cannot_flood_the_api_server() -> None:
     assert later.count(1) == 2
 
 
-def test_what_did_not_fit_the_budget_is_written_when_it_comes_again() -> None:
+def test_an_event_over_the_budget_is_written_when_it_repeats() -> None:
     aggregator = EventAggregator(burst=1)
     aggregator.count(record(note="other"), 0)
     assert aggregator.count(record(), 0) is None
@@ -48,7 +48,7 @@ def test_what_did_not_fit_the_budget_is_written_when_it_comes_again() -> None:
     assert aggregator.count(record(), 300) == 2
 
 
-def test_counting_goes_on_where_an_earlier_process_stopped() -> None:
+def test_resume_continues_the_count_of_an_earlier_process() -> None:
     aggregator = EventAggregator()
     aggregator.count(record(), 0)
     aggregator.count(record(), 1)
@@ -57,7 +57,7 @@ def test_counting_goes_on_where_an_earlier_process_stopped() -> None:
     assert aggregator.count(record(), 60) == 10
 
 
-def test_memory_is_bounded() -> None:
+def test_the_number_of_stored_events_is_limited() -> None:
     aggregator = EventAggregator()
     for n in range(10_000):
         aggregator.count(record(name=f"a{n}"), 0)
@@ -65,28 +65,28 @@ def test_memory_is_bounded() -> None:
     assert len(aggregator.unwritten()) == 4096
 
 
-def test_the_name_of_an_event_depends_on_what_it_says_and_on_nothing_else() -> None:
+def test_the_name_of_an_event_depends_only_on_its_content() -> None:
     assert record().event_name == record().event_name
     names = {record().event_name, record(note="x").event_name, record(reason="X").event_name}
     assert len(names) == 3
     assert record().event_name.startswith("a.")
 
 
-def test_a_long_name_still_makes_the_name_of_an_event() -> None:
+def test_long_object_names_give_valid_event_names() -> None:
     assert len(record(name="a" * 253).event_name) <= 253
     assert ".." not in record(name="a" * 199 + "." + "b" * 53).event_name
 
 
-def test_an_event_about_something_of_the_whole_cluster_is_kept_in_default() -> None:
+def test_events_about_cluster_scoped_objects_are_in_default() -> None:
     assert event_record(Node.of("n"), "Normal", "A", "a").event_namespace == "default"
 
 
 @pytest.mark.parametrize("character", ["a", "é", "鯡"])
-def test_a_note_is_cut_to_what_kubernetes_takes(character: str) -> None:
+def test_a_note_is_truncated_to_the_limit_of_kubernetes(character: str) -> None:
     note = record(note=character * 5000).note
     assert 1020 < len(note.encode()) <= 1024
 
 
-def test_a_note_holds_no_secret() -> None:
+def test_a_note_contains_no_secret() -> None:
     key = "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----"
     assert record(note=f"bad key {key}").note == "bad key (hidden)"

@@ -1,4 +1,4 @@
-"""What becomes of a manager whose event loop is held."""
+"""A manager whose event loop is blocked."""
 
 import asyncio
 import logging
@@ -37,10 +37,10 @@ class Pebble(Object[Spec, Status]):
 
 
 async def block(seconds: float) -> None:
-    time.sleep(seconds)  # noqa: ASYNC251 - what this is about
+    time.sleep(seconds)  # noqa: ASYNC251 - the test needs a blocked loop
 
 
-async def test_blocking_task_is_named(
+async def test_the_guard_names_a_blocking_task(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with LoopGuard(limit=0.1, tick=0.02):
@@ -52,14 +52,14 @@ async def test_blocking_task_is_named(
     assert " in block;" in first
 
 
-async def test_a_loop_that_waits_is_not_held(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_guard_does_not_report_a_waiting_loop(caplog: pytest.LogCaptureFixture) -> None:
     with LoopGuard(limit=0.1, tick=0.02):
-        # Four times as long as a held loop may go unreported.
+        # Four times the limit of a blocked loop.
         await asyncio.sleep(0.4)
     assert not caplog.records
 
 
-async def test_a_plain_reconcile_runs_in_a_thread_and_holds_nothing(
+async def test_a_plain_reconcile_does_not_block_the_event_loop(
     client: Client,
     namespace: str,
     running: Any,
@@ -95,7 +95,7 @@ async def test_a_plain_reconcile_runs_in_a_thread_and_holds_nothing(
     assert "held the event loop" not in caplog.text
 
 
-async def test_a_manager_that_cannot_renew_its_lease_ends_before_another_begins(
+async def test_a_manager_without_its_lease_ends_before_another_starts(
     client: Client,
     kubeconfig: Path,
     namespace: str,

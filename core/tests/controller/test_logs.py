@@ -25,7 +25,7 @@ def secret() -> Secret:
     return Secret.of("ca", "default", data={"tls.key": PASSWORD.encode()})
 
 
-def test_a_line_for_people_says_what_it_is_about(start: Start) -> None:
+def test_a_text_line_names_controller_object_and_reconcile(start: Start) -> None:
     stream = start("text", 0)
     with log_context(LogContext("shoal", "sea", "herring", "1f2e3d4c")):
         log.info("Moved %d fish", 3)
@@ -33,7 +33,7 @@ def test_a_line_for_people_says_what_it_is_about(start: Start) -> None:
     assert line.endswith("Z INFO    shoal sea/herring [1f2e3d4c]: Moved 3 fish\n")
 
 
-def test_a_json_line_says_the_same_in_fields(start: Start) -> None:
+def test_a_json_line_has_the_context_in_fields(start: Start) -> None:
     stream = start("json", 0)
     with log_context(LogContext("shoal", "sea", "herring", "1f2e3d4c")):
         log.warning("Moved %d fish", 3)
@@ -56,14 +56,16 @@ def test_a_line_outside_of_a_reconcile_has_no_object(start: Start) -> None:
     assert json.loads(stream.getvalue()).keys() == {"time", "level", "logger", "message"}
 
 
-def test_a_message_may_name_its_values(start: Start) -> None:
+def test_a_message_may_have_named_values(start: Start) -> None:
     stream = start("text", 0)
     log.info("%(count)d %(what)s", {"count": 3, "what": "fish"})
     assert stream.getvalue().endswith("3 fish\n")
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_failure_has_place_and_cause(start: Start, form: Literal["text", "json"]) -> None:
+def test_an_exception_is_logged_with_location_and_cause(
+    start: Start, form: Literal["text", "json"]
+) -> None:
     stream = start(form, 0)
     try:
         try:
@@ -72,30 +74,32 @@ def test_failure_has_place_and_cause(start: Start, form: Literal["text", "json"]
             fail("no fish")
     except RuntimeError:
         log.exception("Failed")
-    told = stream.getvalue() if form == "text" else json.loads(stream.getvalue())["error"]
-    assert "test_logs.py" in told
-    assert "RuntimeError: no fish\ncaused by\n" in told
-    assert told.strip().endswith("RuntimeError: no herring")
+    text = stream.getvalue() if form == "text" else json.loads(stream.getvalue())["error"]
+    assert "test_logs.py" in text
+    assert "RuntimeError: no fish\ncaused by\n" in text
+    assert text.strip().endswith("RuntimeError: no herring")
 
 
 @pytest.mark.parametrize(
-    ("verbosity", "heard"), [(0, "info"), (1, "info debug"), (2, "info debug kopf aiohttp")]
+    ("verbosity", "expected"), [(0, "info"), (1, "info debug"), (2, "info debug kopf aiohttp")]
 )
-def test_more_is_said_when_asked_for(start: Start, verbosity: int, heard: str) -> None:
+def test_higher_verbosity_logs_more(start: Start, verbosity: int, expected: str) -> None:
     stream = start("text", verbosity)
     log.info("info")
     log.debug("debug")
     logging.getLogger("kopf.objects").info("kopf")
     logging.getLogger("aiohttp.client").debug("aiohttp")
-    said = [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()]
-    assert " ".join(said) == heard
+    words = [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()]
+    assert " ".join(words) == expected
 
 
-def test_a_stream_of_kopf_s_that_cannot_be_closed_is_no_news(start: Start) -> None:
+def test_errors_about_closing_a_kopf_watch_are_not_logged(start: Start) -> None:
     stream = start("text", 0)
-    said = "an error occurred during closing of asynchronous generator <async_generator object {}>"
+    message = (
+        "an error occurred during closing of asynchronous generator <async_generator object {}>"
+    )
     for generator in ("infinite_watch at 0x1", "pages at 0x2"):
-        logging.getLogger("asyncio").error(said.format(generator))
+        logging.getLogger("asyncio").error(message.format(generator))
     (line,) = stream.getvalue().splitlines()
     assert line.endswith("pages at 0x2>")
 
@@ -118,7 +122,7 @@ SECRETIVE: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize(("what", "value"), SECRETIVE, ids=[what for what, _ in SECRETIVE])
-def test_no_line_holds_a_secret(
+def test_no_log_line_contains_a_secret(
     start: Start, form: Literal["text", "json"], what: str, value: Any
 ) -> None:
     stream = start(form, 2)
@@ -145,7 +149,7 @@ def test_no_line_holds_a_secret(
         ("key LS0tLS1CRUdJTiBFQyBQUklWQVRFIEtFWS0tLS0t", "key (hidden)"),
     ],
 )
-def test_values_are_shown_by_name_or_size(start: Start, value: Any, shown: str) -> None:
+def test_values_are_logged_by_name_or_size(start: Start, value: Any, shown: str) -> None:
     stream = start("text", 0)
     log.info("Value: %s", value)
     assert stream.getvalue().rstrip("\n").endswith(f"Value: {shown}")
@@ -155,7 +159,7 @@ class Locked(BaseModel):
     door: int
 
 
-def test_what_a_model_does_not_take_is_explained_without_quoting_it(start: Start) -> None:
+def test_a_validation_error_is_logged_without_the_value(start: Start) -> None:
     stream = start("text", 0)
     with pytest.raises(ValidationError) as caught:
         Locked.model_validate({"door": PASSWORD})

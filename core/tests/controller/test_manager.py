@@ -1,4 +1,4 @@
-"""What a manager does on a real API server."""
+"""A manager on a real API server."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -44,24 +44,24 @@ class Status(Model):
 
 @kind(group="manager.test", version="v1")
 class Shoal(Object[Spec, Status]):
-    """A kind that is always there."""
+    """A kind that always exists."""
 
 
 @kind(group="manager.test", version="v1")
 class Whale(Object[Spec, Status]):
-    """A kind that comes and goes."""
+    """A kind that is installed and deleted during a test."""
 
 
 @kind(group="manager.test", version="v1")
 class Porpoise(Object[Spec, Status]):
-    """A kind that comes late."""
+    """A kind that is installed late."""
 
 
 Step = Callable[[Shoal, Context], Awaitable[None]]
 
 
-class Seen(Reconciler[Shoal]):
-    """Remembers what it saw, and does what the test says."""
+class Shoals(Reconciler[Shoal]):
+    """Records the reconciled objects and runs the step of the test."""
 
     watches = (For(Shoal),)
 
@@ -76,7 +76,7 @@ class Seen(Reconciler[Shoal]):
         return Done()
 
     def times(self, name: str) -> int:
-        return sum(seen == name for seen, _ in self.sizes)
+        return sum(reconciled == name for reconciled, _ in self.sizes)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -95,32 +95,38 @@ async def resize(client: Client, namespace: str, name: str, size: int) -> None:
     await client.patch(Shoal, name, namespace, {"spec": {"size": size}})
 
 
-async def test_all_objects_are_reconciled(client: Client, namespace: str, running: Any) -> None:
+async def test_a_manager_reconciles_existing_new_and_changed_objects(
+    client: Client, namespace: str, running: Any
+) -> None:
     await make(client, namespace, "old", 1)
-    seen = Seen()
-    async with running(seen):
-        await until(lambda: ("old", 1) in seen.sizes)
+    shoals = Shoals()
+    async with running(shoals):
+        await until(lambda: ("old", 1) in shoals.sizes)
         await make(client, namespace, "new", 2)
-        await until(lambda: ("new", 2) in seen.sizes)
+        await until(lambda: ("new", 2) in shoals.sizes)
         await resize(client, namespace, "old", 3)
-        await until(lambda: ("old", 3) in seen.sizes)
+        await until(lambda: ("old", 3) in shoals.sizes)
 
 
-async def test_other_namespaces_are_ignored(client: Client, namespace: str, running: Any) -> None:
+async def test_a_manager_ignores_other_namespaces(
+    client: Client, namespace: str, running: Any
+) -> None:
     await make(client, "default", f"stranger-{namespace}")
     await make(client, namespace, "ours")
-    seen = Seen()
-    async with running(seen):
-        await until(lambda: seen.times("ours") == 1)
-    assert seen.sizes == [("ours", 1)]
+    shoals = Shoals()
+    async with running(shoals):
+        await until(lambda: shoals.times("ours") == 1)
+    assert shoals.sizes == [("ours", 1)]
 
 
-async def test_all_namespaces_are_watched(client: Client, namespace: str, running: Any) -> None:
+async def test_a_manager_without_a_namespace_watches_all_namespaces(
+    client: Client, namespace: str, running: Any
+) -> None:
     await make(client, "default", f"everywhere-{namespace}")
     await make(client, namespace, "here")
-    seen = Seen()
-    async with running(seen, namespace=None):
-        await until(lambda: {"here", f"everywhere-{namespace}"} <= {n for n, _ in seen.sizes})
+    shoals = Shoals()
+    async with running(shoals, namespace=None):
+        await until(lambda: {"here", f"everywhere-{namespace}"} <= {n for n, _ in shoals.sizes})
 
 
 async def test_watch_filter_selects_objects(client: Client, namespace: str, running: Any) -> None:
@@ -128,54 +134,58 @@ async def test_watch_filter_selects_objects(client: Client, namespace: str, runn
     for name, value in (("blue", "blue"), ("red", "red")):
         await make(client, namespace, name, labels={label: value})
     await make(client, namespace, "plain")
-    seen = Seen()
-    async with running(seen, watch_filter="blue") as manager:
-        await until(lambda: seen.times("blue") == 1)
+    shoals = Shoals()
+    async with running(shoals, watch_filter="blue") as manager:
+        await until(lambda: shoals.times("blue") == 1)
         assert sample(manager, "workqueue_adds_total") == 1, "the API server filters"
-        # As if something that it owns had changed.
-        seen.wake(ObjectKey(namespace, "red"))
+        # Simulates a change of an owned object.
+        shoals.wake(ObjectKey(namespace, "red"))
         labelled = {"metadata": {"labels": {label: "blue"}}}
         await client.patch(Shoal, "plain", namespace, labelled)
-        await until(lambda: seen.times("plain") == 1)
-    assert {name for name, _ in seen.sizes} == {"blue", "plain"}
+        await until(lambda: shoals.times("plain") == 1)
+    assert {name for name, _ in shoals.sizes} == {"blue", "plain"}
 
 
-async def test_sync_period_of_a_quiet_object(client: Client, namespace: str, running: Any) -> None:
-    seen = Seen()
+async def test_an_unchanged_object_is_reconciled_every_sync_period(
+    client: Client, namespace: str, running: Any
+) -> None:
+    shoals = Shoals()
     await make(client, namespace, "a")
-    async with running(seen, sync_period=1):
-        await until(lambda: seen.times("a") == 3)
+    async with running(shoals, sync_period=1):
+        await until(lambda: shoals.times("a") == 3)
 
 
-async def test_events_are_counted_to_the_end(client: Client, namespace: str, running: Any) -> None:
-    async def tell_three_times(shoal: Shoal, ctx: Context) -> None:
+async def test_events_are_counted_until_the_manager_stops(
+    client: Client, namespace: str, running: Any
+) -> None:
+    async def record_three_times(shoal: Shoal, ctx: Context) -> None:
         for _ in range(3):
             ctx.event(shoal, "Normal", "Counted", "counted the fish")
 
-    seen = Seen(tell_three_times)
+    shoals = Shoals(record_three_times)
     await make(client, namespace, "a")
-    async with running(seen):
-        await until(lambda: seen.times("a") == 1)
-    (told,) = (await client.list(Event, namespace)).items
-    assert told.series is not None
-    assert told.series.count == 3
+    async with running(shoals):
+        await until(lambda: shoals.times("a") == 1)
+    (event,) = (await client.list(Event, namespace)).items
+    assert event.series is not None
+    assert event.series.count == 3
 
 
-async def test_failure_is_retried(client: Client, namespace: str, running: Any) -> None:
+async def test_a_failed_reconcile_is_retried(client: Client, namespace: str, running: Any) -> None:
     async def fail_three_times(shoal: Shoal, _: Context) -> None:
-        if seen.times(shoal.name) <= 3:
+        if shoals.times(shoal.name) <= 3:
             raise RuntimeError("not yet")
 
-    seen = Seen(fail_three_times)
+    shoals = Shoals(fail_three_times)
     await make(client, namespace, "a")
-    async with running(seen) as manager:
+    async with running(shoals) as manager:
         await until(lambda: sample(manager, "reconcile_total", result="success") == 1)
         assert sample(manager, "reconcile_errors_total") == 3
-        assert seen.times("a") == 4
+        assert shoals.times("a") == 4
 
 
-class Keeper(Seen):
-    """Owns config maps, and listens to secrets and other shoals."""
+class Keeper(Shoals):
+    """Owns config maps, and watches secrets and other shoals."""
 
     watches = (
         For(Shoal),
@@ -194,35 +204,39 @@ async def owned(client: Client, shoal: Shoal, name: str) -> ConfigMap:
     return await client.create(made)
 
 
-async def test_owned_and_watched_objects(client: Client, namespace: str, running: Any) -> None:
+async def test_changes_of_owned_and_watched_objects_reconcile(
+    client: Client, namespace: str, running: Any
+) -> None:
     shoal = await make(client, namespace, "a")
     await make(client, namespace, "size-7")
-    seen = Keeper()
-    async with running(seen):
-        await until(lambda: seen.times("a") == 1)
+    shoals = Keeper()
+    async with running(shoals):
+        await until(lambda: shoals.times("a") == 1)
         await owned(client, shoal, "map")
-        await until(lambda: seen.times("a") == 2)
+        await until(lambda: shoals.times("a") == 2)
         await client.delete(ConfigMap, "map", namespace)
-        await until(lambda: seen.times("a") == 3)
+        await until(lambda: shoals.times("a") == 3)
         secret = Secret.of("s", namespace, data={"password": b"hunter2"})
         secret.metadata.labels = {"of": "a"}
         await client.create(secret)
-        await until(lambda: seen.times("a") == 4)
-        before = seen.times("size-7")
+        await until(lambda: shoals.times("a") == 4)
+        before = shoals.times("size-7")
         await make(client, namespace, "b", 7)
-        await until(lambda: seen.times("size-7") == before + 1)
+        await until(lambda: shoals.times("size-7") == before + 1)
 
 
-async def test_failing_mapper_loses_nothing(client: Client, namespace: str, running: Any) -> None:
-    seen = Keeper()
+async def test_all_objects_are_reconciled_if_a_mapper_fails(
+    client: Client, namespace: str, running: Any
+) -> None:
+    shoals = Keeper()
     await make(client, namespace, "a")
-    async with running(seen):
-        await until(lambda: seen.times("a") == 1)
+    async with running(shoals):
+        await until(lambda: shoals.times("a") == 1)
         await client.create(Secret.of("without-label", namespace))
-        await until(lambda: seen.times("a") == 2)
+        await until(lambda: shoals.times("a") == 2)
 
 
-async def test_kopf_is_shown_no_secret_and_no_spec_that_nobody_looks_into(
+async def test_kopf_receives_only_metadata_of_secrets_and_unread_specs(
     client: Client, namespace: str, running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bodies: list[dict[str, Any]] = []
@@ -235,7 +249,7 @@ async def test_kopf_is_shown_no_secret_and_no_spec_that_nobody_looks_into(
     await client.create(Secret.of("s", namespace, data={"password": b"hunter2"}))
     await make(client, namespace, "a")
 
-    class Holder(Seen):
+    class Holder(Shoals):
         watches = (For(Shoal), Owns(Secret))
 
     async with running(Holder()):
@@ -247,10 +261,12 @@ async def test_kopf_is_shown_no_secret_and_no_spec_that_nobody_looks_into(
     assert "aHVudGVyMg==" not in str(bodies)
 
 
-async def test_no_secret_logged(client: Client, namespace: str, running: Any, start: Any) -> None:
+async def test_logs_contain_no_secret(
+    client: Client, namespace: str, running: Any, start: Any
+) -> None:
     stream = start("text", 2)
 
-    class Careless(Seen):
+    class Careless(Shoals):
         watches = (
             For(Shoal),
             Owns(Secret),
@@ -260,25 +276,25 @@ async def test_no_secret_logged(client: Client, namespace: str, running: Any, st
     async def be_careless(shoal: Shoal, ctx: Context) -> None:
         secret = await ctx.client.get(Secret, "s", shoal.namespace)
         ctx.log.debug("Found %s", secret)
-        ctx.log.debug(f"Found {secret!r}, {secret}")  # noqa: G004 - as people do it
+        ctx.log.debug(f"Found {secret!r}, {secret}")  # noqa: G004 - a common mistake
         ctx.log.debug("Found %s", await ctx.client.get(Secret.resource, "s", shoal.namespace))
         data = {"stringData": {"other": "hunter2 again"}}
         await ctx.client.patch(Secret, "s", shoal.namespace, data)
-        if seen.times(shoal.name) == 1:
+        if shoals.times(shoal.name) == 1:
             raise RuntimeError(f"no good: {secret}")
 
-    seen = Careless(be_careless)
+    shoals = Careless(be_careless)
     await client.create(Secret.of("s", namespace, data={"password": b"hunter2"}))
     await make(client, namespace, "a")
-    async with running(seen):
-        await until(lambda: seen.times("a") == 2)
+    async with running(shoals):
+        await until(lambda: shoals.times("a") == 2)
     assert f"Found Secret {namespace}/s" in stream.getvalue()
-    assert "is invoked" in stream.getvalue(), "even kopf's own lines are there"
+    assert "is invoked" in stream.getvalue(), "the log also contains kopf's own lines"
     assert "hunter2" not in stream.getvalue()
     assert "aHVudGVyMg" not in stream.getvalue()
 
 
-async def test_a_manager_may_do_no_more_than_it_declares_and_that_is_enough(
+async def test_declared_permissions_are_sufficient_and_permit_nothing_else(
     client: Client, config: Config, namespace: str, running: Any, elected: dict[str, Any]
 ) -> None:
     async def do_everything(shoal: Shoal, ctx: Context) -> None:
@@ -295,11 +311,11 @@ async def test_a_manager_may_do_no_more_than_it_declares_and_that_is_enough(
         ctx.event(shoal, "Normal", "Counted", "counted the fish")
         await ctx.patch_status(shoal, Status(fish=shoal.spec.size))
 
-    seen = Keeper(do_everything)
+    shoals = Keeper(do_everything)
     me = f"system:serviceaccount:{namespace}:manager"
-    await grant(client, namespace, me, [*rbac([seen]), *lease_rules("capelin-test")])
+    await grant(client, namespace, me, [*rbac([shoals]), *lease_rules("capelin-test")])
     limited = replace(config, user=replace(config.user, impersonate=Impersonation(me)))
-    async with running(seen, config=limited, **elected) as manager:
+    async with running(shoals, config=limited, **elected) as manager:
         await make(client, namespace, "a")
         await until(lambda: is_counted(client, namespace))
         await client.delete(Shoal, "a", namespace)
@@ -324,11 +340,11 @@ async def grant(client: Client, namespace: str, who: str, rules: list[dict[str, 
 
 async def is_counted(client: Client, namespace: str) -> bool:
     shoal = await client.get(Shoal, "a", namespace)
-    told = await client.list(Event, namespace)
+    events = await client.list(Event, namespace)
     return (
         shoal.status == Status(fish=1)
         and shoal.metadata.labels == {"counted": "yes"}
-        and [event.reason for event in told.items] == ["Counted"]
+        and [event.reason for event in events.items] == ["Counted"]
     )
 
 
@@ -336,17 +352,19 @@ async def is_gone(client: Client, namespace: str) -> bool:
     return await client.find(Shoal, "a", namespace) is None
 
 
-async def test_external_events_reconcile(client: Client, namespace: str, running: Any) -> None:
-    seen = Seen()
-    seen.wake(ObjectKey(namespace, "a"))
+async def test_wake_triggers_a_reconcile(client: Client, namespace: str, running: Any) -> None:
+    shoals = Shoals()
+    shoals.wake(ObjectKey(namespace, "a"))
     await make(client, namespace, "a")
-    async with running(seen):
-        await until(lambda: seen.times("a") == 1)
-        seen.wake(ObjectKey(namespace, "a"))
-        await until(lambda: seen.times("a") == 2)
+    async with running(shoals):
+        await until(lambda: shoals.times("a") == 1)
+        shoals.wake(ObjectKey(namespace, "a"))
+        await until(lambda: shoals.times("a") == 2)
 
 
-async def test_no_concurrent_reconciles(client: Client, namespace: str, running: Any) -> None:
+async def test_an_object_has_no_concurrent_reconciles(
+    client: Client, namespace: str, running: Any
+) -> None:
     now: list[str] = []
     most: list[int] = []
 
@@ -358,35 +376,35 @@ async def test_no_concurrent_reconciles(client: Client, namespace: str, running:
         await asyncio.sleep(0.05)
         now.remove(shoal.name)
 
-    seen = Seen(take_a_while)
+    shoals = Shoals(take_a_while)
     names = [f"s{number}" for number in range(6)]
-    async with running(seen, concurrency=3) as manager:
+    async with running(shoals, concurrency=3) as manager:
         for name in names:
             await make(client, namespace, name)
         for name in names:
             # Faster than a reconcile.
             for size in range(2, 6):
                 await resize(client, namespace, name, size)
-        await until(lambda: all((name, 5) in seen.sizes for name in names))
+        await until(lambda: all((name, 5) in shoals.sizes for name in names))
         assert sample(manager, "reconcile_errors_total") == 0
     assert max(most) == 3
 
 
-async def test_idle_manager_sends_nothing(client: Client, namespace: str, running: Any) -> None:
+async def test_an_idle_manager_writes_nothing(client: Client, namespace: str, running: Any) -> None:
     async def publish(shoal: Shoal, ctx: Context) -> None:
         await ctx.add_finalizer(shoal, "manager.test/shoal")
         await ctx.patch_status(shoal, Status(fish=shoal.spec.size))
 
-    seen = Seen(publish)
+    shoals = Shoals(publish)
     await make(client, namespace, "a")
-    async with running(seen) as manager:
-        await until(lambda: seen.times("a") >= 2)
+    async with running(shoals) as manager:
+        await until(lambda: shoals.times("a") >= 2)
         await until(lambda: sample(manager, "active_workers") == 0)
         written = sample(manager, "requests_total", method="PATCH")
         version = (await client.get(Shoal, "a", namespace)).metadata.resource_version
-        times = seen.times("a")
-        seen.wake(ObjectKey(namespace, "a"))
-        await until(lambda: seen.times("a") > times)
+        times = shoals.times("a")
+        shoals.wake(ObjectKey(namespace, "a"))
+        await until(lambda: shoals.times("a") > times)
         await until(lambda: sample(manager, "active_workers") == 0)
         assert sample(manager, "requests_total", method="PATCH") == written == 2
     assert (await client.get(Shoal, "a", namespace)).metadata.resource_version == version
@@ -396,16 +414,16 @@ async def test_stop_lets_reconciles_finish(client: Client, namespace: str, runni
     ended: list[str] = []
 
     async def slow(shoal: Shoal, _: Context) -> None:
-        # Still at work when the manager is stopped.
+        # Still running when the manager stops.
         await asyncio.sleep(0.3)
         ended.append(shoal.name)
 
-    seen = Seen(slow)
+    shoals = Shoals(slow)
     for name in ("a", "b"):
         await make(client, namespace, name)
-    async with running(seen, concurrency=1):
-        await until(lambda: len(seen.sizes) == 1)
-    assert ended == [name for name, _ in seen.sizes]
+    async with running(shoals, concurrency=1):
+        await until(lambda: len(shoals.sizes) == 1)
+    assert ended == [name for name, _ in shoals.sizes]
     assert len(ended) == 1
 
 
@@ -420,10 +438,10 @@ async def test_stop_cancels_slow_reconciles(
         finally:
             cancelled.append(shoal.name)
 
-    seen = Seen(for_ever)
+    shoals = Shoals(for_ever)
     await make(client, namespace, "a")
-    async with running(seen, grace_period=0.05):
-        await until(lambda: len(seen.sizes) == 1)
+    async with running(shoals, grace_period=0.05):
+        await until(lambda: len(shoals.sizes) == 1)
     assert cancelled == ["a"]
     assert f"shoal: reconcile of {namespace}/a did not end within 0.05 s" in caplog.text
 
@@ -431,10 +449,10 @@ async def test_stop_cancels_slow_reconciles(
 async def test_manager_waits_for_its_kinds(client: Client, config: Config, namespace: str) -> None:
     class Whales(Reconciler[Whale]):
         watches = (For(Whale),)
-        seen = 0
+        reconciled = 0
 
         async def reconcile(self, __: Context, _: Whale, /) -> Result:
-            self.seen += 1
+            self.reconciled += 1
             return Done()
 
     nowhere: dict[str, Any] = {"metrics_address": None, "grace_period": 0}
@@ -447,7 +465,7 @@ async def test_manager_waits_for_its_kinds(client: Client, config: Config, names
     await client.apply(crd(Whale), resource=CustomResourceDefinition.resource)
     await until(lambda: answers(manager, "/readyz", 200, "ok"))
     await client.create(Whale.of("w", namespace, spec=Spec()))
-    await until(lambda: whales.seen == 1)
+    await until(lambda: whales.reconciled == 1)
     await client.delete(CustomResourceDefinition, "whales.manager.test")
     with pytest.raises(WatchLostError, match="the watch of whales has ended"):
         async with asyncio.timeout(60):
@@ -465,33 +483,35 @@ async def answers(manager: Manager, path: str, status: int, text: str) -> bool:
         return (response.status, text in await response.text()) == (status, True)
 
 
-async def test_pages_tell_how_the_manager_is(client: Client, namespace: str, running: Any) -> None:
-    seen = Seen()
+async def test_health_and_metrics_pages_show_the_state_of_the_manager(
+    client: Client, namespace: str, running: Any
+) -> None:
+    shoals = Shoals()
     await make(client, namespace, "a")
     somewhere = Address("127.0.0.1", 0)
-    async with running(seen, metrics_address=somewhere, health_address=somewhere) as manager:
-        await until(lambda: seen.times("a") == 1)
+    async with running(shoals, metrics_address=somewhere, health_address=somewhere) as manager:
+        await until(lambda: shoals.times("a") == 1)
         assert await answers(manager, "/healthz", 200, "ok")
         assert await answers(manager, "/readyz", 200, "ok")
         line = 'controller_runtime_reconcile_total{controller="shoal",result="success"} 1.0'
         await until(lambda: answers(manager, "/metrics", 200, line))
 
 
-async def test_taken_address_names_its_flag(config: Config, running: Any) -> None:
+async def test_the_error_for_a_taken_address_names_its_flag(config: Config, running: Any) -> None:
     somewhere = Address("127.0.0.1", 0)
-    async with running(Seen(), metrics_address=somewhere) as manager:
+    async with running(Shoals(), metrics_address=somewhere) as manager:
         await until(lambda: "--metrics-address" in manager.probes.bound)
         taken = manager.probes.bound["--metrics-address"]
         other = Manager(
-            "other", [Seen()], Options(metrics_address=taken, health_address=None), config
+            "other", [Shoals()], Options(metrics_address=taken, health_address=None), config
         )
         with pytest.raises(ListenError, match="give another address with --metrics-address"):
             await other.run()
 
 
-async def test_two_reconcilers_of_one_name_are_refused(config: Config) -> None:
+async def test_a_manager_rejects_two_reconcilers_with_one_name(config: Config) -> None:
     with pytest.raises(ValueError, match="two reconcilers are called shoal"):
-        Manager("m", [Seen(), Seen()], Options(), config)
+        Manager("m", [Shoals(), Shoals()], Options(), config)
 
 
 @pytest.fixture
@@ -503,10 +523,10 @@ async def elected(namespace: str) -> dict[str, Any]:
     }
 
 
-async def test_one_of_two_managers_works_and_the_other_takes_over_when_it_stops(
+async def test_only_the_leader_works_and_the_standby_takes_over(
     client: Client, namespace: str, running: Any, elected: dict[str, Any]
 ) -> None:
-    first, second = Seen(), Seen()
+    first, second = Shoals(), Shoals()
     await make(client, namespace, "a")
     async with running(first, **elected) as leader:
         await until(lambda: first.times("a") == 1)
@@ -521,7 +541,7 @@ async def test_one_of_two_managers_works_and_the_other_takes_over_when_it_stops(
             assert sample(other, "master_status") == 1
 
 
-async def test_without_the_lease_everything_is_cancelled_at_once(
+async def test_a_lost_lease_cancels_reconciles_at_once(
     client: Client, config: Config, namespace: str, elected: dict[str, Any]
 ) -> None:
     cancelled: list[str] = []
@@ -533,11 +553,11 @@ async def test_without_the_lease_everything_is_cancelled_at_once(
             cancelled.append(shoal.name)
 
     nowhere: dict[str, Any] = {"metrics_address": None, "health_address": None}
-    seen = Seen(for_ever)
+    shoals = Shoals(for_ever)
     await make(client, namespace, "a")
     options = Options(namespace=namespace, grace_period=60, **nowhere, **elected)
-    task = asyncio.create_task(Manager("capelin-test", [seen], options, config).run())
-    await until(lambda: seen.times("a") == 1)
+    task = asyncio.create_task(Manager("capelin-test", [shoals], options, config).run())
+    await until(lambda: shoals.times("a") == 1)
     thief = {"spec": {"holderIdentity": "a thief"}}
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/capelin-test"
     await client.request("PATCH", lease, body=thief, content_type="application/merge-patch+json")
@@ -548,39 +568,39 @@ async def test_without_the_lease_everything_is_cancelled_at_once(
 
 
 def sample(manager: Manager, name: str, **labels: str) -> float:
-    """The sum of the samples of a metric whose name ends so."""
+    """Sum of the samples of all metrics whose name ends with `name`."""
     return sum(
-        one.value
+        entry.value
         for metric in manager.metrics.registry.collect()
-        for one in metric.samples
-        if one.name.endswith(name) and labels.items() <= one.labels.items()
+        for entry in metric.samples
+        if entry.name.endswith(name) and labels.items() <= entry.labels.items()
     )
 
 
-async def test_mapper_sends_requests(client: Client, namespace: str, running: Any) -> None:
+async def test_a_mapper_can_send_requests(client: Client, namespace: str, running: Any) -> None:
     async def all_of_its_size(ctx: Context, secret: Secret) -> list[ObjectKey]:
         size = int(secret.metadata.labels["size"])
-        shoals = (await ctx.client.list(Shoal, secret.namespace)).items
-        return [ObjectKey(namespace, one.name) for one in shoals if one.spec.size == size]
+        listing = await ctx.client.list(Shoal, secret.namespace)
+        return [ObjectKey(namespace, s.name) for s in listing.items if s.spec.size == size]
 
-    class Sized(Seen):
+    class Sized(Shoals):
         watches = (For(Shoal), Watches(Secret, all_of_its_size))
 
-    seen = Sized()
+    shoals = Sized()
     for name, size in (("a", 7), ("b", 7), ("c", 8)):
         await make(client, namespace, name, size)
-    async with running(seen):
-        await until(lambda: len(seen.sizes) == 3)
+    async with running(shoals):
+        await until(lambda: len(shoals.sizes) == 3)
         secret = Secret.of("s", namespace)
         secret.metadata.labels = {"size": "7"}
         await client.create(secret)
-        await until(lambda: (seen.times("a"), seen.times("b")) == (2, 2))
-        assert seen.times("c") == 1
+        await until(lambda: (shoals.times("a"), shoals.times("b")) == (2, 2))
+        assert shoals.times("c") == 1
         await client.create(Secret.of("without-label", namespace))
-        await until(lambda: seen.times("c") == 2)
+        await until(lambda: shoals.times("c") == 2)
 
 
-async def test_an_optional_kind_holds_nobody_up_and_is_watched_when_it_comes(
+async def test_an_optional_kind_is_watched_once_it_is_installed(
     client: Client,
     namespace: str,
     running: Any,
@@ -589,21 +609,21 @@ async def test_an_optional_kind_holds_nobody_up_and_is_watched_when_it_comes(
 ) -> None:
     monkeypatch.setattr("capelin.controller.manager._OPTIONAL_EVERY", 0.2)
 
-    class Listener(Seen):
+    class Listener(Shoals):
         watches = (
             For(Shoal),
-            Watches(Porpoise, lambda one: [ObjectKey(one.namespace or "", "a")], optional=True),
+            Watches(Porpoise, lambda obj: [ObjectKey(obj.namespace or "", "a")], optional=True),
         )
 
-    seen = Listener()
+    shoals = Listener()
     await make(client, namespace, "a")
-    async with running(seen):
-        await until(lambda: seen.times("a") == 1)
+    async with running(shoals):
+        await until(lambda: shoals.times("a") == 1)
         for number in (1, 2):
             install_crds(Porpoise)
-            before = seen.times("a")
+            before = shoals.times("a")
             await client.create(Porpoise.of(f"p{number}", namespace, spec=Spec()))
-            await until(lambda before=before: seen.times("a") > before)
+            await until(lambda before=before: shoals.times("a") > before)
             await client.delete(CustomResourceDefinition, "porpoises.manager.test")
             await until(lambda: is_removed(client))
 
@@ -612,10 +632,12 @@ async def is_removed(client: Client) -> bool:
     return await client.find(CustomResourceDefinition, "porpoises.manager.test") is None
 
 
-async def test_resources_of_a_reconciler(client: Client, namespace: str, running: Any) -> None:
+async def test_lifespan_surrounds_all_reconciles(
+    client: Client, namespace: str, running: Any
+) -> None:
     steps: list[str] = []
 
-    class Living(Seen):
+    class Living(Shoals):
         @asynccontextmanager
         async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
             await ctx.client.list(Shoal, namespace)
@@ -632,10 +654,8 @@ async def test_resources_of_a_reconciler(client: Client, namespace: str, running
     assert steps == ["begin", "a", "end"]
 
 
-async def test_a_reconciler_adds_metrics_to_those_of_its_manager(
-    client: Client, namespace: str, running: Any
-) -> None:
-    class Counting(Seen):
+async def test_a_reconciler_can_add_metrics(client: Client, namespace: str, running: Any) -> None:
+    class Counting(Shoals):
         @asynccontextmanager
         async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
             self.fed = Counter("shoals_fed", "Shoals that were fed", registry=ctx.metrics)
@@ -650,7 +670,9 @@ async def test_a_reconciler_adds_metrics_to_those_of_its_manager(
         await until(lambda: manager.metrics.registry.get_sample_value("shoals_fed_total") == 1)
 
 
-async def test_status_changed_in_place(client: Client, namespace: str, running: Any) -> None:
+async def test_patch_status_sends_a_status_that_changed_in_place(
+    client: Client, namespace: str, running: Any
+) -> None:
     async def count(shoal: Shoal, ctx: Context) -> None:
         status = shoal.status or Status()
         status.fish += 1
@@ -665,24 +687,24 @@ async def test_status_changed_in_place(client: Client, namespace: str, running: 
         return status.fish if status is not None else None
 
     await make(client, namespace, "a", 4)
-    async with running(Seen(count)):
-        await until(fish, lambda found: found == 3)
+    async with running(Shoals(count)):
+        await until(fish, lambda count: count == 3)
 
 
 async def test_health_reports_background_failures(
     running: Any,
 ) -> None:
-    class Ill(Seen):
+    class Ill(Shoals):
         problem: str | None = None
 
         def health(self) -> str | None:
             return self.problem
 
-    seen = Ill()
-    async with running(seen, health_address=Address("127.0.0.1", 0)) as manager:
+    shoals = Ill()
+    async with running(shoals, health_address=Address("127.0.0.1", 0)) as manager:
         await until(lambda: answers(manager, "/healthz", 200, "ok"))
-        seen.problem = "its supervisor has ended"
+        shoals.problem = "its supervisor has ended"
         assert await answers(manager, "/healthz", 503, "shoal: its supervisor has ended")
-        seen.problem = None
+        shoals.problem = None
         manager.add_check("disk", lambda: "full")
         assert await answers(manager, "/healthz", 503, "disk: full")

@@ -10,7 +10,7 @@ def options(*arguments: str, **environ: str) -> Options:
     return parse(Options, "capelin-test", "Tests.", arguments, environ)
 
 
-def test_without_arguments_everything_is_as_it_is_by_default() -> None:
+def test_options_have_their_defaults_without_arguments() -> None:
     assert options() == Options()
 
 
@@ -59,18 +59,18 @@ def test_every_option_is_an_environment_variable() -> None:
     )
 
 
-def test_the_command_line_goes_before_the_environment() -> None:
+def test_the_command_line_takes_precedence_over_the_environment() -> None:
     assert options("--leader-elect=false", CAPELIN_LEADER_ELECT="true").leader_elect is False
 
 
-def test_an_empty_namespace_or_filter_is_none_whatever_the_environment_says() -> None:
+def test_an_empty_flag_overrides_the_environment() -> None:
     read = options("--namespace=", "--watch-filter=", "--kubeconfig=", CAPELIN_NAMESPACE="sea")
     assert read == Options()
     with pytest.raises(OptionsError, match="--concurrency"):
         options("--concurrency=")
 
 
-def test_everything_that_is_wrong_is_said_at_once_and_where() -> None:
+def test_one_error_lists_all_problems_with_their_source() -> None:
     with pytest.raises(OptionsError) as caught:
         options("--namespace=A", "--metrics-address=x", CAPELIN_CONCURRENCY="many")
     assert str(caught.value).splitlines() == [
@@ -94,7 +94,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_where() -> None:
         (["--health-address=:70000"], "is not an address"),
     ],
 )
-def test_options_that_cannot_be_are_refused(arguments: list[str], problem: str) -> None:
+def test_invalid_options_fail(arguments: list[str], problem: str) -> None:
     with pytest.raises(OptionsError, match=problem):
         options(*arguments)
 
@@ -109,10 +109,10 @@ def test_an_unknown_flag_ends_with_the_usage(capsys: pytest.CaptureFixture[str])
 def test_help_names_flag_default_and_variable(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         options("--help")
-    said = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     assert (
         "--sync-period PERIOD How often to look at an object that did not change. "
-        "Default: 10h. [CAPELIN_SYNC_PERIOD]" in said
+        "Default: 10h. [CAPELIN_SYNC_PERIOD]" in output
     )
 
 
@@ -133,11 +133,11 @@ def test_a_provider_adds_its_own_flags(capsys: pytest.CaptureFixture[str]) -> No
     ("text", "expected"),
     [("15", 15), ("1.5", 1.5), ("10h", 36000), ("1m30s", 90), ("250ms", 0.25), ("1h1m1s", 3661)],
 )
-def test_times_are_read_as_kubernetes_writes_them(text: str, expected: float) -> None:
+def test_durations_have_the_format_of_kubernetes(text: str, expected: float) -> None:
     assert seconds(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "h", "10 h", "-1s", "1d", "s1", "1e3"])
-def test_what_is_not_a_time_is_refused(text: str) -> None:
+def test_an_invalid_duration_fails(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time; write 10h"):
         seconds(text)

@@ -42,7 +42,7 @@ class Reefs(Reconciler[Reef]):
         return Done()
 
 
-def test_rules_are_the_least_that_the_declarations_need() -> None:
+def test_rules_contain_only_what_the_declarations_need() -> None:
     assert rbac([Reefs()]) == snapshot(
         [
             {
@@ -76,11 +76,11 @@ def test_rules_are_the_least_that_the_declarations_need() -> None:
     )
 
 
-def test_two_reconcilers_of_the_same_kinds_need_no_more_than_one() -> None:
+def test_two_reconcilers_of_the_same_kinds_share_rules() -> None:
     assert rbac([Reefs(), Reefs()]) == rbac([Reefs()])
 
 
-def test_a_kind_of_which_only_the_status_is_written_cannot_be_patched() -> None:
+def test_a_status_only_kind_has_no_patch_permission() -> None:
     reefs = type("Watched", (Reefs,), {"watches": (For(Reef, status_only=True),)})
     allowed = {
         (resource, verb)
@@ -93,7 +93,7 @@ def test_a_kind_of_which_only_the_status_is_written_cannot_be_patched() -> None:
     assert {("reefs", "get"), ("reefs/status", "patch")} <= allowed
 
 
-def test_leader_election_may_touch_one_lease() -> None:
+def test_leader_election_has_permissions_for_one_lease() -> None:
     assert lease_rules("capelin-reef") == snapshot(
         [
             {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
@@ -108,12 +108,12 @@ def test_leader_election_may_touch_one_lease() -> None:
 
 
 @pytest.mark.parametrize("watches", [(Owns(Secret),), (For(Reef), For(Reef))])
-def test_a_reconciler_is_for_exactly_one_kind(watches: Any) -> None:
+def test_a_reconciler_has_exactly_one_kind(watches: Any) -> None:
     with pytest.raises(TypeError, match=r"Reefless\.watches has to name its own kind"):
         type("Reefless", (Reefs,), {"watches": watches})
 
 
-def test_a_reconciler_is_called_after_its_kind() -> None:
+def test_a_reconciler_has_the_name_of_its_kind() -> None:
     assert Reefs().name == "reef"
 
 

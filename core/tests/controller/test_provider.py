@@ -1,4 +1,4 @@
-"""The example provider as a process: with many objects, at rest, and while things are killed."""
+"""The example provider as a process: with many objects, at rest, and after crashes."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class Run(NamedTuple):
-    """A reconcile as a journal tells of it. One that was killed has no end."""
+    """A reconcile from a journal. A killed one has no end."""
 
     name: str
     generation: int
@@ -39,12 +39,12 @@ class Run(NamedTuple):
 
 
 class Journal(NamedTuple):
-    """What a manager writes down about its reconciles."""
+    """A manager's record of its reconciles."""
 
     file: Path
 
     def runs(self) -> Iterator[Run]:
-        """Every reconcile. Two of one object at once would be a second line too early."""
+        """All reconciles. Fails if two reconciles of one object overlap."""
         running: dict[str, Run] = {}
         for line in self.file.read_text().splitlines():
             what, name, generation, moment = line.split()
@@ -56,7 +56,7 @@ class Journal(NamedTuple):
         yield from running.values()
 
     def names(self) -> set[str]:
-        """Everything that was reconciled, to the end or not."""
+        """Names of all objects with a reconcile, complete or not."""
         return {run.name for run in self.runs()}
 
     def lines(self) -> int:
@@ -65,7 +65,7 @@ class Journal(NamedTuple):
 
 @dataclass
 class Sea:
-    """A namespace with many schools, and managers for them as processes of their own."""
+    """A namespace with many schools, and managers for them in their own processes."""
 
     client: Client
     kubeconfig: Path
@@ -76,7 +76,7 @@ class Sea:
     )
 
     async def start(self, name: str, *flags: str) -> tuple[asyncio.subprocess.Process, Journal]:
-        """Start a manager, and say where it writes down what it does."""
+        """Start a manager and return its journal."""
         journal = Journal(self.folder / name)
         with (self.folder / f"{name}.log").open("wb") as log:
             manager = await asyncio.create_subprocess_exec(
@@ -110,13 +110,14 @@ class Sea:
         await self.client.delete(SCHOOLS, name(number), self.namespace)
 
     async def all_settled(self, expected: int = MANY) -> bool:
-        """Whether each school's status is what its spec says now."""
+        """Whether the status of each school matches its spec."""
         schools = (await self.client.list(SCHOOLS, self.namespace)).items
         return len(schools) == expected and all(is_settled(school) for school in schools)
 
     async def versions(self) -> dict[str, str]:
-        found = (await self.client.list(SCHOOLS, self.namespace)).items
-        return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in found}
+        schools = (await self.client.list(SCHOOLS, self.namespace)).items
+        metadata = [school["metadata"] for school in schools]
+        return {entry["name"]: entry["resourceVersion"] for entry in metadata}
 
 
 def name(number: int) -> str:
@@ -152,24 +153,26 @@ async def filled_sea(
 async def is_established(client: Client) -> bool:
     definition = await client.get(CustomResourceDefinition.resource, "schools.example.capelin.io")
     conditions: list[dict[str, str]] = definition.get("status", {}).get("conditions") or []
-    return ("Established", "True") in [(one["type"], one["status"]) for one in conditions]
+    return ("Established", "True") in [(c["type"], c["status"]) for c in conditions]
 
 
 @pytest.fixture
 async def sea(kubeconfig: Path, namespace: str, tmp_path: Path) -> AsyncIterator[Sea]:
-    async with filled_sea(kubeconfig, namespace, tmp_path) as made:
-        yield made
+    async with filled_sea(kubeconfig, namespace, tmp_path) as sea:
+        yield sea
 
 
 @pytest.fixture
 async def pond(kubeconfig: Path, namespace: str, tmp_path: Path) -> AsyncIterator[Sea]:
-    """A sea with few schools, where how many there are decides nothing."""
-    async with filled_sea(kubeconfig, namespace, tmp_path, many=10) as made:
-        yield made
+    """A sea with few schools, for tests that do not depend on their number."""
+    async with filled_sea(kubeconfig, namespace, tmp_path, many=10) as sea:
+        yield sea
 
 
 @pytest.mark.integration
-async def test_restarted_api_server(own_api_server: ApiServer, tmp_path: Path) -> None:
+async def test_a_manager_continues_after_a_restart_of_the_api_server(
+    own_api_server: ApiServer, tmp_path: Path
+) -> None:
     async with filled_sea(own_api_server.kubeconfig, "default", tmp_path) as sea:
         manager, journal = await sea.start("only")
         await until(lambda: journal.lines() >= MANY // 2)
@@ -181,8 +184,8 @@ async def test_restarted_api_server(own_api_server: ApiServer, tmp_path: Path) -
         await own_api_server.start()
         await asyncio.gather(*(sea.resize(number) for number in CHANGED))
         await asyncio.gather(*(sea.delete(number) for number in DELETED))
-        left = MANY - len(DELETED)
-        await until(lambda: sea.all_settled(left))
+        remaining = MANY - len(DELETED)
+        await until(lambda: sea.all_settled(remaining))
         assert manager.returncode is None
         manager.terminate()
         assert await manager.wait() == 0
@@ -224,16 +227,16 @@ async def is_quiet(journal: Journal) -> bool:
     return journal.lines() == lines
 
 
-async def test_sigterm_ends_a_manager_and_gives_the_lease_back(pond: Sea) -> None:
+async def test_sigterm_ends_a_manager_and_releases_the_lease(pond: Sea) -> None:
     manager, journal = await pond.start("only", "--leader-elect", "--log-format=json")
     await until(lambda: journal.lines() > 0)
     manager.terminate()
     assert await manager.wait() == 0
     lease = await pond.client.get(Lease, "capelin-schools", pond.namespace)
     assert lease.spec.holder_identity == ""
-    assert not any(run.ended == float("inf") for run in journal.runs()), "all came to their end"
-    said = [json.loads(line) for line in (pond.folder / "only.log").read_text().splitlines()]
-    assert said[-1]["message"] == "Stopping on SIGTERM"
+    assert not any(run.ended == float("inf") for run in journal.runs()), "all reconciles must end"
+    records = [json.loads(line) for line in (pond.folder / "only.log").read_text().splitlines()]
+    assert records[-1]["message"] == "Stopping on SIGTERM"
 
 
 async def test_losing_the_lease_ends_the_process(pond: Sea) -> None:

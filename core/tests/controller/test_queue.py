@@ -23,14 +23,14 @@ def taken_keys(work: Queue, now: float) -> list[ObjectKey]:
     return keys
 
 
-def test_what_came_first_runs_first() -> None:
+def test_keys_run_in_the_order_of_their_arrival() -> None:
     work = queue()
     for key in (B, A, C):
         work.add(key, 0)
     assert taken_keys(work, 0) == [B, A, C]
 
 
-def test_requests_for_a_key_that_waits_are_one_request() -> None:
+def test_repeated_requests_for_a_waiting_key_are_merged() -> None:
     work = queue()
     work.add(A, 1)
     work.add(A, 2)
@@ -38,7 +38,7 @@ def test_requests_for_a_key_that_waits_are_one_request() -> None:
     assert work.adds == 1
 
 
-def test_a_key_that_changes_while_it_runs_runs_once_more_and_not_at_once() -> None:
+def test_a_key_that_changes_while_it_runs_runs_once_more_afterwards() -> None:
     work = queue()
     work.add(A, 0)
     work.take(0)
@@ -52,7 +52,7 @@ def test_a_key_that_changes_while_it_runs_runs_once_more_and_not_at_once() -> No
 
 
 def run_once(work: Queue, now: float) -> bool | None:
-    """Run the next key, which changes itself; whether the queue begins to slow it down."""
+    """Run the next key, which changes itself. Returns whether the queue begins to slow it down."""
     taken = work.take(now)
     if taken is None:
         return None
@@ -61,7 +61,7 @@ def run_once(work: Queue, now: float) -> bool | None:
     return taken.is_slowed
 
 
-def test_a_key_that_always_changes_is_slowed_down_after_a_burst() -> None:
+def test_a_constantly_changing_key_is_slowed_down_after_a_burst() -> None:
     work = queue(Timing(burst=5, pace=2.0))
     work.add(A, 0)
     assert [run_once(work, 0) for _ in range(6)] == [False] * 5 + [None]
@@ -69,7 +69,7 @@ def test_a_key_that_always_changes_is_slowed_down_after_a_burst() -> None:
     assert runs == list(range(2, 21, 2))
 
 
-def test_a_key_that_is_slowed_down_is_reported_once_until_it_is_calm() -> None:
+def test_a_slowed_key_is_reported_once() -> None:
     work = queue(Timing(burst=2, pace=1.0))
     work.add(A, 0)
     reported = [run_once(work, now / 2) for now in range(20)]
@@ -77,7 +77,7 @@ def test_a_key_that_is_slowed_down_is_reported_once_until_it_is_calm() -> None:
     assert run_once(work, 1000) is False
 
 
-def test_a_key_that_is_slowed_down_does_not_hold_up_others() -> None:
+def test_a_slowed_key_does_not_delay_others() -> None:
     work = queue(Timing(burst=1, pace=10.0))
     work.add(A, 0)
     while run_once(work, 0) is not None:
@@ -86,7 +86,7 @@ def test_a_key_that_is_slowed_down_does_not_hold_up_others() -> None:
     assert taken_keys(work, 0) == [B]
 
 
-def test_a_key_that_is_gone_is_not_slowed_down_when_it_returns() -> None:
+def test_a_recreated_key_is_not_slowed_down() -> None:
     work = queue(Timing(burst=1, pace=10.0))
     work.add(A, 0)
     work.take(0)
@@ -95,7 +95,7 @@ def test_a_key_that_is_gone_is_not_slowed_down_when_it_returns() -> None:
     assert taken_keys(work, 0) == [A]
 
 
-def test_a_key_that_changes_while_it_runs_goes_behind_those_that_wait() -> None:
+def test_a_key_that_changes_while_it_runs_moves_behind_waiting_keys() -> None:
     work = queue()
     work.add(A, 0)
     work.take(0)
@@ -105,7 +105,7 @@ def test_a_key_that_changes_while_it_runs_goes_behind_those_that_wait() -> None:
     assert taken_keys(work, 2) == [B, A]
 
 
-def test_a_key_asked_for_later_runs_then_and_not_before() -> None:
+def test_after_delays_the_next_run_of_a_key() -> None:
     work = queue()
     work.add(A, 0)
     work.take(0)
@@ -115,7 +115,7 @@ def test_a_key_asked_for_later_runs_then_and_not_before() -> None:
     assert work.take(41) == Taken(A, 1)
 
 
-def test_a_change_overtakes_a_later_turn() -> None:
+def test_a_change_runs_before_a_delayed_run() -> None:
     work = queue()
     work.add(A, 0)
     work.take(0)
@@ -127,7 +127,7 @@ def test_a_change_overtakes_a_later_turn() -> None:
     assert work.take(1000) is None
 
 
-def test_nobody_waits_longer_than_until_the_next_resync() -> None:
+def test_no_key_waits_longer_than_the_resync_period() -> None:
     work = queue(Timing(resync=100))
     work.add(A, 0)
     work.take(0)
@@ -135,7 +135,7 @@ def test_nobody_waits_longer_than_until_the_next_resync() -> None:
     assert work.next_due() == 100
 
 
-def test_a_finished_key_comes_again_at_its_resync_with_jitter() -> None:
+def test_a_finished_key_runs_again_at_its_resync_with_jitter() -> None:
     work = queue(Timing(resync=100))
     for key in (A, B):
         work.add(key, 0)
@@ -149,7 +149,7 @@ def test_a_finished_key_comes_again_at_its_resync_with_jitter() -> None:
     assert {early, *taken_keys(work, 110)} == {A, B}
 
 
-def test_a_key_whose_object_is_gone_is_forgotten() -> None:
+def test_the_queue_removes_the_key_of_a_deleted_object() -> None:
     work = queue()
     work.add(A, 0)
     work.take(0)
@@ -158,7 +158,7 @@ def test_a_key_whose_object_is_gone_is_forgotten() -> None:
     assert work.next_due() is None
 
 
-def test_an_object_that_comes_back_while_its_end_is_noticed_is_not_forgotten() -> None:
+def test_an_object_recreated_during_its_last_run_runs_again() -> None:
     work = queue()
     work.add(A, 0)
     work.take(0)
@@ -167,7 +167,7 @@ def test_an_object_that_comes_back_while_its_end_is_noticed_is_not_forgotten() -
     assert taken_keys(work, 0) == [A]
 
 
-def test_failures_wait_twice_as_long_each_time_until_the_longest_wait() -> None:
+def test_the_wait_doubles_with_each_failure_up_to_the_maximum() -> None:
     timing = Timing(first_retry=1, longest_retry=10)
     work = queue(timing)
     work.add(A, 0)
@@ -182,7 +182,7 @@ def test_failures_wait_twice_as_long_each_time_until_the_longest_wait() -> None:
     assert work.retries == 6
 
 
-def test_a_success_forgives_earlier_failures() -> None:
+def test_a_success_resets_the_backoff() -> None:
     work = queue(Timing(first_retry=1))
     work.add(A, 0)
     for outcome in (Failed(), Failed(), Failed(), Done(), Failed()):
@@ -192,7 +192,7 @@ def test_a_success_forgives_earlier_failures() -> None:
     assert (work.next_due() or 0) <= 1.2
 
 
-def test_running_keys_say_how_long_they_have_been_running() -> None:
+def test_running_for_returns_the_durations_of_running_keys() -> None:
     work = queue()
     work.add(A, 0)
     work.add(B, 0)
@@ -202,11 +202,11 @@ def test_running_keys_say_how_long_they_have_been_running() -> None:
     assert work.depth == 0
 
 
-def test_a_million_failures_are_no_overflow() -> None:
+def test_a_million_failures_do_not_overflow() -> None:
     assert Timing().retry(1_000_000, Random(0)) <= 1.2 * Timing().longest_retry  # noqa: S311
 
 
-def test_a_change_during_a_failing_run_is_not_held_back_by_the_failure() -> None:
+def test_a_change_during_a_failing_run_is_not_delayed() -> None:
     work = queue()
     work.add(A, 0)
     work.take(0)
@@ -215,7 +215,7 @@ def test_a_change_during_a_failing_run_is_not_held_back_by_the_failure() -> None
     assert work.take(1) == Taken(A, 0)
 
 
-def test_when_the_cause_of_failures_is_over_only_failed_keys_are_tried_soon() -> None:
+def test_retry_soon_runs_only_failed_keys() -> None:
     work = queue(Timing(first_retry=1000, longest_retry=1000))
     outcomes: list[tuple[ObjectKey, Outcome]] = [(A, Failed()), (B, Done())]
     for key, outcome in outcomes:
@@ -226,7 +226,7 @@ def test_when_the_cause_of_failures_is_over_only_failed_keys_are_tried_soon() ->
     assert taken_keys(work, 12) == [A]
 
 
-def test_after_a_gap_in_a_watch_every_known_key_is_looked_at() -> None:
+def test_add_all_runs_every_known_key() -> None:
     work = queue()
     for key in (A, B, C):
         work.add(key, 0)
@@ -238,7 +238,7 @@ def test_after_a_gap_in_a_watch_every_known_key_is_looked_at() -> None:
     assert taken_keys(work, 2) == [C, A, B]
 
 
-def test_turns_that_were_overtaken_do_not_pile_up() -> None:
+def test_superseded_entries_do_not_accumulate() -> None:
     work = queue()
     work.add(B, 0)
     work.take(0)
@@ -251,12 +251,12 @@ def test_turns_that_were_overtaken_do_not_pile_up() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
-def test_after_takes_only_times_that_can_be_waited_for(seconds: float) -> None:
+def test_after_rejects_invalid_durations(seconds: float) -> None:
     with pytest.raises(ValueError, match="is not a time to wait"):
         After(seconds)
 
 
-def test_a_group_takes_no_more_workers_than_its_limit() -> None:
+def test_a_group_uses_no_more_workers_than_its_limit() -> None:
     work = Queue(Timing(), Random(0), group_limit=2)  # noqa: S311 - the same jitter every time
     silent = [ObjectKey("mallory", str(number)) for number in range(100)]
     for key in silent:
@@ -271,7 +271,7 @@ def test_a_group_takes_no_more_workers_than_its_limit() -> None:
     assert taken_keys(work, 2) == [silent[2]]
 
 
-def test_the_group_that_has_waited_longest_is_next() -> None:
+def test_the_longest_waiting_group_runs_next() -> None:
     work = Queue(Timing(), Random(0), group_limit=1)  # noqa: S311 - the same jitter every time
     for now, (key, group) in enumerate([(B, "b"), (C, "c"), (A, None)]):
         work.set_group(key, group)
@@ -279,7 +279,7 @@ def test_the_group_that_has_waited_longest_is_next() -> None:
     assert taken_keys(work, 3) == [B, C, A]
 
 
-def test_a_key_keeps_its_place_when_its_group_changes() -> None:
+def test_a_key_keeps_its_position_when_its_group_changes() -> None:
     work = Queue(Timing(), Random(0), group_limit=1)  # noqa: S311 - the same jitter every time
     work.add(A, 0)
     work.set_group(A, "a")
@@ -305,7 +305,7 @@ def keys_of_slow_groups(work: Queue, number: int) -> list[ObjectKey]:
     return keys
 
 
-def test_slow_groups_leave_workers_to_the_others() -> None:
+def test_slow_groups_leave_workers_to_other_groups() -> None:
     work = Queue(Timing(), Random(0), group_limit=3, slow_limit=2)  # noqa: S311
     slow = keys_of_slow_groups(work, 10)
     assert taken_keys(work, 5) == slow[:2]
@@ -327,7 +327,7 @@ def test_a_key_without_a_group_can_be_slow() -> None:
     assert taken_keys(work, 5) == [A, C]
 
 
-def test_a_first_run_that_takes_long_counts_as_slow() -> None:
+def test_a_long_first_run_counts_as_slow() -> None:
     work = Queue(Timing(), Random(0), slow_limit=1)  # noqa: S311
     (slow,) = keys_of_slow_groups(work, 1)
     work.add(A, 0)
@@ -337,7 +337,7 @@ def test_a_first_run_that_takes_long_counts_as_slow() -> None:
     assert taken_keys(work, 6) == [slow]
 
 
-def test_a_group_is_slow_until_its_runs_have_been_quick_for_a_minute() -> None:
+def test_a_group_stays_slow_until_its_runs_are_quick_for_a_minute() -> None:
     work = Queue(Timing(), Random(0), slow_limit=1)  # noqa: S311
     first, second = keys_of_slow_groups(work, 2)
     for now in (5.0, 64.0):
@@ -354,7 +354,7 @@ def test_a_group_is_slow_until_its_runs_have_been_quick_for_a_minute() -> None:
     assert taken_keys(work, 66) == [first, second]
 
 
-def test_a_forgotten_group_is_no_longer_slow() -> None:
+def test_a_deleted_group_is_no_longer_slow() -> None:
     work = Queue(Timing(), Random(0), slow_limit=1)  # noqa: S311
     slow = keys_of_slow_groups(work, 3)
     for key in slow:
@@ -367,7 +367,7 @@ def test_a_forgotten_group_is_no_longer_slow() -> None:
 
 
 def calls_to_take(groups: int) -> int:
-    """How many calls it takes to take and finish 10 keys of so many groups."""
+    """Number of function calls to take and finish 10 keys of `groups` groups."""
     work = Queue(Timing(), Random(0), group_limit=1)  # noqa: S311
     for number in range(groups):
         key = ObjectKey("default", f"{number:05}")
@@ -395,7 +395,7 @@ def test_taking_a_key_costs_the_same_with_many_groups() -> None:
 
 
 class AnyOrderOfEvents(RuleBasedStateMachine):
-    """The queue against a model that knows only what is owed to whom, and until when."""
+    """The queue compared with a model of pending keys and deadlines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -404,16 +404,16 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.work = Queue(timing, Random(0), group_limit=1)  # noqa: S311
         self.groups: dict[ObjectKey, str | None] = {}
         self.running: dict[ObjectKey, str | None] = {}
-        """With the group that it counts for."""
-        self.owed: set[ObjectKey] = set()
-        """Something changed and no run has started since."""
-        self.latest: dict[ObjectKey, float] = {}
-        """When a key's next turn has to have come, if nothing changes."""
+        """Running keys and their groups."""
+        self.pending: set[ObjectKey] = set()
+        """Keys that changed since their last run started."""
+        self.deadlines: dict[ObjectKey, float] = {}
+        """Time by which a key must run again without a change."""
 
     @rule(key=st.sampled_from([A, B, C]))
     def change(self, key: ObjectKey) -> None:
         self.work.add(key, self.now)
-        self.owed.add(key)
+        self.pending.add(key)
 
     @rule(key=st.sampled_from([A, B, C]), group=st.sampled_from(["x", "y", None]))
     def change_group(self, key: ObjectKey, group: str | None) -> None:
@@ -424,19 +424,19 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         taken = self.work.take(self.now)
-        overdue = {key for key, by in self.latest.items() if by <= self.now}
+        overdue = {key for key, by in self.deadlines.items() if by <= self.now}
         full = set(self.running.values()) - {None}
         if taken is None:
-            waiting = (self.owed | overdue) - self.running.keys()
+            waiting = (self.pending | overdue) - self.running.keys()
             assert all(self.groups.get(key) in full for key in waiting)
             return
         group = self.groups.get(taken.key)
-        assert taken.key not in self.running, "two at once"
-        assert group not in full, "more of a group than its limit"
+        assert taken.key not in self.running, "the key runs twice at once"
+        assert group not in full, "the group exceeds its limit"
         assert taken.waited >= 0
         self.running[taken.key] = group
-        self.owed.discard(taken.key)
-        self.latest.pop(taken.key, None)
+        self.pending.discard(taken.key)
+        self.deadlines.pop(taken.key, None)
 
     @precondition(lambda self: self.running)
     @rule(
@@ -452,7 +452,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.running)))
         self.work.finish(key, outcome, self.now)
         del self.running[key]
-        if key in self.owed:
+        if key in self.pending:
             return
         if isinstance(outcome, Gone):
             self.groups.pop(key, None)
@@ -464,7 +464,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
                 longest = 9.6
             case _:
                 longest = 55.0
-        self.latest[key] = self.now + longest
+        self.deadlines[key] = self.now + longest
 
     @rule(seconds=st.floats(0, 100))
     def wait(self, seconds: float) -> None:
@@ -473,23 +473,23 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @rule()
     def lose_events(self) -> None:
         self.work.add_all(self.now)
-        self.owed |= self.running.keys() | self.latest.keys()
+        self.pending |= self.running.keys() | self.deadlines.keys()
 
     @rule()
     def recover(self) -> None:
         self.work.retry_soon(self.now, within=2)
 
     @invariant()
-    def nobody_is_forgotten(self) -> None:
-        assert self.running.keys() | self.owed | self.latest.keys() == self.work.keys
+    def every_key_is_known(self) -> None:
+        assert self.running.keys() | self.pending | self.deadlines.keys() == self.work.keys
 
     @invariant()
-    def whoever_waits_for_a_later_turn_has_an_alarm(self) -> None:
-        waiting = self.latest.keys() - self.owed - self.running.keys()
+    def every_delayed_key_has_a_due_time(self) -> None:
+        waiting = self.deadlines.keys() - self.pending - self.running.keys()
         due = self.work.next_due()
         for key in waiting:
             ready = self.work.depth > 0
-            assert ready or (due is not None and due <= self.latest[key])
+            assert ready or (due is not None and due <= self.deadlines[key])
 
 
 TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
@@ -497,6 +497,6 @@ TestAnyOrderOfEvents.settings = settings(stateful_step_count=40, deadline=None)
 
 
 @given(st.integers(1, 10_000), st.integers(0, 2**32))
-def test_retry_delays_are_bounded(failures: int, seed: int) -> None:
+def test_retry_delays_are_limited(failures: int, seed: int) -> None:
     wait = Timing().retry(failures, Random(seed))  # noqa: S311
     assert 0.8 * 0.005 <= wait <= 1.2 * 300

@@ -1,4 +1,4 @@
-"""Managers that run under exactly the roles that `Provider.components` brings."""
+"""Managers that run with exactly the roles of `Provider.components`."""
 
 import asyncio
 import ssl
@@ -44,7 +44,7 @@ class Status(Model):
 
 @kind(group="roles.test", version="v1")
 class Vault(Object[Spec, Status]):
-    """A kind that has a Secret, which it never deletes, and a ConfigMap, which it does."""
+    """A kind whose controller deletes its ConfigMap but never its Secret."""
 
 
 class Vaults(Reconciler[Vault]):
@@ -99,7 +99,7 @@ async def installation(
 
 
 @pytest.mark.parametrize("everywhere", [True, False])
-async def test_a_provider_works_with_exactly_its_roles_and_may_do_no_more(
+async def test_the_roles_of_a_provider_are_sufficient_and_permit_nothing_else(
     client: Client, config: Config, namespace: str, running: Any, everywhere: bool
 ) -> None:
     scope = None if everywhere else namespace
@@ -128,7 +128,7 @@ async def test_a_provider_works_with_exactly_its_roles_and_may_do_no_more(
                         await provider.list(kind_, "default")
 
 
-async def test_metrics_on_other_than_loopback_addresses_want_a_token(
+async def test_metrics_on_other_than_loopback_addresses_require_a_token(
     client: Client, config: Config, namespace: str
 ) -> None:
     options = Options(
@@ -141,8 +141,8 @@ async def test_metrics_on_other_than_loopback_addresses_want_a_token(
     tokens: dict[str, str] = {}
     for name in (allowed, other):
         await client.request("POST", accounts, body={"metadata": {"name": name}})
-        asked = await client.request("POST", f"{accounts}/{name}/token", body={"spec": {}})
-        tokens[name] = asked["status"]["token"]
+        created = await client.request("POST", f"{accounts}/{name}/token", body={"spec": {}})
+        tokens[name] = created["status"]["token"]
     rbac_path = "/apis/rbac.authorization.k8s.io/v1"
     rules = [
         {"nonResourceURLs": ["/metrics"], "verbs": ["get"]},
@@ -190,7 +190,7 @@ async def managed(manager: Manager) -> AsyncGenerator[Address]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_by_default_only_this_machine_reaches_a_manager_s_pages() -> None:
+def test_diagnostics_listen_on_loopback_by_default() -> None:
     options = Options()
     for address in (options.metrics_address, options.health_address):
         assert address is not None
@@ -198,9 +198,9 @@ def test_by_default_only_this_machine_reaches_a_manager_s_pages() -> None:
     assert not options.insecure_diagnostics
 
 
-def test_the_key_of_metrics_is_not_written_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
+def test_the_private_key_of_metrics_is_not_written_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise AssertionError("a key is written to disk")
 
-    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("tempfile.mkdtemp", fail)
     assert own_certificate().verify_mode == ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""The runner with a client that is not one: what happens to keys, whatever a reconciler does."""
+"""The runner with a fake client: its keys after each result of a reconciler."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ class Fish(Object[dict[str, Any], dict[str, Any]]):
 
 
 class Pond:
-    """Holds objects as a client would."""
+    """A fake client with objects."""
 
     def __init__(self, *keys: ObjectKey) -> None:
         self.fish = {key: Fish.of(key.name, key.namespace, spec={}) for key in keys}
@@ -55,13 +55,13 @@ class Pond:
 
 
 class Angler(Reconciler[Fish]):
-    """Does what the test says with each object."""
+    """Runs the function of the test for each object."""
 
     watches = (For(Fish),)
 
     def __init__(self, do: Callable[[Fish], Any]) -> None:
         self.caught: list[str] = []
-        self.missed: list[ObjectKey] = []
+        self.missing: list[ObjectKey] = []
         self.do = do
 
     async def reconcile(self, _: Context, fish: Fish, /) -> Result:
@@ -70,11 +70,11 @@ class Angler(Reconciler[Fish]):
         return await result if asyncio.iscoroutine(result) else result
 
     async def on_missing(self, _: Context, key: ObjectKey, /) -> None:
-        self.missed.append(key)
+        self.missing.append(key)
 
 
 class Murky(Pond):
-    """Holds an object that cannot be read."""
+    """A fake client with an unreadable object."""
 
     def __init__(self) -> None:
         super().__init__(B)
@@ -88,7 +88,7 @@ class Murky(Pond):
 
 
 class Notes:
-    """Notes the events that are recorded."""
+    """Stores recorded events."""
 
     def __init__(self) -> None:
         self.records: list[EventRecord] = []
@@ -98,7 +98,7 @@ class Notes:
 
 
 class Setup:
-    """A runner, its queue and a clock that only the test moves."""
+    """A runner, its queue and a clock that the test controls."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Setup:
     ) -> None:
         self.now = 0.0
         self.metrics = Metrics()
-        # Far beyond what a test lasts: the real clock only wakes the runner up.
+        # Longer than any test: the real clock only wakes the runner.
         self.queue = Queue(Timing(LATER, LATER, LATER), Random(0))  # noqa: S311
         self.angler = Angler(do)
         context = Context(
@@ -129,7 +129,7 @@ class Setup:
         )
 
     async def run(self, *keys: ObjectKey) -> None:
-        """Have these keys reconciled once."""
+        """Reconcile these keys once."""
         self.runner.start()
         for key in keys:
             self.runner.add(key)
@@ -137,7 +137,7 @@ class Setup:
         await self.runner.stop(0)
 
     async def quiet(self) -> None:
-        """Until nothing runs and nothing waits."""
+        """Wait until no key runs or waits."""
         await until(lambda: not self.queue.depth and not self.queue.running_for(0))
 
     def ended(self, result: str) -> float | None:
@@ -146,36 +146,36 @@ class Setup:
         )
 
 
-async def test_a_success_comes_again_at_the_resync() -> None:
+async def test_a_successful_key_stays_in_the_queue() -> None:
     setup = Setup(lambda _: Done())
     await setup.run(A)
     assert setup.ended("success") == 1
     assert setup.queue.keys == {A}
 
 
-async def test_later_is_later() -> None:
+async def test_after_delays_the_next_reconcile() -> None:
     setup = Setup(lambda _: After(7))
     await setup.run(A)
     assert setup.ended("requeue_after") == 1
     assert setup.queue.next_due() == 7
 
 
-async def test_what_is_gone_is_told_and_forgotten_without_a_reconcile() -> None:
+async def test_a_deleted_object_calls_on_missing_instead_of_reconcile() -> None:
     setup = Setup(lambda _: Done(), Pond(B))
     await setup.run(A, B)
     assert setup.queue.keys == {B}
     assert setup.angler.caught == ["b"]
-    assert setup.angler.missed == [A]
+    assert setup.angler.missing == [A]
 
 
-async def test_what_lost_its_label_is_forgotten_without_a_reconcile() -> None:
+async def test_an_object_without_the_label_is_dropped_without_a_reconcile() -> None:
     setup = Setup(lambda _: Done(), labels={"watched": None})
     await setup.run(A)
     assert setup.queue.keys == set()
     assert setup.angler.caught == []
 
 
-async def test_the_next_run_starts_when_it_is_due_and_not_before() -> None:
+async def test_the_next_run_starts_no_earlier_than_due() -> None:
     setup = Setup(lambda _: After(0.05), clock=asyncio.get_running_loop().time)
     began = asyncio.get_running_loop().time()
     setup.runner.start()
@@ -186,15 +186,19 @@ async def test_the_next_run_starts_when_it_is_due_and_not_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "level", "told"),
+    ("error", "level", "message"),
     [
         (RuntimeError("no net"), logging.ERROR, "The reconcile failed: RuntimeError: no net"),
         (Unreachable("API server does not answer"), logging.ERROR, "API server does not answer"),
-        (Conflict(409, "Conflict", "somebody wrote"), logging.INFO, "somebody wrote; trying again"),
+        (
+            Conflict(409, "Conflict", "another client wrote"),
+            logging.INFO,
+            "another client wrote; trying again",
+        ),
     ],
 )
-async def test_a_failure_is_told_counted_and_tried_again(
-    caplog: pytest.LogCaptureFixture, error: Exception, level: int, told: str
+async def test_a_failure_is_logged_counted_and_retried(
+    caplog: pytest.LogCaptureFixture, error: Exception, level: int, message: str
 ) -> None:
     def fail(_: Fish) -> Result:
         raise error
@@ -204,12 +208,12 @@ async def test_a_failure_is_told_counted_and_tried_again(
         await setup.run(A)
     assert setup.ended("error") == 1
     assert setup.queue.retries == 1
-    assert (level, told) in [(record.levelno, record.getMessage()) for record in caplog.records]
+    assert (level, message) in [(record.levelno, record.getMessage()) for record in caplog.records]
     surprising = isinstance(error, RuntimeError)
     assert any(record.exc_info for record in caplog.records) is surprising
 
 
-async def test_unreadable_object_has_an_event(
+async def test_an_unreadable_object_gets_an_event(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     notes = Notes()
@@ -234,7 +238,7 @@ async def test_unreadable_object_has_an_event(
     }
 
 
-async def test_unreadable_object_affects_no_other(
+async def test_an_unreadable_watched_object_is_logged_once_and_skipped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fish_of(config_map: ConfigMap) -> list[ObjectKey]:
@@ -260,7 +264,7 @@ async def test_unreadable_object_affects_no_other(
     ]
 
 
-async def test_missing_result_is_a_failure(
+async def test_a_missing_result_is_a_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     setup = Setup(lambda _: None)
@@ -271,7 +275,7 @@ async def test_missing_result_is_a_failure(
     )
 
 
-async def test_no_more_run_at_once_than_are_allowed() -> None:
+async def test_concurrency_limits_parallel_reconciles() -> None:
     running: set[str] = set()
     most: list[int] = []
 
@@ -289,7 +293,7 @@ async def test_no_more_run_at_once_than_are_allowed() -> None:
     assert max(most) == 3
 
 
-async def test_nothing_starts_before_the_start_nor_after_the_stop() -> None:
+async def test_no_reconcile_starts_before_start_or_after_stop() -> None:
     setup = Setup(lambda _: Done())
     setup.runner.add(A)
     # A started runner reconciles well within this time.
@@ -302,7 +306,7 @@ async def test_nothing_starts_before_the_start_nor_after_the_stop() -> None:
     assert setup.angler.caught == ["a"]
 
 
-async def test_a_reconcile_that_cannot_be_cancelled_does_not_hold_up_the_end(
+async def test_an_uncancellable_reconcile_does_not_delay_stop(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("capelin.controller.runner._CANCELLING", 0.01)
@@ -324,7 +328,7 @@ async def test_a_reconcile_that_cannot_be_cancelled_does_not_hold_up_the_end(
     await setup.quiet()
 
 
-async def test_after_the_recovery_of_the_api_server_failed_keys_are_tried_at_once() -> None:
+async def test_retry_soon_runs_failed_keys_again() -> None:
     failures = [Unreachable("down")]
 
     def fail_once(_: Fish) -> Result:
@@ -345,7 +349,7 @@ async def test_after_the_recovery_of_the_api_server_failed_keys_are_tried_at_onc
     assert sorted(setup.angler.caught) == ["a", "a", "b"]
 
 
-async def test_after_a_gap_in_the_events_every_key_is_looked_at() -> None:
+async def test_add_all_reconciles_every_key() -> None:
     setup = Setup(lambda _: Done())
     setup.runner.start()
     setup.runner.add(A)
@@ -357,7 +361,7 @@ async def test_after_a_gap_in_the_events_every_key_is_looked_at() -> None:
     assert sorted(setup.angler.caught) == ["a", "a", "b", "b"]
 
 
-async def test_metrics_tell_of_queue_and_workers() -> None:
+async def test_metrics_describe_queue_and_workers() -> None:
     hold = asyncio.Event()
 
     async def wait(_: Fish) -> Result:

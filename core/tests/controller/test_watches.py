@@ -24,7 +24,7 @@ class Shoal(Object[dict[str, Any], dict[str, Any]]):
 
 @kind(group="example.io", version="v1", namespaced=False)
 class Ocean(Object[dict[str, Any], dict[str, Any]]):
-    """A kind of the whole cluster."""
+    """A cluster-scoped kind."""
 
 
 def body(**metadata: Any) -> dict[str, Any]:
@@ -35,35 +35,35 @@ def owner(kind_: str, name: str, api_version: str = "example.io/v1alpha9") -> di
     return {"apiVersion": api_version, "kind": kind_, "name": name, "uid": "1"}
 
 
-def test_an_object_of_its_own_kind_concerns_itself() -> None:
+def test_for_maps_an_object_to_its_own_key() -> None:
     assert concerned(For(Shoal), Shoal.resource, body()) == [ObjectKey("sea", "a")]
 
 
-def test_what_belongs_to_the_whole_cluster_has_no_namespace_in_its_key() -> None:
-    found = {"metadata": {"name": "atlantic"}}
-    assert concerned(For(Ocean), Ocean.resource, found) == [ObjectKey("", "atlantic")]
+def test_the_key_of_a_cluster_scoped_object_has_no_namespace() -> None:
+    obj = {"metadata": {"name": "atlantic"}}
+    assert concerned(For(Ocean), Ocean.resource, obj) == [ObjectKey("", "atlantic")]
 
 
-def test_an_owned_object_concerns_its_owners_in_whatever_version_they_are_named() -> None:
+def test_owns_maps_to_owners_of_the_kind_in_any_version() -> None:
     owners = [
         owner("Shoal", "b"),
         owner("Shoal", "other-group", "example.com/v1"),
         owner("Whale", "other-kind"),
     ]
-    found = body(ownerReferences=owners)
-    assert concerned(Owns(ConfigMap), Shoal.resource, found) == [ObjectKey("sea", "b")]
+    obj = body(ownerReferences=owners)
+    assert concerned(Owns(ConfigMap), Shoal.resource, obj) == [ObjectKey("sea", "b")]
 
 
-def test_an_owner_of_the_whole_cluster_is_found_from_a_namespace() -> None:
-    found = body(ownerReferences=[owner("Ocean", "atlantic")])
-    assert concerned(Owns(ConfigMap), Ocean.resource, found) == [ObjectKey("", "atlantic")]
+def test_owns_maps_to_a_cluster_scoped_owner() -> None:
+    obj = body(ownerReferences=[owner("Ocean", "atlantic")])
+    assert concerned(Owns(ConfigMap), Ocean.resource, obj) == [ObjectKey("", "atlantic")]
 
 
-def test_an_object_without_owners_concerns_nobody() -> None:
+def test_owns_maps_an_object_without_owners_to_no_key() -> None:
     assert concerned(Owns(ConfigMap), Shoal.resource, body()) == []
 
 
-def test_a_mapper_gets_the_object_as_its_class() -> None:
+def test_a_mapper_receives_an_instance_of_the_class() -> None:
     def by_size(shoal: Shoal) -> Iterable[ObjectKey]:
         return [ObjectKey(shoal.namespace or "", f"size-{shoal.spec['size']}")]
 
@@ -72,35 +72,35 @@ def test_a_mapper_gets_the_object_as_its_class() -> None:
     ]
 
 
-def seen(obj: BaseObject) -> list[ObjectKey]:
+def fields_of(obj: BaseObject) -> list[ObjectKey]:
     return [ObjectKey("", str(sorted(obj.model_fields_set)))]
 
 
 @pytest.mark.parametrize(
     "watch",
     [
-        Watches(Secret, seen),
-        Watches(Shoal, seen, metadata_only=True),
+        Watches(Secret, fields_of),
+        Watches(Shoal, fields_of, metadata_only=True),
     ],
 )
-def test_a_mapper_that_may_not_look_inside_gets_metadata_alone(watch: Watches[Any]) -> None:
-    found = {**body(), "data": {"password": "aHVudGVyMg=="}}
-    assert concerned(watch, Shoal.resource, found) == [ObjectKey("", "['metadata']")]
+def test_a_mapper_of_metadata_or_secrets_receives_only_metadata(watch: Watches[Any]) -> None:
+    obj = {**body(), "data": {"password": "aHVudGVyMg=="}}
+    assert concerned(watch, Shoal.resource, obj) == [ObjectKey("", "['metadata']")]
 
 
-def test_only_a_mapper_looks_inside_and_never_inside_a_secret() -> None:
-    nobody: Iterable[ObjectKey] = ()
+def test_only_mappers_of_other_kinds_than_secrets_read_contents() -> None:
+    no_keys: Iterable[ObjectKey] = ()
     looking = {
         "for": looks_inside(For(Shoal)),
         "owns": looks_inside(Owns(ConfigMap)),
-        "watches": looks_inside(Watches(Shoal, lambda _: nobody)),
-        "metadata": looks_inside(Watches(Shoal, lambda _: nobody, metadata_only=True)),
-        "secret": looks_inside(Watches(Secret, lambda _: nobody)),
+        "watches": looks_inside(Watches(Shoal, lambda _: no_keys)),
+        "metadata": looks_inside(Watches(Shoal, lambda _: no_keys, metadata_only=True)),
+        "secret": looks_inside(Watches(Secret, lambda _: no_keys)),
     }
     assert [name for name, inside in looking.items() if inside] == ["watches"]
 
 
-def test_an_object_without_the_labels_that_are_asked_for_concerns_nobody() -> None:
+def test_a_watch_with_labels_ignores_other_objects() -> None:
     watch = For(Shoal, labels={"team": "herring"})
     assert concerned(watch, Shoal.resource, body(labels={"team": "cod"})) == []
     assert concerned(watch, Shoal.resource, body(labels={"team": "herring"})) == [
@@ -109,7 +109,7 @@ def test_an_object_without_the_labels_that_are_asked_for_concerns_nobody() -> No
 
 
 @pytest.mark.parametrize(
-    ("labels", "found", "expected"),
+    ("labels", "actual", "expected"),
     [
         ({}, {}, True),
         ({"a": "1"}, {"a": "1", "b": "2"}, True),
@@ -119,10 +119,12 @@ def test_an_object_without_the_labels_that_are_asked_for_concerns_nobody() -> No
         ({"a": "1", "b": None}, {"a": "1"}, False),
     ],
 )
-def test_labels_select(labels: Labels, found: dict[str, str], expected: bool) -> None:
-    assert selects(labels, found) is expected
+def test_selects_compares_names_and_values_of_labels(
+    labels: Labels, actual: dict[str, str], expected: bool
+) -> None:
+    assert selects(labels, actual) is expected
 
 
-def test_labels_are_written_as_a_selector_in_a_stable_order() -> None:
+def test_selector_has_a_stable_order() -> None:
     assert selector({"b": None, "a": "1"}) == "a=1,b"
     assert selector({}) == ""

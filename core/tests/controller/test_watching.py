@@ -1,4 +1,4 @@
-"""kopf against an API server that does what the test says."""
+"""kopf with a scripted API server."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ RESOURCES = {
 
 
 class Api:
-    """Just enough of an API server: what is listed, and a line for each watch to send next."""
+    """A minimal API server with items for lists and lines for watches."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -44,8 +44,8 @@ class Api:
         self.items: dict[str, list[str]] = {CRABS: [], MAPS: []}
         self.lines: dict[str, asyncio.Queue[Any]] = {CRABS: asyncio.Queue(), MAPS: asyncio.Queue()}
         self.deep: set[str] = set()
-        """Paths of which the list has an object that is nested too deep."""
-        self.refuse: list[int] = []
+        """Paths whose list contains an object with too many levels."""
+        self.errors: list[int] = []
         self.tokens: set[str] | None = None
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -53,8 +53,8 @@ class Api:
         if self.tokens is not None and request.headers.get("Authorization") not in self.tokens:
             return web.json_response({"kind": "Status", "code": 401}, status=401)
         if request.path in self.lines:
-            if self.refuse:
-                return web.json_response({"kind": "Status"}, status=self.refuse.pop(0))
+            if self.errors:
+                return web.json_response({"kind": "Status"}, status=self.errors.pop(0))
             return await (self.watch if "watch" in request.query else self.list)(request)
         return web.json_response(self.discovery(request.path))
 
@@ -65,7 +65,7 @@ class Api:
             version = {"version": "v1"}
             group = {"name": "watching.test", "versions": [version], "preferredVersion": version}
             return {"groups": [group]}
-        found = [
+        resources = [
             {
                 "name": name,
                 "kind": kind_,
@@ -75,7 +75,7 @@ class Api:
             }
             for name, kind_, namespaced in RESOURCES[path]
         ]
-        return {"resources": found}
+        return {"resources": resources}
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         items = [json.dumps(body(name)) for name in self.items[request.path]]
@@ -92,7 +92,7 @@ class Api:
         return response
 
     def count(self, path: str, *, watch: bool) -> int:
-        return sum(each.path == path and ("watch" in each.query) is watch for each in self.requests)
+        return sum(r.path == path and ("watch" in r.query) is watch for r in self.requests)
 
 
 def body(name: str, **metadata: Any) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def deep_body(name: str) -> str:
     return text.replace('"LEVELS"', levels)
 
 
-def test_lines_that_kopf_can_parse_are_not_parsed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readable_lines_are_not_parsed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     def parse(_: bytes) -> Any:
         raise AssertionError("parsed")
 
@@ -132,8 +132,8 @@ def changed(name: str, **metadata: Any) -> dict[str, Any]:
 GONE = {"type": "ERROR", "object": {"code": 410}}
 
 
-class Asked:
-    """Notes what a queue is asked for."""
+class FakeQueue:
+    """Records the calls of a queue."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -170,8 +170,8 @@ async def api() -> AsyncIterator[Api]:
     await runner.cleanup()
 
 
-def watching(api: Api, asked: Asked, *watches: Watch, user: User | None = None) -> Watching:
-    subscriptions = [Subscription(watch, asked) for watch in watches]
+def watching(api: Api, queue: FakeQueue, *watches: Watch, user: User | None = None) -> Watching:
+    subscriptions = [Subscription(watch, queue) for watch in watches]
     return Watching(Config(Server(api.address), user or User()), subscriptions, Metrics())
 
 
@@ -187,61 +187,61 @@ async def run(made: Watching) -> AsyncGenerator[asyncio.Task[None]]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_what_is_there_and_what_changes_is_told(api: Api) -> None:
-    asked = Asked()
+async def test_existing_and_changed_objects_are_queued(api: Api) -> None:
+    queue = FakeQueue()
     api.items[CRABS] = ["a", "b"]
     api.items[MAPS] = ["m"]
-    async with run(watching(api, asked, For(Crab), Owns(ConfigMap))):
-        await until(lambda: sorted(asked.keys) == ["a", "b", "of-m"])
+    async with run(watching(api, queue, For(Crab), Owns(ConfigMap))):
+        await until(lambda: sorted(queue.keys) == ["a", "b", "of-m"])
         api.lines[CRABS].put_nowait(changed("a"))
-        await until(lambda: sorted(asked.keys) == ["a", "a", "b", "of-m"])
+        await until(lambda: sorted(queue.keys) == ["a", "a", "b", "of-m"])
         api.lines[MAPS].put_nowait({**changed("m"), "type": "DELETED"})
-        await until(lambda: sorted(asked.keys) == ["a", "a", "b", "of-m", "of-m"])
-    assert (asked.all, asked.retries) == (0, 0)
+        await until(lambda: sorted(queue.keys) == ["a", "a", "b", "of-m", "of-m"])
+    assert (queue.all, queue.retries) == (0, 0)
 
 
 @pytest.mark.parametrize("path", [CRABS, MAPS])
-async def test_a_deep_object_does_not_end_lists_and_watches(api: Api, path: str) -> None:
-    asked = Asked()
+async def test_a_deep_object_does_not_stop_lists_and_watches(api: Api, path: str) -> None:
+    queue = FakeQueue()
     api.items[CRABS], api.deep = ["a"], {path}
     api.items[MAPS] = ["m"]
-    async with run(watching(api, asked, For(Crab), Owns(ConfigMap))):
+    async with run(watching(api, queue, For(Crab), Owns(ConfigMap))):
         name = "deep" if path == CRABS else "of-deep"
-        await until(lambda: sorted(asked.keys) == sorted(["a", "of-m", name]))
+        await until(lambda: sorted(queue.keys) == sorted(["a", "of-m", name]))
         api.lines[path].put_nowait(f'{{"type":"MODIFIED","object":{deep_body("deep")}}}')
-        await until(lambda: sorted(asked.keys) == sorted(["a", "of-m", name, name]))
+        await until(lambda: sorted(queue.keys) == sorted(["a", "of-m", name, name]))
         api.lines[CRABS].put_nowait(changed("a"))
-        await until(lambda: asked.keys[-1] == "a")
-    assert (asked.all, api.count(path, watch=False), api.count(path, watch=True)) == (0, 1, 1)
+        await until(lambda: queue.keys[-1] == "a")
+    assert (queue.all, api.count(path, watch=False), api.count(path, watch=True)) == (0, 1, 1)
 
 
-async def test_a_mapper_is_not_called_with_a_deep_object(api: Api) -> None:
-    asked = Asked()
+async def test_a_mapper_does_not_receive_a_deep_object(api: Api) -> None:
+    queue = FakeQueue()
     api.items[MAPS], api.deep = ["m"], {MAPS}
 
     def crabs_of(config_map: ConfigMap) -> list[ObjectKey]:
         return [ObjectKey("sea", config_map.name)]
 
     watches = (For(Crab), Watches(ConfigMap, to=crabs_of))
-    async with run(watching(api, asked, *watches)):
-        await until(lambda: (asked.keys, len(asked.unreadable)) == (["m"], 1))
+    async with run(watching(api, queue, *watches)):
+        await until(lambda: (queue.keys, len(queue.unreadable)) == (["m"], 1))
         api.lines[MAPS].put_nowait(f'{{"type":"MODIFIED","object":{deep_body("deep")}}}')
         api.lines[MAPS].put_nowait(changed("m"))
-        await until(lambda: asked.keys == ["m", "m"])
+        await until(lambda: queue.keys == ["m", "m"])
     reason = "ConfigMap sea/deep cannot be read: it has more than 200 nested levels"
-    assert asked.unreadable == [reason] * 2
+    assert queue.unreadable == [reason] * 2
 
 
-async def test_what_is_not_listed_yet_is_known(api: Api) -> None:
-    made = watching(api, Asked(), For(Crab), Owns(ConfigMap))
+async def test_waiting_for_names_the_kinds_that_are_not_listed_yet(api: Api) -> None:
+    made = watching(api, FakeQueue(), For(Crab), Owns(ConfigMap))
     assert sorted(made.waiting_for) == ["configmaps", "crabs"]
     async with run(made):
         assert made.waiting_for == []
 
 
-async def test_only_metadata_is_asked_for_and_only_what_the_labels_choose(api: Api) -> None:
+async def test_requests_ask_only_for_metadata_and_selected_labels(api: Api) -> None:
     labels = {"a": "1", "b": None}
-    async with run(watching(api, Asked(), For(Crab, labels=labels), Owns(ConfigMap))):
+    async with run(watching(api, FakeQueue(), For(Crab, labels=labels), Owns(ConfigMap))):
         pass
     crabs = [request for request in api.requests if request.path == CRABS]
     assert [request.query["labelSelector"] for request in crabs] == ["a=1,b", "a=1,b"]
@@ -253,70 +253,70 @@ async def test_only_metadata_is_asked_for_and_only_what_the_labels_choose(api: A
     assert not any("labelSelector" in request.query for request in maps)
 
 
-async def test_two_that_choose_differently_share_one_watch_of_everything(api: Api) -> None:
-    asked = Asked()
+async def test_watches_with_different_selectors_share_one_unfiltered_watch(api: Api) -> None:
+    queue = FakeQueue()
     api.items[CRABS] = ["a"]
     watches = For(Crab, labels={"a": "1"}), Owns(Crab, labels={"b": None})
-    async with run(watching(api, asked, *watches)):
+    async with run(watching(api, queue, *watches)):
         api.lines[CRABS].put_nowait(changed("a", labels={"b": "2"}))
-        await until(lambda: asked.keys == ["of-a"])
+        await until(lambda: queue.keys == ["of-a"])
     assert not any("labelSelector" in request.query for request in api.requests)
     assert api.count(CRABS, watch=False) == 1
 
 
-async def test_after_a_gap_whoever_owned_what_may_be_gone_is_told(api: Api) -> None:
-    asked = Asked()
+async def test_a_gap_in_the_watch_of_owned_objects_queues_all_owners(api: Api) -> None:
+    queue = FakeQueue()
     api.items[MAPS] = ["m"]
-    async with run(watching(api, asked, For(Crab), Owns(ConfigMap))):
-        await until(lambda: asked.keys == ["of-m"])
+    async with run(watching(api, queue, For(Crab), Owns(ConfigMap))):
+        await until(lambda: queue.keys == ["of-m"])
         api.items[MAPS] = []
         api.lines[MAPS].put_nowait(GONE)
-        await until(lambda: asked.all == 1)
+        await until(lambda: queue.all == 1)
         api.lines[CRABS].put_nowait(GONE)
         await until(lambda: api.count(CRABS, watch=True) == 2)
-    assert asked.all == 1, "what is gone itself needs no reconcile"
+    assert queue.all == 1, "a deleted object itself needs no reconcile"
 
 
 async def test_a_watch_that_ends_is_resumed_without_a_list(api: Api) -> None:
-    asked = Asked()
-    async with run(watching(api, asked, For(Crab))):
+    queue = FakeQueue()
+    async with run(watching(api, queue, For(Crab))):
         api.lines[CRABS].put_nowait(None)
         api.lines[CRABS].put_nowait(changed("a"))
-        await until(lambda: asked.keys == ["a"])
+        await until(lambda: queue.keys == ["a"])
     assert api.count(CRABS, watch=False) == 1
-    assert (asked.all, asked.retries) == (0, 0)
+    assert (queue.all, queue.retries) == (0, 0)
 
 
-async def test_the_end_of_an_outage_is_told(api: Api) -> None:
-    asked = Asked()
-    async with run(watching(api, asked, For(Crab), Owns(ConfigMap))):
-        api.refuse = [503, 500]
+async def test_the_end_of_an_outage_retries_failed_keys(api: Api) -> None:
+    queue = FakeQueue()
+    async with run(watching(api, queue, For(Crab), Owns(ConfigMap))):
+        api.errors = [503, 500]
         api.lines[CRABS].put_nowait(None)
         await until(lambda: api.count(CRABS, watch=True) == 4)
-        await until(lambda: asked.retries == 1)
-    assert asked.retries == 1
+        await until(lambda: queue.retries == 1)
+    assert queue.retries == 1
 
 
-async def test_a_refusal_is_neither_a_list_nor_an_outage(api: Api) -> None:
-    asked = Asked()
-    api.refuse = [403]
-    made = watching(api, asked, Owns(ConfigMap))
+async def test_a_forbidden_list_is_not_an_outage(api: Api) -> None:
+    queue = FakeQueue()
+    api.errors = [403]
+    made = watching(api, queue, Owns(ConfigMap))
     async with run(made):
         pass
     assert api.count(MAPS, watch=False) == 2
-    assert (asked.all, asked.retries) == (0, 0)
+    assert (queue.all, queue.retries) == (0, 0)
 
 
-async def test_a_watch_that_dies_takes_the_others_with_it(api: Api) -> None:
-    async with run(watching(api, Asked(), For(Crab), Owns(ConfigMap))) as task:
+async def test_a_failed_watch_ends_all_watches(api: Api) -> None:
+    async with run(watching(api, FakeQueue(), For(Crab), Owns(ConfigMap))) as task:
         api.lines[CRABS].put_nowait({"type": "ERROR", "object": {"code": 500}})
         with pytest.raises(WatchLostError, match="the watch of crabs has ended"):
             async with asyncio.timeout(30):
                 await task
 
 
-async def test_a_watch_that_kopf_loses_without_a_word_is_missed(api: Api) -> None:
-    made = watching(api, Asked(), For(Crab), Owns(ConfigMap))
+async def test_a_silently_canceled_watch_is_an_error(api: Api) -> None:
+    made = watching(api, FakeQueue(), For(Crab), Owns(ConfigMap))
     async with run(made) as task:
         watcher = made.watchers[Crab.resource]
         assert "watcher for crabs" in watcher.get_name()
@@ -330,37 +330,37 @@ async def test_a_replaced_token_is_used(api: Api, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old")
     api.tokens = {"Bearer old"}
-    asked = Asked()
-    async with run(watching(api, asked, For(Crab), user=User(token_file=token))):
+    queue = FakeQueue()
+    async with run(watching(api, queue, For(Crab), user=User(token_file=token))):
         token.write_text("new")
         api.tokens = {"Bearer new"}
         api.lines[CRABS].put_nowait(None)
         api.lines[CRABS].put_nowait(changed("a"))
-        # Sooner than files are read anew by themselves.
-        await until(lambda: asked.keys == ["a"], within=5)
+        # Earlier than the periodic read of the file.
+        await until(lambda: queue.keys == ["a"], within=5)
 
 
-async def test_signals_stay_with_whoever_had_them(api: Api) -> None:
+async def test_kopf_does_not_replace_signal_handlers(api: Api) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    asked = Asked()
+    queue = FakeQueue()
     caught: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: caught.append(number))
     try:
-        async with run(watching(api, asked, For(Crab))):
+        async with run(watching(api, queue, For(Crab))):
             os.kill(os.getpid(), signal.SIGTERM)
             await until(lambda: caught == [signal.SIGTERM])
-            # The second would not come, had kopf heard the signal.
+            # The second key would not arrive if kopf had received the signal.
             for name in ("a", "b"):
                 api.lines[CRABS].put_nowait(changed(name))
-                await until(lambda name=name: name in asked.keys)
+                await until(lambda name=name: name in queue.keys)
     finally:
         signal.signal(signal.SIGTERM, before[1])
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-async def test_no_task_is_left_behind(api: Api) -> None:
+async def test_watching_leaves_no_task_or_thread_behind(api: Api) -> None:
     before = asyncio.all_tasks()
-    async with run(watching(api, Asked(), For(Crab), Owns(ConfigMap))):
+    async with run(watching(api, FakeQueue(), For(Crab), Owns(ConfigMap))):
         assert "kopf" in [thread.name for thread in threading.enumerate()]
     assert "kopf" not in [thread.name for thread in threading.enumerate()]
     server = {task for task in asyncio.all_tasks() if "RequestHandler" in repr(task)}
@@ -368,28 +368,28 @@ async def test_no_task_is_left_behind(api: Api) -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_who_is_cancelled_at_once_leaves_no_task_either(api: Api, turns: int) -> None:
+async def test_early_cancellation_leaves_no_task_behind(api: Api, turns: int) -> None:
     before = asyncio.all_tasks()
     handler = signal.getsignal(signal.SIGTERM)
-    task = asyncio.create_task(watching(api, Asked(), For(Crab)).run())
+    task = asyncio.create_task(watching(api, FakeQueue(), For(Crab)).run())
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    def left() -> list[str]:
+    def remaining() -> list[str]:
         tasks = map(repr, asyncio.all_tasks() - before)
-        return [each for each in tasks if "RequestHandler" not in each]
+        return [task for task in tasks if "RequestHandler" not in task]
 
-    # Generators that were cut short are ended by the loop, in tasks of a moment.
-    await until(left, lambda found: found == [], within=5)
+    # The event loop closes interrupted generators in short tasks.
+    await until(remaining, lambda tasks: tasks == [], within=5)
     assert signal.getsignal(signal.SIGTERM) == handler
 
 
 async def test_requests_are_counted(api: Api) -> None:
     made = Metrics()
-    subscription = Subscription(For(Crab), Asked())
+    subscription = Subscription(For(Crab), FakeQueue())
     async with run(Watching(Config(Server(api.address)), [subscription], made)):
         host = api.address.removeprefix("http://")
         labels = {"code": "200", "method": "GET", "host": host}

@@ -1,4 +1,4 @@
-"""Certificates are checked by verifiers that are not ours: OpenSSL's and `cryptography`'s."""
+"""OpenSSL and `cryptography` verify our certificates."""
 
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -80,7 +80,7 @@ def test_purposes_of_leaf(algorithm: Algorithm, leaf_algorithm: Algorithm, tmp_p
     }
 
 
-def test_a_leaf_of_another_ca_with_the_same_name_is_not_taken(tmp_path: Path) -> None:
+def test_a_leaf_of_another_ca_with_the_same_name_is_invalid(tmp_path: Path) -> None:
     leaf = issue(CA, common_name="etcd", usages=("server",), dns_names=["etcd"], now=NOW)
     other = new_ca("kubernetes", now=NOW)
     assert openssl_verify(tmp_path, other, leaf, "sslserver", NOW).returncode != 0
@@ -89,7 +89,7 @@ def test_a_leaf_of_another_ca_with_the_same_name_is_not_taken(tmp_path: Path) ->
 
 
 @given(moment=st.integers(-7 * 24 * 3600, 14 * 24 * 3600))
-def test_a_leaf_is_good_from_a_little_before_its_making_to_its_end(moment: int) -> None:
+def test_a_leaf_is_valid_from_shortly_before_its_issue_to_its_end(moment: int) -> None:
     at = NOW.replace(microsecond=0) + timedelta(seconds=moment)
     verdict = server_verifies(CA, WEEK_LEAF, "etcd", at)
     assert verdict == (-300 <= moment <= 7 * 24 * 3600)
@@ -129,7 +129,7 @@ def test_an_expired_ca_issues_nothing() -> None:
         issue(ca, common_name="admin", usages=("client",), now=end)
 
 
-def test_a_ca_says_that_it_may_sign_and_lasts_ten_years() -> None:
+def test_a_ca_may_sign_certificates_and_lasts_ten_years() -> None:
     ca = certificate(CA)
     constraints = ca.extensions.get_extension_for_class(x509.BasicConstraints)
     usage = ca.extensions.get_extension_for_class(x509.KeyUsage)
@@ -140,7 +140,7 @@ def test_a_ca_says_that_it_may_sign_and_lasts_ten_years() -> None:
     assert ca.not_valid_after_utc == datetime(2036, 2, 27, 12, 0, tzinfo=UTC)
 
 
-def test_the_subject_and_the_names_are_those_asked_for_each_once() -> None:
+def test_a_leaf_has_its_subject_and_unique_names() -> None:
     leaf = issue(
         CA,
         common_name="system:node:a",
@@ -150,9 +150,9 @@ def test_the_subject_and_the_names_are_those_asked_for_each_once() -> None:
         addresses=["127.64.0.1", IPv4Address("127.64.0.1"), "::1"],
         now=NOW,
     )
-    found = certificate(leaf)
-    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert found.subject.rfc4514_string() == "CN=system:node:a,O=extra,O=system:nodes"
+    parsed = certificate(leaf)
+    names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert parsed.subject.rfc4514_string() == "CN=system:node:a,O=extra,O=system:nodes"
     assert names.get_values_for_type(x509.DNSName) == ["a", "*.a.svc"]
     assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["127.64.0.1", "::1"]
 
@@ -166,7 +166,7 @@ def test_key_ids_point_from_leaf_to_ca() -> None:
     assert own.digest != ca_key.digest
 
 
-def test_what_is_not_said_is_as_documented() -> None:
+def test_defaults_are_p256_sha256_and_one_year() -> None:
     leaf = issue(CA, common_name="x", usages=("client",), now=NOW)
     for pair in (CA, leaf):
         assert pair.private_key_pem.startswith(b"-----BEGIN EC PRIVATE KEY-----\n")
@@ -226,7 +226,7 @@ def test_service_account_keys_belong_together(algorithm: Algorithm) -> None:
     assert keys.public_key_pem.startswith(b"-----BEGIN PUBLIC KEY-----\n")
 
 
-def test_printing_keys_shows_no_key() -> None:
+def test_repr_of_keys_contains_no_private_key() -> None:
     keys = new_service_account_keys()
     for shown in (repr(CA), str(CA), f"{CA}", repr(keys), repr([CA])):
         assert "PRIVATE" not in shown
@@ -260,7 +260,7 @@ def test_digest_fits_the_key_of_the_ca(curve: ec.EllipticCurve, tmp_path: Path) 
         ({"addresses": ["127.0.0"]}, "'127.0.0' does not appear to be an IPv4 or IPv6 address"),
     ],
 )
-def test_what_cannot_be_issued_is_refused(wrong: dict[str, object], words: str) -> None:
-    wanted: dict[str, object] = {"common_name": "x", "usages": ("client",), "now": NOW}
+def test_issue_rejects_invalid_arguments(wrong: dict[str, object], words: str) -> None:
+    valid: dict[str, object] = {"common_name": "x", "usages": ("client",), "now": NOW}
     with pytest.raises(ValueError, match=words.replace(".", r"\.")):
-        issue(CA, **(wanted | wrong))  # pyright: ignore[reportArgumentType]
+        issue(CA, **(valid | wrong))  # pyright: ignore[reportArgumentType]

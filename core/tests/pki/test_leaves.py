@@ -1,4 +1,4 @@
-"""A certificate that is wanted is made, and found good, as it was said."""
+"""A `Leaf` issues its certificate and decides when to issue it again."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ LEAF = Leaf(
 PEM = LEAF.issue(CA, now=NOW, validity=timedelta(days=100)).certificate_pem
 
 
-def test_what_was_issued_is_good_until_a_share_of_its_life_has_passed() -> None:
+def test_a_leaf_is_due_after_a_share_of_its_validity() -> None:
     ca = CA.certificate_pem
     assert LEAF.reissue_reason(None, ca, now=NOW) == "there is none yet"
     assert LEAF.reissue_reason(PEM, ca, now=NOW) is None
@@ -40,14 +40,14 @@ def test_what_was_issued_is_good_until_a_share_of_its_life_has_passed() -> None:
         ({"usages": ("client",)}, "its usages are others"),
     ],
 )
-def test_what_is_wanted_otherwise_is_made_anew(change: dict[str, Any], reason: str) -> None:
-    wanted = replace(LEAF, **change)
-    assert wanted.reissue_reason(PEM, CA.certificate_pem, now=NOW) == reason
-    made = wanted.issue(CA, now=NOW).certificate_pem
-    assert wanted.reissue_reason(made, CA.certificate_pem, now=NOW) is None
+def test_a_changed_leaf_is_reissued(change: dict[str, Any], reason: str) -> None:
+    changed = replace(LEAF, **change)
+    assert changed.reissue_reason(PEM, CA.certificate_pem, now=NOW) == reason
+    reissued = changed.issue(CA, now=NOW).certificate_pem
+    assert changed.reissue_reason(reissued, CA.certificate_pem, now=NOW) is None
 
 
-def test_it_is_made_with_the_key_that_is_asked_for() -> None:
-    made = LEAF.issue(CA, now=NOW, algorithm="rsa-2048")
-    key = x509.load_pem_x509_certificate(made.certificate_pem).public_key()
+def test_a_leaf_has_a_key_of_the_given_algorithm() -> None:
+    issued = LEAF.issue(CA, now=NOW, algorithm="rsa-2048")
+    key = x509.load_pem_x509_certificate(issued.certificate_pem).public_key()
     assert isinstance(key, rsa.RSAPublicKey)

@@ -1,4 +1,4 @@
-"""A user's own CA is taken when it works and refused in plain words when it does not."""
+"""A valid CA of a user is accepted. An invalid one fails with a reason."""
 
 import base64
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def own_ca(
     authority: bool | None = True,
     signs: bool | None = True,
 ) -> KeyPair:
-    """A CA such as other tools make."""
+    """A CA like those of other tools."""
     if name is None:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "own")])
     builder = x509.CertificateBuilder(
@@ -86,30 +86,30 @@ def p256() -> ec.EllipticCurvePrivateKey:
     ],
     ids=["p256", "p384", "p521", "rsa"],
 )
-def test_a_ca_of_another_tool_is_taken_and_signs(key: CertificateIssuerPrivateKeyTypes) -> None:
-    given_ca = own_ca(key)
-    ca = read_ca(given_ca.certificate_pem, given_ca.private_key_pem, NOW)
+def test_a_ca_of_another_tool_can_sign(key: CertificateIssuerPrivateKeyTypes) -> None:
+    user_ca = own_ca(key)
+    ca = read_ca(user_ca.certificate_pem, user_ca.private_key_pem, NOW)
     leaf = issue(ca, common_name="x", usages=("client",), now=NOW)
     x509.load_pem_x509_certificate(leaf.certificate_pem).verify_directly_issued_by(
-        x509.load_pem_x509_certificate(given_ca.certificate_pem)
+        x509.load_pem_x509_certificate(user_ca.certificate_pem)
     )
 
 
-def test_a_ca_of_ours_reads_back_as_it_was() -> None:
+def test_our_own_ca_survives_a_round_trip() -> None:
     assert read_ca(CA.certificate_pem, CA.private_key_pem, NOW) == CA
 
 
 def test_a_ca_without_key_usage_may_sign() -> None:
-    given_ca = own_ca(p256(), signs=None)
-    assert read_ca(given_ca.certificate_pem, given_ca.private_key_pem, NOW)
+    user_ca = own_ca(p256(), signs=None)
+    assert read_ca(user_ca.certificate_pem, user_ca.private_key_pem, NOW)
 
 
-def test_a_ca_is_good_from_its_first_second_to_its_last() -> None:
+def test_a_ca_is_valid_from_its_first_to_its_last_second() -> None:
     for now in (NOW - timedelta(minutes=5), NOW + 10 * DAY - timedelta(seconds=1)):
         assert read_ca(CA.certificate_pem, CA.private_key_pem, now) == CA
 
 
-def test_text_around_the_blocks_is_left_out() -> None:
+def test_read_ca_ignores_text_around_the_blocks() -> None:
     certificate = b"Bag Attributes: corporate root\n" + CA.certificate_pem + b"\n\n"
     key = b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
     assert read_ca(certificate, CA.private_key_pem, NOW) == CA
@@ -127,7 +127,7 @@ NOT_A_CA = own_ca(p256(), authority=False)
 PLAIN = own_ca(p256(), authority=None)
 NO_SIGN = own_ca(p256(), signs=False)
 ED25519 = own_ca(ed25519.Ed25519PrivateKey.generate())
-WEAK = own_ca(rsa.generate_private_key(65537, 1024))  # noqa: S505 - it is there to be refused
+WEAK = own_ca(rsa.generate_private_key(65537, 1024))  # noqa: S505 - the test expects a rejection
 KOBLITZ = own_ca(ec.generate_private_key(ec.SECP256K1()))
 DAY = timedelta(days=1)
 EC_KEY = bytes.fromhex("2a8648ce3d0201")
@@ -136,7 +136,7 @@ SUBJECT_KEY_ID, AUTHORITY_KEY_ID = bytes.fromhex("0603551d0e"), bytes.fromhex("0
 
 
 def doctored(pem: bytes, old: bytes, new: bytes) -> bytes:
-    """A PEM block in which some bytes are others."""
+    """A PEM block with some bytes replaced."""
     begin, *body, end = pem.splitlines(keepends=True)
     content = base64.b64decode(b"".join(body))
     assert old in content
@@ -228,7 +228,7 @@ CERTIFICATES = {
 
 
 @pytest.mark.parametrize("case", CERTIFICATES)
-def test_a_certificate_that_cannot_work_is_refused_with_its_reason(case: str) -> None:
+def test_an_unusable_certificate_fails_with_its_reason(case: str) -> None:
     pem, now, reason, words = CERTIFICATES[case]
     with pytest.raises(InvalidPemError) as refused:
         read_ca(pem, CA.private_key_pem, now)
@@ -264,7 +264,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("case", KEYS)
-def test_a_key_that_cannot_work_is_refused_with_its_reason(case: str) -> None:
+def test_an_unusable_key_fails_with_its_reason(case: str) -> None:
     pem, reason, words = KEYS[case]
     with pytest.raises(InvalidPemError) as refused:
         read_ca(CA.certificate_pem, pem, NOW)
@@ -273,52 +273,52 @@ def test_a_key_that_cannot_work_is_refused_with_its_reason(case: str) -> None:
 
 
 @given(st.binary(max_size=400), st.integers(0, 600))
-def test_no_bytes_bring_anything_but_the_ca_or_a_refusal(noise: bytes, at: int) -> None:
+def test_arbitrary_bytes_give_only_the_ca_or_an_error(noise: bytes, at: int) -> None:
     for pem in (noise, CA.private_key_pem[:at] + noise + CA.private_key_pem[at:]):
-        assert outcome(lambda pem=pem: read_ca(CA.certificate_pem, pem, NOW)) in (CA, "refused")
+        assert outcome(lambda pem=pem: read_ca(CA.certificate_pem, pem, NOW)) in (CA, "rejected")
     for pem in (noise, CA.certificate_pem[:at] + noise + CA.certificate_pem[at:]):
-        assert outcome(lambda pem=pem: read_ca(pem, CA.private_key_pem, NOW)) in (CA, "refused")
+        assert outcome(lambda pem=pem: read_ca(pem, CA.private_key_pem, NOW)) in (CA, "rejected")
 
 
 def outcome(read: Callable[[], object]) -> object:
     try:
         return read()
     except InvalidPemError:
-        return "refused"
+        return "rejected"
 
 
-def test_service_account_keys_of_a_user_are_taken() -> None:
+def test_read_service_account_keys_accepts_keys_of_a_user() -> None:
     keys = new_service_account_keys("rsa-2048")
     assert read_service_account_keys(keys.public_key_pem, keys.private_key_pem) == keys
 
 
 @pytest.mark.parametrize("public", [None, b"", b"\n"])
-def test_the_public_half_of_service_account_keys_is_computed(public: bytes | None) -> None:
+def test_a_missing_public_key_is_computed(public: bytes | None) -> None:
     keys = new_service_account_keys()
     assert read_service_account_keys(public, keys.private_key_pem) == keys
 
 
-def test_halves_of_different_pairs_are_refused() -> None:
+def test_keys_of_different_pairs_fail() -> None:
     mine, other = new_service_account_keys(), new_service_account_keys()
     with pytest.raises(InvalidPemError, match="does not belong to its private key") as refused:
         read_service_account_keys(other.public_key_pem, mine.private_key_pem)
     assert refused.value.reason == "KeyDoesNotMatch"
 
 
-def test_a_service_account_public_key_that_is_none_is_refused() -> None:
+def test_an_unreadable_service_account_public_key_fails() -> None:
     keys = new_service_account_keys()
     with pytest.raises(InvalidPemError, match="BEGIN PUBLIC KEY") as refused:
         read_service_account_keys(b"hello", keys.private_key_pem)
     assert refused.value.reason == "KeyNotReadable"
 
 
-def test_refusals_say_nothing_of_the_key() -> None:
+def test_errors_do_not_contain_the_key() -> None:
     body = OTHER.private_key_pem.splitlines()[1].decode()
     with pytest.raises(InvalidPemError) as refused:
         read_ca(CA.certificate_pem, OTHER.private_key_pem, NOW)
     assert body not in str(refused.value)
 
 
-def test_an_authority_of_ours_that_was_made_while_the_clock_was_ahead_can_be_used() -> None:
-    made = new_ca("kubernetes", now=NOW + timedelta(days=300))
-    read_ca(made.certificate_pem, made.private_key_pem, NOW)
+def test_a_ca_issued_while_the_clock_was_ahead_is_valid() -> None:
+    ca = new_ca("kubernetes", now=NOW + timedelta(days=300))
+    read_ca(ca.certificate_pem, ca.private_key_pem, NOW)

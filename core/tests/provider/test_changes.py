@@ -1,4 +1,4 @@
-"""Which events a change of conditions makes."""
+"""Events for changes of conditions."""
 
 from datetime import UTC, datetime
 from typing import Literal
@@ -68,17 +68,17 @@ def condition(
         (None, condition("EtcdClusterHealthy", "True"), []),
     ],
 )
-def test_what_people_look_for_becomes_an_event(
+def test_important_changes_of_a_condition_become_an_event(
     before: Condition | None, after: Condition, expected: list[Change]
 ) -> None:
     known = {} if before is None else {before.type: before}
     assert changes(known, [after], AVAILABLE) == expected
 
 
-def test_transitions_are_new_conditions_and_changes_of_status_or_reason() -> None:
+def test_transitions_contain_new_and_changed_conditions() -> None:
     before = {
-        one.type: one
-        for one in (
+        entry.type: entry
+        for entry in (
             condition("Ready", "False", "NoPower", "box 1"),
             condition("DiskReady", "True"),
             condition("Paused", "True"),
@@ -86,13 +86,13 @@ def test_transitions_are_new_conditions_and_changes_of_status_or_reason() -> Non
     }
     after = [
         condition("Ready", "False", "NoPower", "box 2"),
-        condition("DiskReady", "False", "Full", "no space\n is left"),
+        condition("DiskReady", "False", "Full", "no free\n space"),
         condition("Paused", "False", "NotPaused"),
         condition("Fast", "True"),
         condition("Deleting", "False", "NotDeleting"),
     ]
     assert transitions(before, after) == [
-        "DiskReady is False (Full): no space is left",
+        "DiskReady is False (Full): no free space",
         "Paused is False (NotPaused)",
         "Fast is True (Fast)",
     ]

@@ -1,4 +1,4 @@
-"""The frame: which step comes when, and what becomes of the status."""
+"""The order of the steps of a reconcile, and their effect on the status."""
 
 import asyncio
 import logging
@@ -40,14 +40,14 @@ GROUP = "infrastructure.cluster.x-k8s.io"
 
 
 class BoxStatus(InfraMachineStatus):
-    """A status with a field of the provider's own."""
+    """A status with an additional field of the provider."""
 
     steps: Annotated[list[Annotated[str, MaxLen(20)]], MaxLen(20)] = []
 
 
 @kind(group=GROUP, version="v1alpha1", definition=INFRA_CLUSTER)
 class Shelf(Object[InfraClusterSpec, InfraClusterStatus]):
-    """Around boxes."""
+    """An infrastructure cluster."""
 
 
 @kind(group=GROUP, version="v1alpha1", definition=INFRA_MACHINE)
@@ -70,7 +70,7 @@ def nothing(_ctx: InfraMachineContext, _box: Box) -> Result:
 
 
 def unexpected(_ctx: InfraMachineContext, _box: Box) -> Result:
-    pytest.fail("it was not to be called")
+    pytest.fail("unexpected call")
 
 
 class Boxes(InfraMachineReconciler[Box]):
@@ -96,7 +96,7 @@ PROVIDER = Provider.of(
 
 @dataclass
 class Events:
-    """Keeps what is recorded."""
+    """Stores recorded events."""
 
     recorded: list[EventRecord] = field(default_factory=list[EventRecord])
 
@@ -105,11 +105,11 @@ class Events:
 
     @property
     def lines(self) -> list[str]:
-        return [f"{one.type} {one.reason}: {one.note}" for one in self.recorded]
+        return [f"{event.type} {event.reason}: {event.note}" for event in self.recorded]
 
 
-MADE = ["Normal Provisioned: it has been made", "Normal Ready: it is as it should be"]
-"""The events of a machine that is there."""
+PROVISIONED = ["Normal Provisioned: it has been made", "Normal Ready: it is as it should be"]
+"""Events of a provisioned machine."""
 
 
 class World:
@@ -130,7 +130,7 @@ class World:
     ) -> Any:
         resource = kind_.resource
         owners = [] if owner is None else [reference_to(owner, controller=True).dump()]
-        made = await self.client.create(
+        created = await self.client.create(
             {
                 "apiVersion": resource.api_version,
                 "kind": resource.kind,
@@ -146,7 +146,7 @@ class World:
             },
             resource=resource,
         )
-        return kind_.read(made)
+        return kind_.read(created)
 
     async def provisioned(self) -> None:
         status = {"status": {"initialization": {"infrastructureProvisioned": True}}}
@@ -183,22 +183,22 @@ def kinds(install_crds: Callable[..., None]) -> None:
 @pytest.fixture
 async def world(kinds: None, client: Client, namespace: str) -> AsyncGenerator[World]:  # noqa: ARG001
     yield World(client, namespace)
-    for one in (Box, Shelf):
-        if await client.find(one, "demo", namespace) is not None:
-            await client.patch(one, "demo", namespace, {"metadata": {"finalizers": None}})
+    for kind_ in (Box, Shelf):
+        if await client.find(kind_, "demo", namespace) is not None:
+            await client.patch(kind_, "demo", namespace, {"metadata": {"finalizers": None}})
 
 
 def condition(obj: Any, type_: str) -> tuple[str, str, str]:
     """Status, reason and message."""
-    found = find_condition(obj.status.conditions, type_)
-    assert found is not None, obj.status.conditions
-    return found.status, found.reason, found.message
+    current = find_condition(obj.status.conditions, type_)
+    assert current is not None, obj.status.conditions
+    return current.status, current.reason, current.message
 
 
 # The class
 
 
-def test_the_kind_is_said_once_and_all_else_follows() -> None:
+def test_the_kind_determines_names_watches_and_rules() -> None:
     assert Boxes.kind is Box
     assert Boxes.name.fget is not None
     assert Boxes.finalizer == f"{GROUP}/box"
@@ -207,11 +207,11 @@ def test_the_kind_is_said_once_and_all_else_follows() -> None:
     assert first == For(Box)
     assert isinstance(second, Watches)
     assert second.kind is Machine
-    assert {one["kind"] for one in PROVIDER.objects} == {
+    assert {obj["kind"] for obj in PROVIDER.objects} == {
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",
     }
-    assert [one["spec"]["names"]["kind"] for one in PROVIDER.crds] == [
+    assert [crd["spec"]["names"]["kind"] for crd in PROVIDER.crds] == [
         "Shelf",
         "ShelfTemplate",
         "Box",
@@ -222,7 +222,7 @@ def test_the_kind_is_said_once_and_all_else_follows() -> None:
     assert {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]} in PROVIDER.rules
 
 
-def test_other_watches_are_added_and_those_of_the_owner_replaced() -> None:
+def test_watches_of_a_subclass_add_to_or_replace_the_defaults() -> None:
     mine = Watches(Machine, to=lambda _machine: ())
 
     class Other(Boxes):
@@ -234,15 +234,15 @@ def test_other_watches_are_added_and_those_of_the_owner_replaced() -> None:
 
 
 class Plain(Model):
-    """Nothing that a contract asks for."""
+    """No fields of a contract."""
 
 
 @kind(group=GROUP, version="v1alpha1", definition=Definition())
 class Wrong(Object[Plain, Plain]):
-    """No machine."""
+    """A kind without the machine contract."""
 
 
-def test_a_wrong_kind_is_refused_when_the_class_is_made() -> None:
+def test_a_class_for_a_wrong_kind_fails_at_its_definition() -> None:
     with pytest.raises(TypeError, match=r"NoKind has to name its kind: InfraMachineReconciler\["):
 
         class NoKind(InfraMachineReconciler):  # pyright: ignore[reportMissingTypeArgument, reportUnusedClass]
@@ -271,7 +271,7 @@ def test_a_wrong_kind_is_refused_when_the_class_is_made() -> None:
 
 @kind(group=GROUP, version="v1alpha1", definition=INFRA_MACHINE)
 class HalfMachine(Object[InfraMachineSpec, Plain]):
-    """A machine whose status is not one."""
+    """A machine without the status of the contract."""
 
 
 @kind(group=GROUP, version="v1alpha1")
@@ -303,13 +303,13 @@ def provider_of(name: str = "boxes", version: str = "v0.1.0", **more: Any) -> Pr
 
 
 @pytest.mark.parametrize("name", ["My Cloud!", "", "Boxes", "-a", "a-", "a" * 41])
-def test_invalid_names_of_providers_are_refused(name: str) -> None:
+def test_a_provider_rejects_invalid_names(name: str) -> None:
     with pytest.raises(ValueError, match="name of a provider consists of lowercase"):
         provider_of(name)
 
 
 @pytest.mark.parametrize("version", ["0.1", "v0.1", "v0.1.0 ", "0.1.0"])
-def test_invalid_versions_of_providers_are_refused(version: str) -> None:
+def test_a_provider_rejects_invalid_versions(version: str) -> None:
     with pytest.raises(ValueError, match=r"version of a provider looks like v0\.1\.0"):
         provider_of(version=version)
 
@@ -319,7 +319,7 @@ def test_versions_of_releases_and_packages_are_accepted(version: str) -> None:
     assert provider_of(version=version).version == version
 
 
-def test_a_second_class_for_the_kind_of_a_reconciler_is_refused() -> None:
+def test_a_provider_rejects_a_second_class_for_a_kind() -> None:
     @kind(group=GROUP, version="v1beta1", name="Box", definition=INFRA_MACHINE)
     class LaterBox(Object[InfraMachineSpec, BoxStatus]):
         """The same kind in another version."""
@@ -331,29 +331,23 @@ def test_a_second_class_for_the_kind_of_a_reconciler_is_refused() -> None:
 # The order
 
 
-def test_a_pause_comes_before_the_deletion_and_that_before_all_else() -> None:
+def test_a_pause_precedes_deletion_and_deletion_precedes_the_rest() -> None:
     box = Box.of("demo", "here", spec=InfraMachineSpec())
-    going = (
-        ObjectMeta(
-            name="demo", deletion_timestamp="2026-01-01T00:00:00Z", finalizers=["example.com/a"]
-        )
-        if False
-        else ObjectMeta.read(
-            {"name": "demo", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a/b"]}
-        )
+    metadata = ObjectMeta.read(
+        {"name": "demo", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a/b"]}
     )
     paused = Cluster.read({"metadata": {"name": "demo"}, "spec": {"paused": True}})
     running = Cluster.read({"metadata": {"name": "demo"}})
-    gone = box.model_copy(update={"metadata": going})
-    assert isinstance(gate(gone, paused, "a/b"), Paused)
-    assert gate(gone, running, "a/b") == Delete()
-    assert gate(gone, None, "a/b") == Delete()
-    assert gate(gone, running, "another/one") == Released()
-    assert gate(gone, running, None) == Released()
+    deleted = box.model_copy(update={"metadata": metadata})
+    assert isinstance(gate(deleted, paused, "a/b"), Paused)
+    assert gate(deleted, running, "a/b") == Delete()
+    assert gate(deleted, None, "a/b") == Delete()
+    assert gate(deleted, running, "another/one") == Released()
+    assert gate(deleted, running, None) == Released()
     assert gate(box, running, "a/b") == Proceed()
 
 
-async def test_machine_waits_for_what_it_needs(
+async def test_a_machine_waits_for_owner_infrastructure_and_bootstrap_data(
     world: World,
 ) -> None:
     boxes = Boxes(unexpected)
@@ -394,7 +388,7 @@ async def test_machine_waits_for_what_it_needs(
     assert world.events.recorded == []
 
 
-async def test_a_provisioned_machine_has_its_id_its_status_and_a_finalizer(world: World) -> None:
+async def test_a_provisioned_machine_has_id_status_and_finalizer(world: World) -> None:
     await world.ready_box()
     order: list[str] = []
 
@@ -414,13 +408,13 @@ async def test_a_provisioned_machine_has_its_id_its_status_and_a_finalizer(world
     assert condition(box, "Ready") == ("True", "Ready", "")
     assert condition(box, "Paused")[0] == "False"
     assert condition(box, "Deleting")[0] == "False"
-    # At rest nothing is written.
+    # Further reconciles write nothing.
     _, again = await world.reconcile(Boxes(act))
     _, again = await world.reconcile(Boxes(act))
     version = again.metadata.resource_version
     _, again = await world.reconcile(Boxes(act))
     assert again.metadata.resource_version == version
-    assert world.events.lines == MADE
+    assert world.events.lines == PROVISIONED
 
 
 async def test_a_provider_id_never_changes(world: World) -> None:
@@ -441,10 +435,10 @@ async def test_a_provider_id_never_changes(world: World) -> None:
     status, reason, message = condition(box, "Ready")
     assert (status, reason) == ("Unknown", "ReconcileFailed")
     assert "keeps its provider ID" in message
-    assert world.events.lines == [*MADE, f"Warning ReconcileFailed: {message}"]
+    assert world.events.lines == [*PROVISIONED, f"Warning ReconcileFailed: {message}"]
 
 
-async def test_a_provisioned_machine_without_a_provider_id_is_refused(world: World) -> None:
+async def test_a_provisioned_machine_needs_a_provider_id(world: World) -> None:
     await world.ready_box()
 
     def act(_ctx: InfraMachineContext, box: Box) -> Result:
@@ -459,7 +453,7 @@ async def test_a_provisioned_machine_without_a_provider_id_is_refused(world: Wor
     assert not box.status.initialization.provisioned
 
 
-async def test_a_milestone_is_not_taken_back(world: World) -> None:
+async def test_a_milestone_stays_true(world: World) -> None:
     await world.ready_box()
 
     def act(ctx: InfraMachineContext, box: Box) -> Result:
@@ -478,7 +472,7 @@ async def test_a_milestone_is_not_taken_back(world: World) -> None:
     assert condition(box, "Ready")[:2] == ("Unknown", "ReconcileFailed")
 
 
-async def test_a_status_that_the_api_server_refuses_becomes_a_condition(world: World) -> None:
+async def test_a_status_that_the_api_server_rejects_becomes_a_condition(world: World) -> None:
     await world.ready_box()
 
     def act(ctx: InfraMachineContext, _box: Box) -> Result:
@@ -525,7 +519,7 @@ async def test_a_status_changed_in_place_is_sent(world: World) -> None:
         assert box.status.steps == ["step"] * count
 
 
-async def test_conditions_are_merged_with_those_before(world: World) -> None:
+async def test_set_conditions_keeps_earlier_conditions(world: World) -> None:
     await world.ready_box()
 
     def act(*specs: ConditionSpec) -> Boxes:
@@ -541,7 +535,7 @@ async def test_conditions_are_merged_with_those_before(world: World) -> None:
     assert condition(box, "Ready") == ("False", "Mine", "why")
 
 
-async def test_a_status_of_another_class_is_refused(world: World) -> None:
+async def test_set_status_rejects_another_class(world: World) -> None:
     await world.ready_box()
 
     def act(ctx: InfraMachineContext, _box: Box) -> Result:
@@ -552,26 +546,26 @@ async def test_a_status_of_another_class_is_refused(world: World) -> None:
         await world.reconcile(Boxes(act))
 
 
-# What goes wrong
+# Failures
 
 
-async def test_blocked_becomes_a_condition_a_warning_and_another_try(world: World) -> None:
+async def test_blocked_becomes_a_condition_a_warning_and_a_retry(world: World) -> None:
     await world.ready_box()
 
     def act(ctx: InfraMachineContext, _box: Box) -> Result:
         ctx.set_conditions(ConditionSpec("DiskReady", "True", "Disk"))
-        raise Blocked("QuotaExceeded", "no box is left", "ask for more", retry_seconds=30)
+        raise Blocked("QuotaExceeded", "no box is free", "ask for more", retry_seconds=30)
 
     for _ in range(3):
         result, _box = await world.reconcile(Boxes(act))
         assert result == After(30)
     box = await world.box()
-    assert condition(box, "Ready") == ("False", "QuotaExceeded", "no box is left; ask for more")
+    assert condition(box, "Ready") == ("False", "QuotaExceeded", "no box is free; ask for more")
     assert condition(box, "DiskReady")[0] == "True"
-    assert world.events.lines == ["Warning QuotaExceeded: no box is left; ask for more"]
+    assert world.events.lines == ["Warning QuotaExceeded: no box is free; ask for more"]
 
 
-async def test_a_failure_becomes_a_condition_and_a_warning_and_is_raised(world: World) -> None:
+async def test_an_exception_becomes_a_condition_and_a_warning(world: World) -> None:
     await world.ready_box()
 
     def act(ctx: InfraMachineContext, box: Box) -> Result:
@@ -586,7 +580,7 @@ async def test_a_failure_becomes_a_condition_and_a_warning_and_is_raised(world: 
             await world.reconcile(Boxes(act))
     expected = "FileNotFoundError: no such box: /boxes/1"
     assert condition(await world.box(), "Ready") == ("Unknown", "ReconcileFailed", expected)
-    assert world.events.lines == [*MADE, f"Warning ReconcileFailed: {expected}"]
+    assert world.events.lines == [*PROVISIONED, f"Warning ReconcileFailed: {expected}"]
     box = await world.box()
     assert box.status is not None
     assert box.status.ready
@@ -624,11 +618,11 @@ async def test_blocked_in_one_of_several_tasks_counts(world: World) -> None:
         ),
     ],
 )
-def test_the_same_situation_has_the_same_words(error: Exception, text: str) -> None:
+def test_describe_hides_changing_and_secret_values(error: Exception, text: str) -> None:
     assert describe(error) == text
 
 
-async def test_a_result_that_is_none_is_refused_by_name(world: World) -> None:
+async def test_a_reconcile_without_a_result_fails_with_its_name(world: World) -> None:
     await world.ready_box()
 
     def wrong(*_: object) -> Any:
@@ -653,10 +647,10 @@ async def test_a_plain_function_runs_in_a_thread(world: World) -> None:
     assert (await world.box()).spec.provider_id == "box:///1"
 
 
-# Pause, removal, others
+# Pause and deletion
 
 
-async def test_a_pause_keeps_the_status_and_holds_up_the_removal(world: World) -> None:
+async def test_a_pause_keeps_the_status_and_delays_deletion(world: World) -> None:
     await world.ready_box()
 
     def act(ctx: InfraMachineContext, _box: Box) -> Result:
@@ -676,7 +670,7 @@ async def test_a_pause_keeps_the_status_and_holds_up_the_removal(world: World) -
     assert box.status.initialization.provisioned
 
 
-async def test_removal_waits_until_it_is_done(world: World) -> None:
+async def test_the_finalizer_stays_until_the_deletion_is_done(world: World) -> None:
     await world.ready_box()
     results: list[Result] = [After(3), Done()]
     boxes = Boxes(remove=lambda _ctx, _box: results.pop(0))
@@ -689,27 +683,27 @@ async def test_removal_waits_until_it_is_done(world: World) -> None:
     assert await world.client.find(Box, "demo", world.namespace) is None
 
 
-async def test_what_blocks_a_removal_is_told(world: World) -> None:
+async def test_the_deleting_condition_shows_why_a_deletion_is_blocked(world: World) -> None:
     await world.ready_box()
 
     def remove(_ctx: InfraMachineContext, _box: Box) -> Result:
-        raise Blocked("InUse", "somebody sits in it")
+        raise Blocked("InUse", "a tenant uses it")
 
     boxes = Boxes(remove=remove)
     await world.reconcile(boxes)
     await world.client.delete(Box, "demo", world.namespace)
     _, box = await world.reconcile(boxes)
-    assert condition(box, "Deleting") == ("True", "InUse", "somebody sits in it")
+    assert condition(box, "Deleting") == ("True", "InUse", "a tenant uses it")
 
 
-async def test_what_others_hold_is_told(world: World) -> None:
+async def test_the_deleting_condition_names_other_finalizers(world: World) -> None:
     await world.ready_box(finalizers=["example.com/others"])
     await world.client.delete(Box, "demo", world.namespace)
     _, box = await world.reconcile(Boxes(remove=unexpected))
     assert "example.com/others" in condition(box, "Deleting")[2]
 
 
-async def test_a_cluster_that_is_managed_elsewhere_is_left_alone(world: World) -> None:
+async def test_an_externally_managed_cluster_is_not_changed(world: World) -> None:
     spec = {"controlPlaneEndpoint": {"host": "demo", "port": 6443}}
     cluster = await world.make(Cluster, spec=spec)
     await world.make(Shelf, cluster)
@@ -717,8 +711,8 @@ async def test_a_cluster_that_is_managed_elsewhere_is_left_alone(world: World) -
     await Shelves().reconcile(world.ctx, shelf)
     shelf = await world.client.get(Shelf, "demo", world.namespace)
     assert shelf.status is not None
-    assert [one.name for one in shelf.status.failure_domains] == ["east"]
-    patch = {"metadata": {"annotations": {"cluster.x-k8s.io/managed-by": "somebody"}}}
+    assert [domain.name for domain in shelf.status.failure_domains] == ["east"]
+    patch = {"metadata": {"annotations": {"cluster.x-k8s.io/managed-by": "terraform"}}}
     shelf = await world.client.patch(Shelf, "demo", world.namespace, patch)
     paused = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}}
     shelf = await world.client.patch(Shelf, "demo", world.namespace, paused)
@@ -727,7 +721,7 @@ async def test_a_cluster_that_is_managed_elsewhere_is_left_alone(world: World) -
     assert after.metadata.resource_version == shelf.metadata.resource_version
 
 
-def test_a_kind_of_one_s_own_needs_no_contract() -> None:
+def test_a_custom_kind_needs_no_contract() -> None:
     class Wrongs(ProviderReconciler[Wrong]):
         async def reconcile_normal(self, ctx: Any, wrong: Wrong) -> Result:
             assert ctx

@@ -11,7 +11,7 @@ from capelin.provider import Blocked, ProviderContext
 
 
 class Workloads:
-    """Stands for the clients of workload clusters."""
+    """Fake clients of workload clusters."""
 
     @asynccontextmanager
     async def client(self, *_: object, **__: object) -> AsyncGenerator[Client]:

@@ -1,4 +1,4 @@
-"""An extension to be started as a program of its own by the tests of the server."""
+"""An extension that tests of the server run in its own process."""
 
 import asyncio
 import os
@@ -21,8 +21,8 @@ from capelin.runtime.v1alpha1 import (
 )
 
 
-def say(word: str) -> None:
-    """Tell the test, in one piece: several workers have the same output."""
+def report(word: str) -> None:
+    """Write a line for the test in one call, because several workers share the output."""
     os.write(sys.stdout.fileno(), f"{word}\n".encode())
 
 
@@ -30,9 +30,9 @@ def say(word: str) -> None:
 async def lifespan() -> AsyncGenerator[None]:
     if "BROKEN" in os.environ:
         raise ConnectionError("no API server")
-    say("open")
+    report("open")
     yield
-    say("closed")
+    report("closed")
 
 
 ext = Extension("served", lifespan=lifespan)
@@ -45,7 +45,7 @@ async def pid(_: Call[BeforeClusterCreate, None]) -> Response:
 
 @ext.handler(BeforeClusterUpgrade, name="slow")
 async def slow(_: Call[BeforeClusterUpgrade, None]) -> Response:
-    say("begun")
+    report("begun")
     await asyncio.sleep(0.4)
     return proceed("done")
 
@@ -86,7 +86,7 @@ ext.handler(GeneratePatches, name="motto")(mutations.patches)
 @mutations.on("KubeadmConfigTemplate")
 def motto(template: Template[Variables]) -> None:
     owner = template.builtin.machine_deployment
-    name = owner.name if owner else "nobody"
+    name = owner.name if owner else "none"
     template.sequence("files").append({"path": f"/etc/{name}", "content": template.variables.motto})
     template.metadata["labels"] = {"cluster": template.builtin.cluster.name}
 

@@ -1,4 +1,4 @@
-"""Starts the extension of `served.py` as a program, and talks to it."""
+"""Runs the extension of `sample_server.py` in its own process."""
 
 import http.client
 import json
@@ -49,8 +49,8 @@ class Served:
             assert process.poll() is None, "".join(log)
             return re.search(r"https port (\d+)[^,]*, probes on http port (\d+)", "".join(log))
 
-        found = wait_until(ports)
-        self.port, self.probes = int(found[1]), int(found[2])
+        match = wait_until(ports)
+        self.port, self.probes = int(match[1]), int(match[2])
         wait_until(lambda: self.page("/readyz")[0] == 200)
         self.ready = time.monotonic()
 
@@ -93,9 +93,9 @@ class Served:
 def ask(connection: http.client.HTTPConnection, path: str, body: bytes) -> dict[str, Any]:
     connection.request("POST", path, body)
     answer = connection.getresponse()
-    said = json.loads(answer.read())
+    response = json.loads(answer.read())
     assert answer.status == 200
-    return said
+    return response
 
 
 def serial(connection: http.client.HTTPSConnection) -> int:

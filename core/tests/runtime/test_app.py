@@ -28,7 +28,7 @@ HEADERS = {"content-type": "application/json"}
 
 
 class Client:
-    """One request, as a server hands it to an application."""
+    """A request of a server to an ASGI application."""
 
     def __init__(
         self, *pieces: bytes, path: str = PATH, method: str = "POST", query: bytes = b""
@@ -55,7 +55,7 @@ class Client:
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
-    async def left(self) -> dict[str, Any]:
+    async def disconnected(self) -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -87,12 +87,12 @@ def app_of(function: Any, **registration: Any) -> tuple[App, Counts]:
     return app, counts
 
 
-async def go_on(_: object) -> Response:
+async def succeed(_: object) -> Response:
     return proceed()
 
 
-async def test_a_hook_is_answered_with_200_and_json() -> None:
-    app, counts = app_of(go_on)
+async def test_a_hook_call_returns_status_200_and_json() -> None:
+    app, counts = app_of(succeed)
     client = Client()
     answer = await client.call(app)
     assert answer["status"] == "Success"
@@ -101,8 +101,8 @@ async def test_a_hook_is_answered_with_200_and_json() -> None:
     assert counts.ended == [(PATH, "success")]
 
 
-async def test_a_failure_is_a_200_too() -> None:
-    app, counts = app_of(go_on)
+async def test_a_failure_returns_status_200_too() -> None:
+    app, counts = app_of(succeed)
     client = Client(b"nonsense")
     answer = await client.call(app)
     assert (client.sent[0]["status"], answer["status"]) == (200, "Failure")
@@ -113,16 +113,16 @@ def pieces(total: int) -> Iterable[bytes]:
     return [b" " * 2**20] * (total // 2**20) + [b" " * (total % 2**20)]
 
 
-async def test_twenty_mebibytes_are_taken() -> None:
-    app, _ = app_of(go_on)
+async def test_a_body_of_twenty_mebibytes_is_accepted() -> None:
+    app, _ = app_of(succeed)
     padded = [BODY, *pieces(MAX_BODY_BYTES - len(BODY))]
     answer = await Client(*padded).call(app)
     assert answer["status"] == "Success"
 
 
 @pytest.mark.parametrize("parts", [1, 20])
-async def test_more_is_received_to_its_end_and_refused(parts: int) -> None:
-    app, counts = app_of(go_on)
+async def test_a_larger_body_is_received_completely_and_rejected(parts: int) -> None:
+    app, counts = app_of(succeed)
     too_much = b" " * (MAX_BODY_BYTES + 1)
     size = len(too_much) // parts + 1
     client = Client(*(too_much[at : at + size] for at in range(0, len(too_much), size)))
@@ -132,7 +132,7 @@ async def test_more_is_received_to_its_end_and_refused(parts: int) -> None:
     assert counts.ended == [(PATH, "failure")]
 
 
-async def test_a_call_ends_when_its_time_is_over() -> None:
+async def test_a_call_ends_at_its_timeout() -> None:
     ended: list[str] = []
 
     async def endless(_: object) -> None:
@@ -150,8 +150,8 @@ async def test_a_call_ends_when_its_time_is_over() -> None:
     assert counts.ended == [(PATH, "timeout")]
 
 
-async def test_a_body_that_never_ends_is_not_waited_for() -> None:
-    app, counts = app_of(go_on)
+async def test_a_body_that_never_ends_times_out() -> None:
+    app, counts = app_of(succeed)
     client = Client(BODY, b"", query=b"timeout=20ms")
 
     async def receive() -> dict[str, Any]:
@@ -165,7 +165,7 @@ async def test_a_body_that_never_ends_is_not_waited_for() -> None:
     assert counts.ended == [(PATH, "timeout")]
 
 
-async def test_a_plain_handler_that_waits_too_long_is_answered_for() -> None:
+async def test_a_plain_handler_that_waits_too_long_times_out() -> None:
     waiting = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -179,7 +179,7 @@ async def test_a_plain_handler_that_waits_too_long_is_answered_for() -> None:
 
 
 class Hanging:
-    """A plain handler that returns when it is told to."""
+    """A plain handler that returns when the test releases it."""
 
     def __init__(self) -> None:
         self._begun = threading.Semaphore(0)
@@ -190,10 +190,10 @@ class Hanging:
         self.released.wait()
         return proceed("at last")
 
-    async def left_alone(self, app: App, times: int) -> None:
-        """Be called so often by clients that do not wait for the answer."""
+    async def abandoned(self, app: App, times: int) -> None:
+        """Receive calls of clients that do not wait for the response."""
         clients = [Client() for _ in range(times)]
-        calls = [asyncio.create_task(app(one.scope, one.receive, one.send)) for one in clients]
+        calls = [asyncio.create_task(app(c.scope, c.receive, c.send)) for c in clients]
         for _ in clients:
             assert await asyncio.to_thread(self._begun.acquire, timeout=PATIENCE)
         for client in clients:
@@ -208,7 +208,7 @@ def hanging() -> Generator[Hanging]:
     handler.released.set()
 
 
-async def test_hanging_handlers_delay_no_others(
+async def test_hanging_handlers_do_not_delay_others(
     hanging: Hanging,
 ) -> None:
     ext = Extension("guard")
@@ -219,16 +219,16 @@ async def test_hanging_handlers_delay_no_others(
         return proceed("fine")
 
     app = App(ext)
-    await hanging.left_alone(app, MAX_THREADS)
-    well = Client(UPGRADED, path=AfterClusterUpgrade.id.path("other"))
-    assert (await well.call(app))["message"] == "fine"
+    await hanging.abandoned(app, MAX_THREADS)
+    healthy = Client(UPGRADED, path=AfterClusterUpgrade.id.path("other"))
+    assert (await healthy.call(app))["message"] == "fine"
     assert (await Client().call(app))["message"] == (
         f"handler try accepts no call while {MAX_THREADS} earlier ones hang; find what they wait"
         " for, or restart the extension"
     )
 
 
-async def test_plain_handlers_that_only_have_much_to_do_refuse_nothing() -> None:
+async def test_busy_plain_handlers_accept_all_calls() -> None:
     most = threading.Barrier(MAX_THREADS)
 
     def meet(_: object) -> Response:
@@ -240,9 +240,9 @@ async def test_plain_handlers_that_only_have_much_to_do_refuse_nothing() -> None
     assert {answer["message"] for answer in answers} == {"fine"}
 
 
-async def test_plain_handlers_are_called_again_when_what_hung_has_ended(hanging: Hanging) -> None:
+async def test_plain_handlers_accept_calls_again_after_hanging_ones_end(hanging: Hanging) -> None:
     app, _ = app_of(hanging)
-    await hanging.left_alone(app, MAX_THREADS)
+    await hanging.abandoned(app, MAX_THREADS)
     hanging.released.set()
 
     async def answer() -> dict[str, Any]:
@@ -251,7 +251,7 @@ async def test_plain_handlers_are_called_again_when_what_hung_has_ended(hanging:
     assert (await until(answer, lambda it: it["status"] == "Success"))["message"] == "at last"
 
 
-async def test_a_call_ends_when_its_client_is_gone() -> None:
+async def test_a_call_ends_when_its_client_disconnects() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def endless(_: object) -> None:
@@ -272,16 +272,16 @@ async def test_a_call_ends_when_its_client_is_gone() -> None:
     assert counts.ended == [(PATH, "abandoned")]
 
 
-async def test_a_client_that_leaves_while_it_speaks_is_let_go() -> None:
-    app, counts = app_of(go_on)
+async def test_a_client_that_disconnects_during_its_request_gets_no_response() -> None:
+    app, counts = app_of(succeed)
     client = Client(b'{"clus', b"")
-    client.receive = client.left
+    client.receive = client.disconnected
     await app(client.scope, client.receive, client.send)
     assert client.sent == []
     assert counts.ended == [(PATH, "abandoned")]
 
 
-async def test_being_cancelled_by_the_server_is_no_timeout() -> None:
+async def test_cancellation_by_the_server_does_not_count_as_timeout() -> None:
     begun = asyncio.Event()
 
     async def endless(_: object) -> None:
@@ -298,7 +298,7 @@ async def test_being_cancelled_by_the_server_is_no_timeout() -> None:
     assert client.sent == []
 
 
-async def test_a_handler_that_will_not_be_cancelled_still_gives_its_answer() -> None:
+async def test_an_uncancellable_handler_can_still_return_its_response() -> None:
     async def stubborn(_: object) -> Response:
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
@@ -309,7 +309,7 @@ async def test_a_handler_that_will_not_be_cancelled_still_gives_its_answer() -> 
     assert answer["message"] == "late"
 
 
-async def test_a_call_is_answered_in_time_whatever_its_handler_does_then() -> None:
+async def test_a_stubborn_handler_does_not_delay_the_timeout_response() -> None:
     release, ended = asyncio.Event(), asyncio.Event()
 
     async def stubborn(_: object) -> Response:
@@ -334,7 +334,7 @@ async def test_a_call_is_answered_in_time_whatever_its_handler_does_then() -> No
     assert counts.ended == [(PATH, "timeout")]
 
 
-async def test_a_handler_that_fails_after_its_time_is_answered_for_once() -> None:
+async def test_a_handler_that_fails_after_its_timeout_gets_one_response() -> None:
     release = asyncio.Event()
 
     async def stubborn(_: object) -> Response:
@@ -354,14 +354,14 @@ async def test_a_handler_that_fails_after_its_time_is_answered_for_once() -> Non
     assert counts.ended == [(PATH, "timeout")]
 
 
-async def test_nobody_is_told_anything_who_has_gone_before_the_handler_ends() -> None:
-    client, told = Client(), list[str]()
+async def test_a_disconnected_client_gets_no_timeout_response() -> None:
+    client, responses = Client(), list[str]()
 
-    async def tell() -> None:
-        told.append("late")
+    async def respond_late() -> None:
+        responses.append("late")
 
     async def stubborn() -> None:
-        with Deadlines().call(client.receive, 1, tell) as call:
+        with Deadlines().call(client.receive, 1, respond_late) as call:
             call.body_read = True
             watched.append(call)
             for _ in range(2):
@@ -369,7 +369,7 @@ async def test_nobody_is_told_anything_who_has_gone_before_the_handler_ends() ->
                     await release.wait()
 
     watched, release = list[CallDeadline](), asyncio.Event()
-    client.receive = client.left
+    client.receive = client.disconnected
     task = asyncio.create_task(stubborn())
     await until(lambda: watched)
     now = asyncio.get_running_loop().time()
@@ -379,15 +379,15 @@ async def test_nobody_is_told_anything_who_has_gone_before_the_handler_ends() ->
         watched[0].check(now + seconds)
     release.set()
     await task
-    assert told == []
+    assert responses == []
 
 
-async def test_nothing_is_left_of_a_call() -> None:
-    seen: list[weakref.ref[object]] = []
+async def test_a_finished_call_leaves_no_tasks_or_references() -> None:
+    requests: list[weakref.ref[object]] = []
 
     async def handler(call: Call[BeforeClusterCreate, None]) -> None:
-        seen.append(weakref.ref(call.request))
-        # Longer than one round of the deadlines.
+        requests.append(weakref.ref(call.request))
+        # Longer than one check of the deadlines.
         await asyncio.sleep(0.06)
 
     app, _ = app_of(handler)
@@ -396,7 +396,7 @@ async def test_nothing_is_left_of_a_call() -> None:
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == tasks
     gc.collect()
-    assert seen[0]() is None
+    assert requests[0]() is None
 
 
 @pytest.mark.parametrize(
@@ -417,8 +417,8 @@ def test_time_limit_of_a_call(seconds: int, query: bytes, expected: float) -> No
     assert time_limit(seconds, query) == pytest.approx(expected)
 
 
-async def test_a_closing_server_asks_for_new_connections() -> None:
-    app, _ = app_of(go_on)
+async def test_a_closing_server_closes_connections_after_the_response() -> None:
+    app, _ = app_of(succeed)
     app.closing = True
     client = Client()
     await client.call(app)
@@ -429,8 +429,8 @@ async def test_a_closing_server_asks_for_new_connections() -> None:
     ("method", "path", "status"),
     [("GET", PATH, 404), ("POST", "/nowhere", 404), ("GET", "/nowhere", 404)],
 )
-async def test_what_is_not_there_is_not_found(method: str, path: str, status: int) -> None:
-    app, counts = app_of(go_on)
+async def test_unknown_paths_and_methods_return_404(method: str, path: str, status: int) -> None:
+    app, counts = app_of(succeed)
     client = Client(method=method, path=path)
     await app(client.scope, client.receive, client.send)
     assert client.sent[0]["status"] == status
@@ -438,14 +438,14 @@ async def test_what_is_not_there_is_not_found(method: str, path: str, status: in
 
 
 async def page(path: str) -> tuple[dict[str, str], bytes]:
-    app, _ = app_of(go_on)
+    app, _ = app_of(succeed)
     client = Client(method="GET", path=path)
     await app(client.scope, client.receive, client.send)
     assert client.sent[0]["status"] == 200
     return client.headers, b"".join(message.get("body", b"") for message in client.sent[1:])
 
 
-async def test_the_document_describes_what_the_server_answers() -> None:
+async def test_the_openapi_document_describes_the_registered_handlers() -> None:
     _, body = await page("/openapi.json")
     document = orjson.loads(body)
     assert document["info"]["title"] == "guard"
@@ -477,7 +477,7 @@ class Rain(Model):
     umbrellas: int = 0
 
 
-async def test_hooks_of_another_group_are_discovered_answered_and_described() -> None:
+async def test_hooks_of_another_group_are_served_and_documented() -> None:
     ext = Extension("zoo")
 
     @ext.handler(BeforeOpening, settings=Rain)
@@ -487,8 +487,8 @@ async def test_hooks_of_another_group_are_discovered_answered_and_described() ->
         return OpeningResponse(status="Success", retry_after_seconds=0, visitors=9)
 
     app, path = App(ext), "/zoo.example.com/v1beta1/beforeopening/gates"
-    (said,) = (await Client(b"{}", path=Discovery.id.path()).call(app))["handlers"]
-    assert said["requestHook"] == {"apiVersion": "zoo.example.com/v1beta1", "hook": "BeforeOpening"}
+    (gate,) = (await Client(b"{}", path=Discovery.id.path()).call(app))["handlers"]
+    assert gate["requestHook"] == {"apiVersion": "zoo.example.com/v1beta1", "hook": "BeforeOpening"}
     head = {"apiVersion": "zoo.example.com/v1beta1", "kind": "OpeningResponse"}
     assert await Client(b'{"gate":"north"}', path=path).call(app) == {
         **head,
@@ -512,7 +512,7 @@ async def test_hooks_of_another_group_are_discovered_answered_and_described() ->
     assert types[f"{__name__}.OpeningRequest"]["properties"]["gate"]["enum"] == ["north"]
 
 
-async def test_swagger_ui_comes_from_the_server_itself() -> None:
+async def test_swagger_ui_needs_no_other_server() -> None:
     _, body = await page("/docs")
     html = body.decode()
     assert "openapi.json" in html
@@ -521,22 +521,22 @@ async def test_swagger_ui_comes_from_the_server_itself() -> None:
 
 
 @pytest.mark.parametrize("asset", ["swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"])
-async def test_the_files_of_swagger_ui_are_served(asset: str) -> None:
+async def test_the_server_serves_the_files_of_swagger_ui(asset: str) -> None:
     _, html = await page("/docs")
     assert f"docs/assets/{asset}" in html.decode()
     _, body = await page(f"/docs/assets/{asset}")
     assert len(body) > 500
 
 
-def test_an_extension_that_cluster_api_would_refuse_is_not_served() -> None:
+def test_an_invalid_extension_is_not_served() -> None:
     ext = Extension("guard")
-    ext.handler(BeforeClusterCreate, name="Bad Name")(go_on)
+    ext.handler(BeforeClusterCreate, name="Bad Name")(succeed)
     with pytest.raises(InvalidExtensionError):
         App(ext)
 
 
 class Server:
-    """The life of a server, as it tells an application about it."""
+    """Lifespan messages of a server to an application."""
 
     def __init__(self) -> None:
         self.down = asyncio.Event()
@@ -555,27 +555,27 @@ class Server:
         self.down.set()
 
 
-async def test_what_an_extension_needs_is_open_while_the_server_lives() -> None:
-    life: list[str] = []
+async def test_the_lifespan_of_an_extension_surrounds_that_of_the_server() -> None:
+    steps: list[str] = []
 
     @asynccontextmanager
     async def lifespan() -> AsyncGenerator[None]:
-        life.append("open")
+        steps.append("open")
         yield
-        life.append("closed")
+        steps.append("closed")
 
     server = Server()
     await App(Extension("guard", lifespan=lifespan))(
         {"type": "lifespan"}, server.receive, server.send
     )
-    assert life == ["open", "closed"]
+    assert steps == ["open", "closed"]
     assert [message["type"] for message in server.sent] == [
         "lifespan.startup.complete",
         "lifespan.shutdown.complete",
     ]
 
 
-async def test_a_server_does_not_start_without_what_the_extension_needs() -> None:
+async def test_a_server_does_not_start_if_the_lifespan_fails() -> None:
     @asynccontextmanager
     async def lifespan() -> AsyncGenerator[None]:
         raise ConnectionError("no API server")

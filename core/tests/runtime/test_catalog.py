@@ -40,13 +40,13 @@ def test_messages_are_named_after_their_hook(hook: type[Hook[Any, Any]]) -> None
     assert hook.response_type().__name__ == f"{hook.id.name}Response"
 
 
-def test_a_hook_knows_where_it_is_called() -> None:
+def test_a_hook_has_the_path_of_cluster_api() -> None:
     group_version = "/hooks.runtime.cluster.x-k8s.io/v1alpha1"
     assert Discovery.id.path() == f"{group_version}/discovery"
     assert BeforeClusterCreate.id.path("Quota") == f"{group_version}/beforeclustercreate/quota"
 
 
-def test_which_hooks_block() -> None:
+def test_only_blocking_hooks_have_a_retry() -> None:
     free = {hook.id.name for hook in CLUSTER_API if not hook.blocks()}
     assert free == {
         "AfterControlPlaneInitialized",
@@ -60,7 +60,7 @@ def test_which_hooks_block() -> None:
     }
 
 
-def test_hooks_with_side_effects_are_those_along_the_life_of_a_cluster() -> None:
+def test_only_lifecycle_and_in_place_update_hooks_have_side_effects() -> None:
     assert not UpdateMachine.pure
     assert {hook.tag for hook in CLUSTER_API if not hook.pure} == {
         "Lifecycle Hooks",
@@ -68,7 +68,7 @@ def test_hooks_with_side_effects_are_those_along_the_life_of_a_cluster() -> None
     }
 
 
-def test_versions_are_ordered_as_kubernetes_prefers_them() -> None:
+def test_versions_have_the_order_of_kubernetes() -> None:
     ordered = ["v1alpha1", "v1alpha2", "v2alpha1", "v1beta1", "v2beta1", "v1", "v2", "v10"]
     assert sorted(ordered, key=Version.parse) == ordered
     assert [Version.parse(v).track for v in ("v1alpha1", "v1beta2", "v3")] == [
@@ -79,7 +79,7 @@ def test_versions_are_ordered_as_kubernetes_prefers_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "v0", "v1alpha", "v1alpha0", "v1gamma1", "v1beta1 "])
-def test_what_is_not_a_version_is_refused(text: str) -> None:
+def test_parse_rejects_invalid_versions(text: str) -> None:
     with pytest.raises(CatalogError, match="is not a version"):
         Version.parse(text)
 
@@ -105,7 +105,7 @@ class QuotaResponseV2(RetryResponse):
 
 
 class QuotaRequestV3(Request):
-    wanted: dict[str, int] = {}
+    requested: dict[str, int] = {}
 
 
 class QuotaResponseV3(RetryResponse):
@@ -130,20 +130,20 @@ def quota() -> tuple[Catalog, tuple[type[Hook[Any, Any]], ...]]:
 CATALOG, (_, V1ALPHA2, _) = quota()
 
 
-def test_a_hook_is_found_by_version_and_name() -> None:
+def test_find_returns_a_hook_by_version_and_name() -> None:
     assert CATALOG.find(f"{GROUP}/v1alpha2", "Quota") is V1ALPHA2
 
 
-def test_an_unknown_hook_is_answered_with_those_that_are_known() -> None:
-    with pytest.raises(CatalogError) as refusal:
+def test_the_error_for_an_unknown_hook_lists_known_hooks() -> None:
+    with pytest.raises(CatalogError) as error:
         CATALOG.find(f"{GROUP}/v2", "Quota")
-    assert str(refusal.value) == (
+    assert str(error.value) == (
         f"no hook Quota {GROUP}/v2 in this catalog; "
         f"known: Quota {GROUP}/v1, Quota {GROUP}/v1alpha1, Quota {GROUP}/v1alpha2"
     )
 
 
-def test_a_hook_is_registered_once() -> None:
+def test_a_hook_can_be_registered_only_once() -> None:
     catalog, _ = quota()
     with pytest.raises(CatalogError, match=f"Quota {GROUP}/v1 is in the catalog already"):
 
@@ -164,26 +164,30 @@ def test_a_hook_needs_a_group_and_a_version(api_version: str, problem: str) -> N
         Catalog().hook(api_version, summary="", tag="")
 
 
-def test_a_hook_says_its_messages() -> None:
+def test_a_hook_must_declare_its_messages() -> None:
     nothing: Any = type("Nothing", (Hook,), {})
     with pytest.raises(CatalogError, match="Nothing does not say its messages"):
         Catalog().hook("example.com/v1", summary="", tag="")(nothing)
 
 
-def test_a_hook_carries_what_it_was_registered_with() -> None:
-    going = Deprecation("1.16", date(2027, 4, 1), replaced_by="v1")
+def test_a_hook_stores_the_values_of_its_registration() -> None:
+    deprecation = Deprecation("1.16", date(2027, 4, 1), replaced_by="v1")
 
-    @Catalog().hook("example.com/v1beta1", summary="Sum", tag="Tag", deprecated=going)
-    class Going(Hook[QuotaRequestV1, QuotaResponseV1]):
-        """What it is for."""
+    @Catalog().hook("example.com/v1beta1", summary="Sum", tag="Tag", deprecated=deprecation)
+    class Deprecated(Hook[QuotaRequestV1, QuotaResponseV1]):
+        """Purpose of the hook."""
 
-    assert Going.id == HookId("example.com", "v1beta1", "Going")
-    assert (Going.summary, Going.tag, Going.deprecated) == ("Sum", "Tag", going)
-    assert Going.description() == "What it is for."
-    assert not Going.blocks()
+    assert Deprecated.id == HookId("example.com", "v1beta1", "Deprecated")
+    assert (Deprecated.summary, Deprecated.tag, Deprecated.deprecated) == (
+        "Sum",
+        "Tag",
+        deprecation,
+    )
+    assert Deprecated.description() == "Purpose of the hook."
+    assert not Deprecated.blocks()
 
 
-def test_catalogs_are_joined() -> None:
+def test_joined_combines_catalogs_and_rejects_conflicts() -> None:
     mine, versions = quota()
     both = CLUSTER_API.joined(mine, mine)
     assert both.find(versions[0].id.api_version, "Quota") is versions[0]
@@ -194,12 +198,14 @@ def test_catalogs_are_joined() -> None:
         mine.joined(other)
 
 
-def test_catalog_is_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_catalog_imports_a_catalog_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
     (tmp_path / "zoo_hooks.py").write_text("from capelin.runtime import Catalog\nZOO = Catalog()")
     (tmp_path / "broken_hooks.py").write_text("raise OSError('no sea')")
     assert isinstance(load_catalog("zoo_hooks:ZOO"), Catalog)
-    for place, words in (
+    for reference, words in (
         ("zoo_hooks", "write it as module:name"),
         ("zoo_hooks:", "write it as module:name"),
         ("zoo_hooks:SEA", "has no catalog called SEA"),
@@ -208,4 +214,4 @@ def test_catalog_is_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("broken_hooks:ZOO", r"\(OSError: no sea\)"),
     ):
         with pytest.raises(CatalogError, match=words):
-            load_catalog(place)
+            load_catalog(reference)

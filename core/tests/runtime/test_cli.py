@@ -41,7 +41,7 @@ def test_every_option_is_a_flag() -> None:
     )
 
 
-def test_every_option_is_in_the_environment_too() -> None:
+def test_every_option_has_an_environment_variable() -> None:
     environment = {
         "CAPELIN_HOST": "127.0.0.1",
         "CAPELIN_PORT": "1",
@@ -55,7 +55,7 @@ def test_every_option_is_in_the_environment_too() -> None:
     assert options("guard", [], environment) == options("guard", flags, {})
 
 
-def test_the_command_line_counts_more_than_the_environment() -> None:
+def test_the_command_line_takes_precedence_over_the_environment() -> None:
     assert options("guard", ["--port=2"], {"CAPELIN_PORT": "4"}).port == 2
 
 

@@ -25,7 +25,7 @@ actions = st.lists(
 
 
 def plainly(document: dict[str, Any], path: Path, make: type[Any]) -> Any:
-    """What a draft does, on a copy of everything."""
+    """The operation of a draft on a full copy."""
     at: Any = document
     for depth, key in enumerate(path, 1):
         if at.get(key) is None:
@@ -36,64 +36,64 @@ def plainly(document: dict[str, Any], path: Path, make: type[Any]) -> Any:
     return at
 
 
-def change(found: Any, key: str, value: Any) -> None:
-    if is_list(found):
-        found.append(deepcopy(value))
-    elif key in found and value is None:
-        del found[key]
-    elif is_object(found):
-        found[key] = deepcopy(value)
+def change(actual: Any, key: str, value: Any) -> None:
+    if is_list(actual):
+        actual.append(deepcopy(value))
+    elif key in actual and value is None:
+        del actual[key]
+    elif is_object(actual):
+        actual[key] = deepcopy(value)
 
 
-def inside(found: Any, expected: Any) -> list[tuple[Any, Any]]:
-    """Objects and lists in two that are alike."""
-    keys: list[Any] = list(found) if is_object(found) else list(range(len(found)))
-    parts = [(found[key], expected[key]) for key in keys]
+def inside(actual: Any, expected: Any) -> list[tuple[Any, Any]]:
+    """Pairs of nested objects and lists in two equal values."""
+    keys: list[Any] = list(actual) if is_object(actual) else list(range(len(actual)))
+    parts = [(actual[key], expected[key]) for key in keys]
     return [part for part in parts if is_object(part[0]) or is_list(part[0])]
 
 
 @given(documents, actions)
-def test_a_draft_changes_as_a_copy_of_everything_does(
+def test_a_draft_behaves_like_a_full_copy(
     document: dict[str, Any], todo: list[tuple[str, Path, str, Any]]
 ) -> None:
     before, copy, draft = deepcopy(document), deepcopy(document), CopyOnWrite(document)
-    in_hand: list[tuple[Any, Any]] = []
+    results: list[tuple[Any, Any]] = []
     for what, path, key, value in todo:
         make = list if what == "sequence" else dict
         try:
             expected = copy if what == "whole" else plainly(copy, path, make)
-        except UnexpectedTemplateError as refused:
-            ask = draft.sequence if what == "sequence" else draft.mapping
-            with pytest.raises(UnexpectedTemplateError, match=f"^{refused} is no "):
-                ask(path)
+        except UnexpectedTemplateError as error:
+            read = draft.sequence if what == "sequence" else draft.mapping
+            with pytest.raises(UnexpectedTemplateError, match=f"^{error} is no "):
+                read(path)
             continue
         match what:
             case "whole":
-                found: Any = draft.whole()
+                actual: Any = draft.whole()
             case "mapping":
-                found = draft.mapping(path)
+                actual = draft.mapping(path)
             case _:
-                found = draft.sequence(path)
-        assert repr(found) == repr(expected)
-        # What somebody got before can be changed as ever, and what is inside of it.
-        in_hand = [(found, expected), *in_hand, *inside(found, expected)]
-        for one, other in in_hand[:3]:
-            change(one, key, value)
-            change(other, key, value)
+                actual = draft.sequence(path)
+        assert repr(actual) == repr(expected)
+        # Earlier results and their contents can still be changed.
+        results = [(actual, expected), *results, *inside(actual, expected)]
+        for result, reference in results[:3]:
+            change(result, key, value)
+            change(reference, key, value)
     assert repr(document) == repr(before)
     assert draft.document == copy
     assert repr(draft.json_patch()) == repr(json_patch(before, copy))
 
 
-def test_what_is_in_hand_stays_the_same_thing() -> None:
+def test_a_draft_returns_the_same_object_again() -> None:
     draft = CopyOnWrite({"a": {"b": {"c": 1}, "d": {}}})
-    in_hand = draft.mapping(("a", "b"))
-    assert draft.mapping(("a",))["b"] is in_hand
-    assert draft.whole()["a"]["b"] is in_hand
-    assert draft.mapping(("a", "b")) is in_hand
+    mapping = draft.mapping(("a", "b"))
+    assert draft.mapping(("a",))["b"] is mapping
+    assert draft.whole()["a"]["b"] is mapping
+    assert draft.mapping(("a", "b")) is mapping
 
 
-def test_what_nobody_asked_for_is_shared() -> None:
+def test_a_draft_shares_parts_that_were_not_read() -> None:
     document: dict[str, Any] = {"a": {"b": {}, "d": {}}, "e": {}}
     draft = CopyOnWrite(document)
     draft.mapping(("a", "b"))

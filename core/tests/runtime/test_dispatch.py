@@ -32,8 +32,8 @@ class Settings(Model):
     token: str = ""
 
 
-def go_on(_: object) -> None:
-    """The shortest of all handlers."""
+def succeed(_: object) -> None:
+    """The shortest handler."""
 
 
 def returning(result: object) -> Callable[[object], object]:
@@ -51,25 +51,25 @@ def endpoint(
     return handler_runners(ext)[hook.id.path("try")]
 
 
-async def said(
+async def response_of(
     function: Any, hook: AnyHook = BeforeClusterCreate, body: bytes = BODY, **registration: Any
 ) -> dict[str, Any]:
-    answered = await endpoint(function, hook, **registration).respond(body)
-    document = orjson.loads(answered.body)
+    response = await endpoint(function, hook, **registration).respond(body)
+    document = orjson.loads(response.body)
     assert document.pop("apiVersion") == API_VERSION
     assert document.pop("kind") == hook.response_type().__name__
-    return {**document, "outcome": answered.outcome}
+    return {**document, "outcome": response.outcome}
 
 
-GO_ON = {"status": "Success", "retryAfterSeconds": 0, "outcome": "success"}
+SUCCESS = {"status": "Success", "retryAfterSeconds": 0, "outcome": "success"}
 
 
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        (None, GO_ON),
-        (proceed(), GO_ON),
-        (proceed("fine"), {**GO_ON, "message": "fine"}),
+        (None, SUCCESS),
+        (proceed(), SUCCESS),
+        (proceed("fine"), {**SUCCESS, "message": "fine"}),
         (
             retry_after(30, "no room"),
             {
@@ -83,7 +83,7 @@ GO_ON = {"status": "Success", "retryAfterSeconds": 0, "outcome": "success"}
             Failure("no"),
             {"status": "Failure", "message": "no", "retryAfterSeconds": 0, "outcome": "failure"},
         ),
-        (BeforeClusterCreateResponse(status="Success", retry_after_seconds=0), GO_ON),
+        (BeforeClusterCreateResponse(status="Success", retry_after_seconds=0), SUCCESS),
         (
             BeforeClusterCreateResponse(status="Success", retry_after_seconds=9),
             {"status": "Success", "retryAfterSeconds": 9, "outcome": "retry"},
@@ -98,32 +98,32 @@ async def test_result_becomes_a_response(result: object, expected: dict[str, Any
     async def handler(_: object) -> object:
         return result
 
-    assert await said(handler) == expected
+    assert await response_of(handler) == expected
 
 
 async def test_a_hook_that_does_not_block_has_no_delay_in_its_response() -> None:
-    assert await said(go_on, AfterControlPlaneInitialized) == {
+    assert await response_of(succeed, AfterControlPlaneInitialized) == {
         "status": "Success",
         "outcome": "success",
     }
 
 
-async def test_bytes_in_a_response_travel_as_base64() -> None:
+async def test_bytes_in_a_response_are_base64() -> None:
     response = GeneratePatchesResponse(
         status="Success",
         items=[GeneratePatchesResponseItem(uid="1", patch_type="JSONPatch", patch=b"[]")],
     )
-    answer = await said(returning(response), GeneratePatches, b'{"items":[]}')
+    answer = await response_of(returning(response), GeneratePatches, b'{"items":[]}')
     assert answer["items"] == [{"uid": "1", "patchType": "JSONPatch", "patch": "W10="}]
 
 
-async def test_a_handler_is_given_the_request_and_its_settings() -> None:
+async def test_a_handler_receives_the_request_and_its_settings() -> None:
     calls: list[Call[BeforeClusterCreate, Settings]] = []
 
     async def handler(call: Call[BeforeClusterCreate, Settings]) -> None:
         calls.append(call)
 
-    await said(handler, settings=Settings)
+    await response_of(handler, settings=Settings)
     (call,) = calls
     assert call.request.cluster.name == "demo"
     assert call.settings == Settings(replicas=3)
@@ -136,13 +136,13 @@ class OtherSettings(Model):
 def with_another_handler(function: Callable[..., Any]) -> HandlerRunner:
     ext = Extension("guard")
     ext.handler(BeforeClusterCreate, name="try", settings=Settings)(function)
-    ext.handler(BeforeClusterCreate, name="other", settings=OtherSettings)(go_on)
+    ext.handler(BeforeClusterCreate, name="other", settings=OtherSettings)(succeed)
     return handler_runners(ext)[BeforeClusterCreate.id.path("try")]
 
 
 async def test_a_misspelt_setting_is_a_failure_with_its_name() -> None:
     body = orjson.dumps({"cluster": CLUSTER, "settings": {"replicas": "3", "tokn": "s3cret"}})
-    response = orjson.loads((await with_another_handler(go_on).respond(body)).body)
+    response = orjson.loads((await with_another_handler(succeed).respond(body)).body)
     assert response["status"] == "Failure"
     assert response["message"] == (
         "handler try cannot read the request: settings: no setting is called tokn;"
@@ -150,10 +150,10 @@ async def test_a_misspelt_setting_is_a_failure_with_its_name() -> None:
     )
 
 
-async def test_settings_of_other_handlers_of_the_extension_are_no_mistake() -> None:
+async def test_settings_of_other_handlers_of_the_extension_are_accepted() -> None:
     settings = {"replicas": "3", "storageClass": "fast"}
     body = orjson.dumps({"cluster": CLUSTER, "settings": settings})
-    response = orjson.loads((await with_another_handler(go_on).respond(body)).body)
+    response = orjson.loads((await with_another_handler(succeed).respond(body)).body)
     assert response["status"] == "Success"
 
 
@@ -164,20 +164,20 @@ async def test_blocked_hooks_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    await said(returning(retry_after(30, "2 volumes are degraded")), body=NAMED)
+    await response_of(returning(retry_after(30, "2 volumes are degraded")), body=NAMED)
     assert "handler try blocks BeforeClusterCreate of Cluster sea/blue for 30 s: 2 volumes are" in (
         caplog.text
     )
-    await said(returning(Failure("no quota")), body=NAMED)
+    await response_of(returning(Failure("no quota")), body=NAMED)
     assert "handler try failed BeforeClusterCreate of Cluster sea/blue: no quota" in caplog.text
     caplog.clear()
-    await said(go_on, body=NAMED)
+    await response_of(succeed, body=NAMED)
     assert caplog.text == ""
 
 
-async def test_settings_that_do_not_fit_are_refused_without_being_shown() -> None:
+async def test_invalid_settings_fail_without_being_quoted() -> None:
     body = orjson.dumps({"cluster": CLUSTER, "settings": {"replicas": "s3cret"}})
-    answer = await said(go_on, body=body, settings=Settings)
+    answer = await response_of(succeed, body=body, settings=Settings)
     assert answer["status"] == "Failure"
     assert answer["message"] == (
         "handler try cannot read the request: settings: replicas: "
@@ -193,8 +193,8 @@ async def test_settings_that_do_not_fit_are_refused_without_being_shown() -> Non
         (b"[]", "Input should be a valid dictionary or instance of BeforeClusterCreateRequest"),
     ],
 )
-async def test_a_request_that_cannot_be_read_is_a_failure(body: bytes, problem: str) -> None:
-    answer = await said(go_on, body=body)
+async def test_an_unreadable_request_is_a_failure(body: bytes, problem: str) -> None:
+    answer = await response_of(succeed, body=body)
     assert answer["status"] == "Failure"
     assert answer["message"] == f"handler try cannot read the request: {problem}"
 
@@ -203,33 +203,33 @@ async def test_a_failure_can_be_raised() -> None:
     def handler(_: object) -> None:
         raise Failure("no room")
 
-    answer = await said(handler)
+    answer = await response_of(handler)
     assert (answer["status"], answer["message"]) == ("Failure", "no room")
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "expected"),
     [(ValueError("no room"), "no room"), ("no room in \udcff", "no room in ?")],
 )
 @pytest.mark.parametrize("raises", [True, False])
-async def test_a_failure_can_say_anything(message: Any, told: str, *, raises: bool) -> None:
+async def test_a_failure_can_have_any_message(message: Any, expected: str, *, raises: bool) -> None:
     def handler(_: object) -> Failure:
         if raises:
             raise Failure(message)
         raise Failure(message)
 
-    answer = await said(handler)
-    assert (answer["status"], answer["message"]) == ("Failure", told)
+    answer = await response_of(handler)
+    assert (answer["status"], answer["message"]) == ("Failure", expected)
 
 
-async def test_a_failure_that_cannot_be_written_is_a_failure_too() -> None:
+async def test_a_failure_without_a_text_message_is_a_failure_too() -> None:
     failure = Failure("")
     failure.message = cast("Any", object())
 
     def handler(_: object) -> None:
         raise failure
 
-    answer = await said(handler)
+    answer = await response_of(handler)
     assert answer["message"] == "handler try failed with AttributeError; see its log"
 
 
@@ -239,7 +239,7 @@ async def test_exceptions_are_only_logged(
     def handler(_: object) -> None:
         raise ConnectionError("password s3cret at 12:00:01")
 
-    answer = await said(handler)
+    answer = await response_of(handler)
     assert answer["status"] == "Failure"
     assert answer["message"] == "handler try failed with ConnectionError; see its log"
     (record,) = caplog.records
@@ -256,45 +256,45 @@ async def test_exceptions_are_only_logged(
         (BeforeClusterCreate, BODY, GeneratePatchesResponse(status="Success")),
     ],
 )
-async def test_an_answer_that_the_hook_does_not_have_is_a_failure(
+async def test_a_response_of_another_hook_is_a_failure(
     hook: AnyHook, body: bytes, result: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = await said(returning(result), hook, body)
+    answer = await response_of(returning(result), hook, body)
     assert answer["message"] == "handler try failed with TypeError; see its log"
     assert f"{type(result).__name__} is no response of {hook.id.name}" in caplog.text
 
 
-def noting_its_thread() -> tuple[Callable[[object], None], list[int]]:
+def recording_its_thread() -> tuple[Callable[[object], None], list[int]]:
     threads: list[int] = []
     return lambda _call: threads.append(threading.get_ident()), threads
 
 
-async def test_a_plain_handler_runs_in_a_thread_where_it_may_wait() -> None:
-    function, threads = noting_its_thread()
-    await said(function)
+async def test_a_plain_handler_of_a_blocking_hook_runs_in_a_thread() -> None:
+    function, threads = recording_its_thread()
+    await response_of(function)
     assert threads != [threading.get_ident()]
     assert not endpoint(function).blocks_loop
 
 
-async def test_a_plain_handler_runs_at_once_where_it_only_computes() -> None:
-    function, threads = noting_its_thread()
-    await said(function, GeneratePatches, b'{"items":[]}')
+async def test_a_plain_handler_of_a_pure_hook_runs_in_the_event_loop() -> None:
+    function, threads = recording_its_thread()
+    await response_of(function, GeneratePatches, b'{"items":[]}')
     assert threads == [threading.get_ident()]
     assert endpoint(function, GeneratePatches).blocks_loop
 
 
-async def test_an_async_handler_is_awaited_whatever_the_hook() -> None:
+async def test_an_async_handler_is_awaited_for_every_hook() -> None:
     async def handler(_: object) -> Response:
         await asyncio.sleep(0)
         return proceed("waited")
 
     assert not endpoint(handler, GeneratePatches).blocks_loop
-    answer = await said(handler, GeneratePatches, b'{"items":[]}')
+    answer = await response_of(handler, GeneratePatches, b'{"items":[]}')
     assert answer["message"] == "waited"
 
 
 @pytest.mark.parametrize("hook", [BeforeClusterCreate, GeneratePatches])
-async def test_what_a_plain_handler_hands_on_is_awaited(hook: AnyHook) -> None:
+async def test_an_awaitable_result_of_a_plain_handler_is_awaited(hook: AnyHook) -> None:
     async def waiting() -> Response:
         await asyncio.sleep(0)
         return proceed("waited")
@@ -303,13 +303,13 @@ async def test_what_a_plain_handler_hands_on_is_awaited(hook: AnyHook) -> None:
         return waiting()
 
     body = BODY if hook is BeforeClusterCreate else b'{"items":[]}'
-    answer = await said(handler, hook, body)
+    answer = await response_of(handler, hook, body)
     assert answer["message"] == "waited"
 
 
-async def test_discovery_is_answered_from_the_registrations() -> None:
+async def test_discovery_returns_the_registered_handlers() -> None:
     ext = Extension("guard")
-    ext.handler(BeforeClusterCreate, name="quota")(go_on)
+    ext.handler(BeforeClusterCreate, name="quota")(succeed)
     discovery = handler_runners(ext)[Discovery.id.path()]
     answer = orjson.loads((await discovery.respond(b"{}")).body)
     assert answer == {
@@ -319,6 +319,6 @@ async def test_discovery_is_answered_from_the_registrations() -> None:
     }
 
 
-async def test_the_same_answer_is_the_same_bytes() -> None:
-    one = endpoint(returning(retry_after(5, "later")))
-    assert await one.respond(BODY) == await one.respond(BODY)
+async def test_equal_responses_have_equal_bytes() -> None:
+    gate = endpoint(returning(retry_after(5, "later")))
+    assert await gate.respond(BODY) == await gate.respond(BODY)

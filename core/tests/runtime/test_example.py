@@ -25,11 +25,11 @@ def example() -> Extension:
     return module.ext
 
 
-def test_it_has_thirty_lines_at_most() -> None:
+def test_the_example_has_at_most_thirty_lines() -> None:
     assert sum(bool(line.strip()) for line in PROGRAM.read_text().splitlines()) <= 30
 
 
-async def test_a_protected_cluster_stays_and_says_why() -> None:
+async def test_a_protected_cluster_blocks_its_deletion_with_a_message() -> None:
     request = fake_request(BeforeClusterDelete)
     request["cluster"]["metadata"]["annotations"] = {"example.com/keep": "production"}
     response = await response_of(example(), "not-protected", request)
@@ -38,7 +38,7 @@ async def test_a_protected_cluster_stays_and_says_why() -> None:
     assert (await response_of(example(), "not-protected")).retry_after_seconds == 0
 
 
-async def test_it_conforms(tmp_path: Path) -> None:
+async def test_the_example_conforms(tmp_path: Path) -> None:
     write(tmp_path, certificate())
     with serving(tmp_path, program=PROGRAM) as server:
         endpoint = Endpoint("127.0.0.1", server.port, ca=CA.certificate_pem)

@@ -21,7 +21,7 @@ class Settings(Model):
     replicas: int = 1
 
 
-def test_discovery_says_what_was_registered() -> None:
+def test_discovery_describes_the_registered_handlers() -> None:
     ext = Extension("guard")
 
     @ext.handler(BeforeClusterUpgrade, timeout_seconds=5, failure_policy="Ignore")
@@ -64,60 +64,62 @@ def test_discovery_says_what_was_registered() -> None:
 
 
 def problem_of(ext: Extension) -> str:
-    with pytest.raises(InvalidExtensionError) as refusal:
+    with pytest.raises(InvalidExtensionError) as error:
         ext.check()
-    return str(refusal.value)
+    return str(error.value)
 
 
-def refusing(hook: AnyHook = BeforeClusterCreate, name: str = "good", **registration: Any) -> str:
-    """What is said of an extension with one handler that is registered so."""
+def problem_with(
+    hook: AnyHook = BeforeClusterCreate, name: str = "good", **registration: Any
+) -> str:
+    """Problem of an extension with one handler with this registration."""
     ext = Extension("guard")
     ext.handler(hook, name=name, **registration)(lambda _: None)
     return problem_of(ext)
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "under_score", "-dash", "dash-", "a.b", "a" * 64])
-def test_a_handler_has_the_name_of_a_dns_label(name: str) -> None:
-    assert f"{name!r} is no valid handler name" in refusing(name=name)
+def test_a_handler_name_must_be_a_dns_label(name: str) -> None:
+    assert f"{name!r} is no valid handler name" in problem_with(name=name)
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a" * 63, "a--b"])
-def test_any_dns_label_will_do(name: str) -> None:
+def test_any_dns_label_is_a_valid_handler_name(name: str) -> None:
     ext = Extension("guard")
     ext.handler(BeforeClusterCreate, name=name)(lambda _: None)
     ext.check()
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, 31])
-def test_a_timeout_is_one_to_thirty_seconds(seconds: int) -> None:
-    said = refusing(timeout_seconds=seconds)
-    assert f"good has a timeout of {seconds} seconds; use 1 to 30" in said
+def test_a_timeout_must_be_one_to_thirty_seconds(seconds: int) -> None:
+    problem = problem_with(timeout_seconds=seconds)
+    assert f"good has a timeout of {seconds} seconds; use 1 to 30" in problem
 
 
 @pytest.mark.parametrize("seconds", [2.5, 2.0, True, "3", None])
-def test_a_timeout_is_whole_seconds(seconds: Any) -> None:
-    said = refusing(timeout_seconds=seconds)
-    assert f"good has a timeout of {seconds!r} seconds; use a whole number, 1 to 30" in said
+def test_a_timeout_must_be_whole_seconds(seconds: Any) -> None:
+    problem = problem_with(timeout_seconds=seconds)
+    assert f"good has a timeout of {seconds!r} seconds; use a whole number, 1 to 30" in problem
 
 
 @pytest.mark.parametrize("seconds", [1, 30])
-def test_the_shortest_and_the_longest_timeout_will_do(seconds: int) -> None:
+def test_the_shortest_and_the_longest_timeout_are_valid(seconds: int) -> None:
     ext = Extension("guard")
     ext.handler(BeforeClusterCreate, name="good", timeout_seconds=seconds)(lambda _: None)
     ext.check()
 
 
-def test_a_failure_policy_is_one_of_two() -> None:
-    assert "good has the failure policy Maybe; use Fail or Ignore" in refusing(
+def test_a_failure_policy_must_be_fail_or_ignore() -> None:
+    assert "good has the failure policy Maybe; use Fail or Ignore" in problem_with(
         failure_policy="Maybe"
     )
 
 
-def test_discovery_is_the_servers_own() -> None:
-    assert "good serves Discovery, which the server serves itself" in refusing(hook=Discovery)
+def test_an_extension_cannot_serve_discovery() -> None:
+    assert "good serves Discovery, which the server serves itself" in problem_with(hook=Discovery)
 
 
-def test_names_are_unique_over_all_hooks() -> None:
+def test_handler_names_must_be_unique() -> None:
     ext = Extension("guard")
     ext.handler(BeforeClusterCreate, name="quota")(lambda _: None)
     ext.handler(BeforeClusterUpgrade, name="quota")(lambda _: None)
@@ -146,31 +148,31 @@ class Animals(Hook[Message, Response]):
     """Probe at any time."""
 
 
-class Forgotten(Hook[Message, Response]):
-    """In no catalog."""
+class Unregistered(Hook[Message, Response]):
+    """A hook without a catalog."""
 
 
-def test_every_handler_of_other_hooks_is_found_by_its_name() -> None:
+def test_handlers_of_other_singleton_hooks_are_rejected() -> None:
     assert (
         "good serves Animals, whose path has no handler name, so that no caller finds"
         " it; register the hook without singleton"
-    ) in refusing(Animals)
+    ) in problem_with(Animals)
 
 
-def test_settings_are_for_requests_that_carry_some() -> None:
+def test_settings_need_a_request_with_settings() -> None:
     assert (
         "good wants settings, and requests of BeforeOpening carry none; derive Message from Request"
-    ) in refusing(BeforeOpening, settings=Settings)
+    ) in problem_with(BeforeOpening, settings=Settings)
 
 
-def test_a_hook_that_nobody_registered_is_named() -> None:
+def test_a_hook_without_a_catalog_is_rejected() -> None:
     assert (
-        "good serves Forgotten, which is in no catalog; register it with"
+        "good serves Unregistered, which is in no catalog; register it with"
         ' @CATALOG.hook("GROUP/VERSION", ...)'
-    ) in refusing(Forgotten)
+    ) in problem_with(Unregistered)
 
 
-def test_an_extension_for_other_callers_has_none_of_cluster_apis_hooks() -> None:
+def test_hooks_of_cluster_api_and_of_others_cannot_be_mixed() -> None:
     ext = Extension("guard")
     ext.handler(BeforeOpening, name="gates")(lambda _: None)
     ext.check()
@@ -181,7 +183,7 @@ def test_an_extension_for_other_callers_has_none_of_cluster_apis_hooks() -> None
     ) in problem_of(ext)
 
 
-def test_other_hooks_have_as_many_handlers_as_wanted() -> None:
+def test_other_hooks_can_have_several_handlers() -> None:
     ext = Extension("guard")
     ext.handler(GeneratePatches, name="a")(lambda _: None)
     ext.handler(GeneratePatches, name="b")(lambda _: None)
@@ -189,27 +191,27 @@ def test_other_hooks_have_as_many_handlers_as_wanted() -> None:
     assert [handler.name for handler in ext.handlers] == ["a", "b"]
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_one_error_lists_all_problems() -> None:
     ext = Extension("guard")
     ext.handler(BeforeClusterCreate, name="A", timeout_seconds=99)(lambda _: None)
-    said = problem_of(ext)
-    assert said.startswith("Cluster API would refuse the extension guard: ")
-    assert "'A' is no valid handler name" in said
-    assert "timeout of 99" in said
+    problem = problem_of(ext)
+    assert problem.startswith("Cluster API would refuse the extension guard: ")
+    assert "'A' is no valid handler name" in problem
+    assert "timeout of 99" in problem
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 2**31])
-def test_to_ask_again_takes_a_while(seconds: int) -> None:
+def test_retry_after_rejects_values_out_of_range(seconds: int) -> None:
     with pytest.raises(ValueError, match="cannot retry after"):
         retry_after(seconds, "later")
 
 
 @pytest.mark.parametrize("seconds", [2.5, 2.0, True, "3", None])
-def test_to_ask_again_takes_whole_seconds(seconds: Any) -> None:
+def test_retry_after_needs_whole_seconds(seconds: Any) -> None:
     with pytest.raises(TypeError, match=f"cannot retry after {seconds!r} seconds: use a whole"):
         retry_after(seconds, "later")
 
 
-def test_verdicts_are_plain_values() -> None:
+def test_results_of_handlers_are_plain_values() -> None:
     assert proceed("fine") == Response(status="Success", message="fine")
     assert str(Failure("no room")) == Failure("no room").message == "no room"

@@ -26,20 +26,20 @@ class Feed(Hook[Message, Response]):
 
 
 @pytest.mark.parametrize("hook", list(CLUSTER_API), ids=lambda hook: hook.id.name)
-def test_every_hook_has_a_request_that_is_just_what_its_type_says(hook: AnyHook) -> None:
+def test_every_hook_has_a_sample_request_of_its_type(hook: AnyHook) -> None:
     request = request_for(hook, sample_cluster(), {"a": "b"})
     # Building is strict: a field that the type does not have would raise.
     assert hook.request_type().model_validate(json.loads(json.dumps(request))).dump() == request
     assert request.get("settings", {}) == ({} if hook.singleton else {"a": "b"})
 
 
-def test_the_same_scene_gives_the_same_request() -> None:
-    one, other = (request_for(GeneratePatches, sample_cluster()) for _ in range(2))
-    assert one == other
-    assert len({item["uid"] for item in one["items"]}) == len(one["items"])
+def test_the_same_sample_cluster_gives_the_same_request() -> None:
+    first, second = (request_for(GeneratePatches, sample_cluster()) for _ in range(2))
+    assert first == second
+    assert len({item["uid"] for item in first["items"]}) == len(first["items"])
 
 
-def test_nobody_makes_up_what_other_hooks_are_about() -> None:
+def test_other_hooks_have_no_sample_request() -> None:
     with pytest.raises(CatalogError, match="give it in a file"):
         request_for(Feed, sample_cluster())
 
@@ -100,18 +100,18 @@ CLASS = ClusterClass.read(
 )
 
 
-def find(one: ClassTemplate) -> dict[str, Any]:
-    assert one.template_ref
-    return {"apiVersion": one.template_ref.api_version, "kind": one.template_ref.kind}
+def find(template: ClassTemplate) -> dict[str, Any]:
+    reference = template.template_ref
+    assert reference
+    return {"apiVersion": reference.api_version, "kind": reference.kind}
 
 
-def test_a_topology_s_templates_come_with_what_uses_them() -> None:
+def test_used_templates_returns_templates_with_their_holders() -> None:
     used = list(used_templates(Cluster.read(CLUSTER), CLASS, find))
-    places = [
-        (one.object["kind"], one.holder["kind"], one.holder["name"], one.holder["fieldPath"])
-        for one in used
+    holders = [
+        (t.object["kind"], t.holder["kind"], t.holder["name"], t.holder["fieldPath"]) for t in used
     ]
-    assert places == [
+    assert holders == [
         ("SeaTemplate", "Cluster", "blue", "spec.infrastructureRef"),
         ("ReefTemplate", "Cluster", "blue", "spec.controlPlaneRef"),
         ("FishTemplate", "Reef", "blue", "spec.machineTemplate.spec.infrastructureRef"),
@@ -125,16 +125,16 @@ def test_a_topology_s_templates_come_with_what_uses_them() -> None:
     assert used[1].variables["builtin"]["controlPlane"]["replicas"] == 3
 
 
-def test_a_cluster_s_own_values_stand_before_defaults() -> None:
-    found = variables(Cluster.read(CLUSTER), {"motto": "float", "depth": 3})
-    assert (found["motto"], found["depth"]) == ("swim", 3)
-    assert found["builtin"]["cluster"]["topology"]["classNamespace"] == "classes"
-    request = {"items": [], "variables": [{"name": k, "value": v} for k, v in found.items()]}
+def test_variables_of_a_cluster_take_precedence_over_defaults() -> None:
+    values = variables(Cluster.read(CLUSTER), {"motto": "float", "depth": 3})
+    assert (values["motto"], values["depth"]) == ("swim", 3)
+    assert values["builtin"]["cluster"]["topology"]["classNamespace"] == "classes"
+    request = {"items": [], "variables": [{"name": k, "value": v} for k, v in values.items()]}
     assert read(GeneratePatchesRequest, request).variables
 
 
 def patched_class() -> ClusterClass:
-    """A class with a patch of its own, and two of extensions."""
+    """A class with an inline patch and two patches of extensions."""
     external = {"generatePatchesExtension": "motto-v1.sea", "settings": {"deep": "yes"}}
     patches: list[dict[str, Any]] = [
         {"name": "inside", "definitions": []},
@@ -155,7 +155,7 @@ def patched_class() -> ClusterClass:
     )
 
 
-def test_a_patch_sees_the_variables_that_it_has_defined() -> None:
+def test_a_patch_receives_only_its_own_variables() -> None:
     patches = list(used_patches(patched_class()))
     names = ("builtin", "motto", "depth", "both", "unknown")
     values: dict[str, Any] = dict.fromkeys(names, 1)
@@ -164,15 +164,15 @@ def test_a_patch_sees_the_variables_that_it_has_defined() -> None:
         {}, "v1.0.0", "v1.0.0", templates=[used], variables=values, patches=patches
     )
 
-    def seen(patch: int, hook: AnyHook) -> set[str]:
+    def visible(patch: int, hook: AnyHook) -> set[str]:
         scene_of_patch = scene.visible_to(patches[patch], hook)
         assert scene_of_patch.variables == scene_of_patch.templates[0].variables
         return set(scene_of_patch.variables)
 
-    assert seen(0, GeneratePatches) == {"builtin", "depth", "both"}
-    assert seen(1, GeneratePatches) == {"builtin", "motto", "both"}
-    # Cluster API checks what the last patch has left.
-    assert seen(1, ValidateTopology) == seen(2, GeneratePatches) == {"builtin"}
+    assert visible(0, GeneratePatches) == {"builtin", "depth", "both"}
+    assert visible(1, GeneratePatches) == {"builtin", "motto", "both"}
+    # Cluster API validates the result of the last patch.
+    assert visible(1, ValidateTopology) == visible(2, GeneratePatches) == {"builtin"}
     assert [dict(patch.handlers) for patch in patches] == [
         {},
         {"GeneratePatches": "motto-v1.sea"},
@@ -182,13 +182,13 @@ def test_a_patch_sees_the_variables_that_it_has_defined() -> None:
 
 
 @pytest.mark.parametrize("hook", [CanUpdateMachine, CanUpdateMachineSet, UpdateMachine])
-def test_nobody_makes_up_a_machine_where_there_is_none(hook: AnyHook) -> None:
+def test_a_cluster_without_machines_has_no_sample_request_for_a_machine(hook: AnyHook) -> None:
     scene = ClusterFixture({"metadata": {"name": "blue"}}, "v1.0.0", "v1.0.0")
     with pytest.raises(CatalogError, match=r"is about a machine .* give it in a file"):
         request_for(hook, scene)
 
 
-def test_a_cluster_is_sent_without_what_cluster_api_keeps_to_itself() -> None:
+def test_requests_omit_fields_that_cluster_api_removes() -> None:
     kept = {"a": "b"}
     hidden = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
     metadata: dict[str, Any] = {
@@ -196,8 +196,8 @@ def test_a_cluster_is_sent_without_what_cluster_api_keeps_to_itself() -> None:
         "annotations": {**kept, **hidden},
         "managedFields": [{}],
     }
-    told = builtins(Cluster.read({"metadata": metadata}))["cluster"]["metadata"]
-    assert told["annotations"] == kept
+    metadata_of_builtins = builtins(Cluster.read({"metadata": metadata}))["cluster"]["metadata"]
+    assert metadata_of_builtins["annotations"] == kept
     sent = as_sent({"kind": "Cluster", "metadata": metadata, "spec": {}, "status": {"phase": "x"}})
     assert sent == {
         "kind": "Cluster",

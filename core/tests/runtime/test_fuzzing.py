@@ -1,6 +1,6 @@
-"""Whatever comes over the wire, a server answers or hangs up, goes on, and does not grow.
+"""For any input, a server sends a response or disconnects, keeps running, and does not grow.
 
-Cases are made of good requests by a generator with a seed; a failing seed goes into `SEEDS`.
+A seeded generator derives cases from valid requests. Add a failing seed to `SEEDS`.
 """
 
 import json
@@ -106,20 +106,20 @@ TOKENS: tuple[bytes, ...] = (
 )
 
 
-def places(document: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place in a document: what holds it, and its key or index there."""
+def positions(document: Any) -> Iterator[tuple[Any, Any]]:
+    """Every position in a document: its parent, and its key or index in the parent."""
     inside: Any = document
     keys: list[Any] = list(inside if isinstance(document, dict) else range(len(inside)))
     for key in keys:
         yield document, key
         if isinstance(document[key], dict | list):
-            yield from places(document[key])
+            yield from positions(document[key])
 
 
 def strange_json(random: Random, request: dict[str, Any]) -> Any:
-    """A request of which one place is something else, or has another name, or comes often."""
+    """A request with one value replaced, renamed or repeated."""
     document = {"": json.loads(json.dumps(request))}
-    holder, key = random.choice(list(places(document)))
+    holder, key = random.choice(list(positions(document)))
     match random.randrange(4):
         case 0 if isinstance(key, str):
             holder[random.choice((key.upper(), key.swapcase(), key + " "))] = holder.pop(key)
@@ -131,7 +131,7 @@ def strange_json(random: Random, request: dict[str, Any]) -> Any:
 
 
 def strange_bytes(random: Random, good: bytes) -> bytes:
-    """Bytes with some of them lost, doubled, turned, or others put between."""
+    """Bytes with some removed, doubled, replaced or inserted."""
     data = bytearray(good)
     for _ in range(random.choice((1, 1, 2, 4))):
         start = random.randrange(len(data) + 1)
@@ -151,7 +151,7 @@ def strange_bytes(random: Random, good: bytes) -> bytes:
 
 
 def whole(path: str, body: bytes) -> bytes:
-    """A request as Cluster API sends it."""
+    """An HTTP request of Cluster API."""
     head = f"POST {path}?timeout=10s HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -163,9 +163,9 @@ class Client:
         self.connection = context.wrap_socket(plain, server_hostname="127.0.0.1")
 
     def answers(self, sent: bytes, *, enough: Callable[[bytes], object]) -> bytes:
-        """What comes back until it is enough, the server hangs up or patience ends."""
+        """Response until it is complete, the server disconnects, or the timeout ends."""
         received = b""
-        # The server may hang up on nonsense before it has heard all of it.
+        # The server may disconnect before it has received an invalid request completely.
         with suppress(ConnectionError, TimeoutError, ssl.SSLEOFError):
             self.connection.sendall(sent)
             while not enough(received) and (more := self.connection.recv(65536)):
@@ -174,15 +174,15 @@ class Client:
 
 
 def is_whole(received: bytes) -> bool:
-    """Whether an answer has come to its end."""
-    head, found, body = received.partition(b"\r\n\r\n")
+    """Whether a response is complete."""
+    head, separator, body = received.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)content-length: (\d+)", head)
-    return bool(found and length) and len(body) >= int(length[1] if length else 0)
+    return bool(separator and length) and len(body) >= int(length[1] if length else 0)
 
 
 def statuses(received: bytes) -> Sequence[int]:
-    """The status of each answer."""
-    return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
+    """The status of each response."""
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
 
 @pytest.fixture
 def lasting(server: Served) -> Generator[None]:
-    """The server goes on as if nothing had been, with no more memory or open files."""
+    """Checks that the server still works, without more memory or open files."""
     proc = Path(f"/proc/{server.process.pid}")
 
     def files() -> int:
@@ -206,15 +206,15 @@ def lasting(server: Served) -> Generator[None]:
     path, request = REQUESTS[-1]
     assert server.ask(path, json.dumps(request).encode())["status"] == "Success"
     wait_until(lambda: files() <= open_files)
-    # The largest requests leave some room behind for the next ones.
+    # The server keeps some memory of large requests for the next ones.
     assert memory(server.process.pid) - resident < 24 * 2**20
     assert "Traceback" not in "".join(server.log)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.usefixtures("lasting")
-def test_any_body_is_answered(server: Served, seed: int) -> None:
-    random = Random(seed)  # noqa: S311 - a seed is what makes a failure come again
+def test_every_body_gets_a_response(server: Served, seed: int) -> None:
+    random = Random(seed)  # noqa: S311 - a seed makes failures reproducible
     client = Client(server)
     for case in range(CASES):
         path, request = random.choice(REQUESTS)
@@ -223,24 +223,24 @@ def test_any_body_is_answered(server: Served, seed: int) -> None:
             body = strange_bytes(random, body)
         received = client.answers(whole(path, body), enough=is_whole)
         assert statuses(received) == [200], f"case {case}: {body[:500]!r}"
-        said = json.loads(received.partition(b"\r\n\r\n")[2])
-        assert said["status"] in {"Success", "Failure"}, f"case {case}: {body[:500]!r}"
+        response = json.loads(received.partition(b"\r\n\r\n")[2])
+        assert response["status"] in {"Success", "Failure"}, f"case {case}: {body[:500]!r}"
     client.connection.close()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.usefixtures("lasting")
-def test_any_bytes_are_answered_or_refused(server: Served, seed: int) -> None:
-    random = Random(seed)  # noqa: S311 - a seed is what makes a failure come again
+def test_any_bytes_get_a_response_or_a_disconnect(server: Served, seed: int) -> None:
+    random = Random(seed)  # noqa: S311 - a seed makes failures reproducible
     for case in range(CASES):
         path, request = random.choice(REQUESTS)
         sent = strange_bytes(random, whole(path, json.dumps(request).encode()))
-        # A good request that asks to end follows: what is cut short takes some of it for its own.
+        # A valid last request follows, because a truncated one consumes a part of it.
         last = whole(Discovery.id.path(), b"{}").replace(
             b"Host: a", b"Connection: close\r\nHost: a"
         )
         client = Client(server)
-        # What is still waited for then is a body that has not come; the client leaves it at that.
+        # After this time the server waits for the rest of a body, which the client does not send.
         client.connection.settimeout(0.1)
         received = client.answers(sent + last, enough=lambda _: False)
         client.connection.close()

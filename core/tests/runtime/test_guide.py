@@ -1,4 +1,4 @@
-"""The guide's examples work: each section is a program, with its test below it."""
+"""The examples of the guide work. Each section is a program with its test."""
 
 import asyncio
 import inspect
@@ -12,7 +12,7 @@ import yaml
 
 GUIDE = Path(__file__).parents[3] / "docs" / "extensions.md"
 SECTIONS = re.split(r"^## ", GUIDE.read_text(), flags=re.MULTILINE)
-WANTED = (
+SUBJECTS = (
     *("Timeouts", "Availability", "Blocking", "Side effects", "Idempotence", "Determinism"),
     *("Errors", "Deployment", "Hooks of your own"),
 )
@@ -22,12 +22,12 @@ def blocks(section: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL)
 
 
-def test_every_subject_has_its_section() -> None:
-    assert tuple(section.partition("\n")[0] for section in SECTIONS[1:]) == WANTED
+def test_every_subject_has_a_section() -> None:
+    assert tuple(section.partition("\n")[0] for section in SECTIONS[1:]) == SUBJECTS
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda text: text.partition("\n")[0].strip("# "))
-def test_a_section_s_code_does_what_it_says(section: str, tmp_path: Path) -> None:
+def test_the_code_of_a_section_passes_its_tests(section: str, tmp_path: Path) -> None:
     space: dict[str, Any] = {"__name__": "guide"}
     exec("\n".join(blocks(section, "python")), space)  # noqa: S102 - it is our own
     given: dict[str, object] = {"tmp_path": tmp_path}
@@ -36,7 +36,7 @@ def test_a_section_s_code_does_what_it_says(section: str, tmp_path: Path) -> Non
     tests: list[Callable[..., Any]] = [v for k, v in space.items() if k.startswith("test_")]
     assert tests
     for test in tests:
-        asked = {name: given[name] for name in inspect.signature(test).parameters}
-        result = test(**asked)
+        arguments = {name: given[name] for name in inspect.signature(test).parameters}
+        result = test(**arguments)
         if inspect.iscoroutine(result):
             asyncio.run(result)

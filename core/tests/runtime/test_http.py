@@ -1,4 +1,4 @@
-"""What a connection writes leaves together."""
+"""Writes of a connection are combined."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ from capelin.runtime.server.http import BufferedTransport
 
 
 class Wire(asyncio.Transport):
-    """Remembers what was written, piece by piece."""
+    """Records each write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,41 +35,47 @@ def wire() -> Wire:
 
 
 @pytest.fixture
-async def gathering(wire: Wire) -> BufferedTransport:
+async def buffered(wire: Wire) -> BufferedTransport:
     return BufferedTransport(wire, asyncio.get_running_loop())
 
 
-async def test_a_head_and_its_body_leave_together(wire: Wire, gathering: BufferedTransport) -> None:
-    gathering.write(b"head")
-    gathering.write(b"body")
+async def test_a_head_and_its_body_are_sent_together(
+    wire: Wire, buffered: BufferedTransport
+) -> None:
+    buffered.write(b"head")
+    buffered.write(b"body")
     assert wire.written == []
     await asyncio.sleep(0)
     assert wire.written == [b"headbody"]
 
 
-async def test_the_next_answer_leaves_on_its_own(wire: Wire, gathering: BufferedTransport) -> None:
+async def test_the_next_response_is_sent_separately(
+    wire: Wire, buffered: BufferedTransport
+) -> None:
     for answer in (b"one", b"two"):
-        gathering.write(answer)
+        buffered.write(answer)
         await asyncio.sleep(0)
     assert wire.written == [b"one", b"two"]
 
 
-async def test_what_is_left_leaves_before_the_end(wire: Wire, gathering: BufferedTransport) -> None:
-    gathering.write(b"last words")
-    gathering.close()
-    assert gathering.is_closing()
-    assert wire.written == [b"last words"]
+async def test_close_sends_buffered_data(wire: Wire, buffered: BufferedTransport) -> None:
+    buffered.write(b"last data")
+    buffered.close()
+    assert buffered.is_closing()
+    assert wire.written == [b"last data"]
     await asyncio.sleep(0)
-    assert wire.written == [b"last words"]
+    assert wire.written == [b"last data"]
 
 
-async def test_no_write_after_a_disconnect(wire: Wire, gathering: BufferedTransport) -> None:
-    gathering.write(b"too late")
+async def test_buffered_data_is_not_sent_after_a_disconnect(
+    wire: Wire, buffered: BufferedTransport
+) -> None:
+    buffered.write(b"too late")
     wire.close()
     await asyncio.sleep(0)
     assert wire.written == []
 
 
-async def test_what_is_known_of_the_connection_is_known_still(gathering: BufferedTransport) -> None:
-    assert gathering.get_extra_info("sslcontext") == "context"
-    assert gathering.get_extra_info("socket", 1) == 1
+async def test_get_extra_info_forwards_to_the_transport(buffered: BufferedTransport) -> None:
+    assert buffered.get_extra_info("sslcontext") == "context"
+    assert buffered.get_extra_info("socket", 1) == 1

@@ -1,4 +1,4 @@
-"""The bounds of the hook server: what a slow, endless or greedy client cannot do to the others."""
+"""Limits of the hook server, which protect clients from slow, endless or greedy ones."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ def post(body: bytes = BODY, *, length: int | None = None, path: str = PATH) -> 
 async def serving(
     app: App, limits: Limits | None = None
 ) -> AsyncGenerator[Callable[[], Awaitable[Streams]]]:
-    """Opens connections to a server with these limits."""
+    """Runs a server with these limits. Yields a function that opens a connection."""
     protocol: Any = partial(HookProtocol, limits or Limits())
     config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None)
     config.load()
@@ -85,7 +85,7 @@ async def respond(streams: Streams, request: bytes) -> dict[str, Any]:
 
 
 async def rest(streams: Streams) -> bytes:
-    """What comes until the server closes the connection."""
+    """Data until the server closes the connection."""
     async with asyncio.timeout(SECONDS):
         try:
             return await streams[0].read()
@@ -94,7 +94,7 @@ async def rest(streams: Streams) -> bytes:
 
 
 async def send_endlessly(streams: Streams, piece: bytes, most: int) -> int:
-    """How many bytes went through before the server closed the connection."""
+    """Number of bytes sent before the server closed the connection."""
     sent = 0
     while sent < most and not streams[1].is_closing() and not streams[0].at_eof():
         streams[1].write(piece)
@@ -123,7 +123,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-async def test_an_endless_head_is_cut_off(kind: str) -> None:
+async def test_the_server_disconnects_an_endless_head(kind: str) -> None:
     start, piece = ENDLESS[kind]
     async with serving(extension(), Limits(head_bytes=16 * 1024)) as connect:
         endless = await connect()
@@ -132,7 +132,7 @@ async def test_an_endless_head_is_cut_off(kind: str) -> None:
         assert (await respond(await connect(), post()))["message"] == "fine"
 
 
-async def test_a_head_that_is_too_large_gets_status_431() -> None:
+async def test_a_large_head_gets_status_431() -> None:
     async with serving(extension(), Limits(head_bytes=1024)) as connect:
         streams = await connect()
         streams[1].write(b"POST / HTTP/1.1\r\nx: " + b"y" * 2000)
@@ -140,14 +140,14 @@ async def test_a_head_that_is_too_large_gets_status_431() -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"POST", b"POST / HTTP/1.1\r\nx: y\r\n"])
-async def test_a_slow_head_is_cut_off(start: bytes) -> None:
+async def test_the_server_disconnects_a_slow_head(start: bytes) -> None:
     async with serving(extension(), Limits(head_seconds=0.05)) as connect:
         streams = await connect()
         streams[1].write(start)
         assert await rest(streams) == b""
 
 
-async def test_a_slow_second_head_is_cut_off_too() -> None:
+async def test_the_server_disconnects_a_slow_second_head() -> None:
     async with serving(extension(), Limits(head_seconds=0.05)) as connect:
         streams = await connect()
         assert (await respond(streams, post()))["message"] == "fine"
@@ -155,16 +155,16 @@ async def test_a_slow_second_head_is_cut_off_too() -> None:
         assert await rest(streams) == b""
 
 
-async def test_a_kept_connection_may_be_idle_for_longer() -> None:
+async def test_a_keep_alive_connection_may_be_idle_for_longer() -> None:
     async with serving(extension(), Limits(head_seconds=0.05)) as connect:
         streams = await connect()
         for _ in range(2):
             assert (await respond(streams, post()))["message"] == "fine"
-            # Another one is cut off meanwhile.
+            # Meanwhile the server disconnects another one.
             assert await rest(await connect()) == b""
 
 
-async def test_of_too_many_connections_the_longest_waiting_is_closed() -> None:
+async def test_the_longest_waiting_connection_closes_at_the_limit() -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     async def slow(_: Call[BeforeClusterCreate, None]) -> Response:
@@ -187,7 +187,7 @@ async def test_of_too_many_connections_the_longest_waiting_is_closed() -> None:
         assert (await respond(newest, post()))["message"] == "slow"
 
 
-async def test_a_connection_for_which_there_is_no_room_is_closed() -> None:
+async def test_a_new_connection_closes_if_all_others_are_busy() -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     async def slow(_: Call[BeforeClusterCreate, None]) -> Response:
@@ -223,7 +223,7 @@ class Reader:
         self.errors.append(error)
 
 
-def test_the_oldest_incomplete_body_is_dropped_and_no_complete_one() -> None:
+def test_the_budget_drops_the_oldest_incomplete_body() -> None:
     budget = BodyBudget(100)
     complete, oldest, newer, newest = (Reader() for _ in range(4))
     budget.take(complete, 40)
@@ -240,7 +240,7 @@ def test_the_oldest_incomplete_body_is_dropped_and_no_complete_one() -> None:
 
 
 @pytest.mark.parametrize("depth", [900, 2000, 100_000])
-async def test_deep_json_is_a_failure_and_harms_nobody(depth: int) -> None:
+async def test_deep_json_fails_and_does_not_affect_later_requests(depth: int) -> None:
     deep = b'{"cluster":{"spec":' + b"[" * depth + b"]" * depth + b"}}"
     async with serving(extension(name_of)) as connect:
         streams = await connect()
@@ -249,7 +249,7 @@ async def test_deep_json_is_a_failure_and_harms_nobody(depth: int) -> None:
         assert (await respond(streams, post(named)))["message"] == "blue"
 
 
-async def test_huge_queries_are_not_kept() -> None:
+async def test_huge_queries_are_not_cached() -> None:
     cached = app_module._time_limit.cache_info().currsize  # pyright: ignore[reportPrivateUsage]
     for number in range(100):
         query = f"timeout=1s&{number}=".encode() + b"x" * 30_000

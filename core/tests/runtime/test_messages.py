@@ -38,7 +38,7 @@ ITEM = {
 }
 
 
-def test_a_request_gives_its_object_typed_and_as_it_came() -> None:
+def test_a_request_has_its_object_typed_and_as_json() -> None:
     request = read(
         BeforeClusterCreateRequest, {"cluster": {**CLUSTER, "spec": {"somethingNew": 1.0}}}
     )
@@ -46,7 +46,7 @@ def test_a_request_gives_its_object_typed_and_as_it_came() -> None:
     assert request.cluster_json["spec"] == {"somethingNew": 1.0}
 
 
-def test_the_typed_object_is_made_once() -> None:
+def test_the_typed_object_is_created_once() -> None:
     request = read(BeforeClusterCreateRequest, {"cluster": CLUSTER})
     assert request.cluster is request.cluster
 
@@ -64,18 +64,18 @@ json_values = st.recursive(
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(), json_values, max_size=4))
-def test_objects_inside_a_request_go_through_without_loss(template: dict[str, object]) -> None:
+def test_objects_inside_a_request_survive_a_round_trip(template: dict[str, object]) -> None:
     document = {"items": [{**ITEM, "object": template}]}
     request = read_json(GeneratePatchesRequest, orjson.dumps(document))
     assert orjson.dumps(request.dump()) == orjson.dumps(document)
 
 
-def test_names_in_another_case_are_read_as_go_reads_them() -> None:
+def test_field_names_are_case_insensitive_like_in_go() -> None:
     response = read(BeforeClusterCreateResponse, {"Status": "Success", "RETRYAFTERSECONDS": 5})
     assert (response.status, response.retry_after_seconds) == ("Success", 5)
 
 
-def test_names_in_another_case_are_found_in_lists_and_optional_parts_too() -> None:
+def test_field_names_in_lists_and_optional_parts_are_case_insensitive() -> None:
     request = read(
         GeneratePatchesRequest,
         {"Items": [{"UID": "1", **{key: ITEM[key] for key in ("holderReference", "object")}}]},
@@ -98,46 +98,46 @@ class Tree(Message):
     one: Annotated[Leaf | None, "or none"] = None
 
 
-def test_names_in_another_case_are_found_wherever_a_type_can_be() -> None:
-    found = read(Tree, {"ByName": {"x": {"DEEPNAME": "a"}}, "one": {"deepname": "b"}})
-    assert (found.by_name["x"].deep_name, found.one) == ("a", Leaf(deep_name="b"))
+def test_field_names_in_maps_and_annotated_types_are_case_insensitive() -> None:
+    tree = read(Tree, {"ByName": {"x": {"DEEPNAME": "a"}}, "one": {"deepname": "b"}})
+    assert (tree.by_name["x"].deep_name, tree.one) == ("a", Leaf(deep_name="b"))
 
 
-def test_a_value_of_another_shape_is_refused_where_it_is() -> None:
+def test_the_error_names_the_path_of_a_wrong_value() -> None:
     document: dict[str, object] = {"byName": [{}], "one": "x", "other": 1}
-    with pytest.raises(MessageError) as refusal:
+    with pytest.raises(MessageError) as error:
         read(Tree, document)
-    assert str(refusal.value) == (
+    assert str(error.value) == (
         "byName: Input should be a valid dictionary; "
         "one: Input should be a valid dictionary or instance of Leaf"
     )
 
 
-def test_the_last_of_two_names_that_differ_in_case_counts() -> None:
+def test_the_last_of_two_names_that_differ_in_case_wins() -> None:
     response = read(
         DiscoveryResponse, {"status": "Success", "message": "first", "Message": "second"}
     )
     assert response.message == "second"
 
 
-def test_unknown_fields_are_passed_over_at_every_depth() -> None:
+def test_unknown_fields_are_ignored_at_every_depth() -> None:
     request = read(
         GeneratePatchesRequest, {"items": [{**ITEM, "addedLater": 1}], "addedLater": {"a": 1}}
     )
     assert request.dump() == {"items": [ITEM]}
 
 
-def test_null_is_nothing() -> None:
+def test_null_reads_as_empty() -> None:
     request = read(GeneratePatchesRequest, {"items": None, "settings": None, "variables": None})
     assert (request.items, request.settings, request.variables) == ([], {}, [])
 
 
-def test_a_number_that_is_not_there_is_0() -> None:
+def test_a_missing_number_is_0() -> None:
     response = read(BeforeClusterCreateResponse, {"status": "Success"})
     assert response.retry_after_seconds == 0
 
 
-def test_values_of_another_type_are_refused() -> None:
+def test_a_value_of_another_type_fails() -> None:
     with pytest.raises(MessageError, match=r"^retryAfterSeconds: Input should be a valid integer$"):
         read(BeforeClusterCreateResponse, {"status": "Success", "retryAfterSeconds": "5"})
 
@@ -148,7 +148,7 @@ class Numbers(Message):
 
 
 @pytest.mark.parametrize(("name", "bits"), [("small", 32), ("large", 64)])
-def test_numbers_are_those_that_fit_go(name: str, bits: int) -> None:
+def test_numbers_have_the_range_of_go(name: str, bits: int) -> None:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     for number in (low, high):
         assert read(Numbers, {name: number}).dump() == {name: number}
@@ -157,7 +157,7 @@ def test_numbers_are_those_that_fit_go(name: str, bits: int) -> None:
             read(Numbers, {name: number})
 
 
-def test_a_field_that_the_hook_needs_is_missed_by_name() -> None:
+def test_the_error_names_a_missing_required_field() -> None:
     with pytest.raises(MessageError, match=r"^cluster: Field required$"):
         read_json(BeforeClusterCreateRequest, b"{}")
 
@@ -173,50 +173,50 @@ def test_bytes_are_base64_on_the_wire() -> None:
 
 
 @pytest.mark.parametrize("patch", ["s3cret!", "s3cr!et==", "s3cret"])
-def test_bytes_that_are_not_base64_are_refused_without_being_shown(patch: str) -> None:
+def test_invalid_base64_fails_without_being_quoted(patch: str) -> None:
     item = {"uid": "1", "patchType": "JSONPatch", "patch": patch}
-    with pytest.raises(MessageError, match=r"items\.0\.patch: .*base64") as refusal:
+    with pytest.raises(MessageError, match=r"items\.0\.patch: .*base64") as error:
         read(GeneratePatchesResponse, {"status": "Success", "items": [item]})
-    assert "s3cr" not in str(refusal.value)
+    assert "s3cr" not in str(error.value)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1] x", b"\xff", b"[" * 2000])
-def test_what_is_not_json_is_refused(body: bytes) -> None:
+def test_read_json_rejects_invalid_json(body: bytes) -> None:
     with pytest.raises(MessageError, match="not JSON"):
         read_json(BeforeClusterCreateRequest, body)
 
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b'"x"', b"null", b"true"])
-def test_json_that_is_no_object_is_refused(body: bytes) -> None:
+def test_read_json_rejects_other_json_than_objects(body: bytes) -> None:
     with pytest.raises(MessageError, match="Input should be"):
         read_json(BeforeClusterCreateRequest, body)
 
 
-def test_what_is_wrong_is_said_without_the_value() -> None:
-    with pytest.raises(MessageError) as refusal:
+def test_an_error_does_not_contain_the_value() -> None:
+    with pytest.raises(MessageError) as error:
         read(BeforeClusterCreateRequest, {"cluster": CLUSTER, "settings": {"token": ["s3cret"]}})
-    assert str(refusal.value) == "settings.token: Input should be a valid string"
+    assert str(error.value) == "settings.token: Input should be a valid string"
 
 
-def refused(value: str) -> str:
-    raise ValueError(f"{value} is no password")
+def fails(value: str) -> str:
+    raise ValueError(f"{value} is not a password")
 
 
-def asserted(value: str) -> str:
+def asserts(value: str) -> str:
     assert not value, value
     return value
 
 
 class Guarded(Part):
-    by_error: Annotated[str, AfterValidator(refused)] = ""
-    by_assertion: Annotated[str, AfterValidator(asserted)] = ""
+    by_error: Annotated[str, AfterValidator(fails)] = ""
+    by_assertion: Annotated[str, AfterValidator(asserts)] = ""
     patch: Bytes = b""
 
 
-def test_what_a_validator_says_of_a_value_is_not_told() -> None:
+def test_an_error_does_not_contain_the_message_of_a_validator() -> None:
     document = {"byError": "s3cret", "byAssertion": "s3cret", "patch": "["}
-    with pytest.raises(MessageError) as refusal:
+    with pytest.raises(MessageError) as error:
         read(Guarded, document)
-    assert str(refusal.value) == (
+    assert str(error.value) == (
         "byError: Value error; byAssertion: Assertion failed; patch: Input should be base64"
     )

@@ -26,7 +26,7 @@ class TryResponse(Response):
     deprecated=Deprecation("1.2", date(2026, 1, 2), replaced_by="v1"),
 )
 class Try(Hook[TryRequest, TryResponse]):
-    """Going."""
+    """A deprecated hook."""
 
 
 def handlers() -> tuple[Handler, ...]:
@@ -41,7 +41,7 @@ QUOTA, PATCHES, TRY = (handler.path for handler in handlers())
 
 
 def samples(metrics: Metrics, name: str, **labels: str) -> list[float]:
-    """The values of a metric with these labels, as Prometheus reads the page."""
+    """Values of a metric with these labels, parsed like in Prometheus."""
     return [
         sample.value
         for family in text_string_to_metric_families(metrics.page().decode())
@@ -58,22 +58,22 @@ def test_calls_are_counted_by_handler_hook_version_and_outcome() -> None:
     name = "capelin_runtime_requests_total"
     assert samples(metrics, name, handler="quota") == [1, 1, 1, 1, 1]
     assert samples(metrics, name, outcome="success") == [1, 1, 0]
-    said = {"hook": "GeneratePatches", "version": "v1alpha1", "outcome": "success"}
-    assert samples(metrics, name, group="hooks.runtime.cluster.x-k8s.io", **said) == [1]
+    labels = {"hook": "GeneratePatches", "version": "v1alpha1", "outcome": "success"}
+    assert samples(metrics, name, group="hooks.runtime.cluster.x-k8s.io", **labels) == [1]
 
 
 @pytest.mark.parametrize("seconds", [0, *BUCKETS, 0.0007, 1000])
-def test_a_duration_is_in_every_bucket_that_holds_it(seconds: float) -> None:
+def test_a_duration_counts_in_every_bucket_above_it(seconds: float) -> None:
     metrics = Metrics(handlers())
     metrics.count(QUOTA, "success", seconds)
     name = "capelin_runtime_request_duration_seconds"
-    held = [float(seconds <= bound) for bound in (*BUCKETS, float("inf"))]
-    assert samples(metrics, f"{name}_bucket", handler="quota") == held
+    expected = [float(seconds <= bound) for bound in (*BUCKETS, float("inf"))]
+    assert samples(metrics, f"{name}_bucket", handler="quota") == expected
     assert samples(metrics, f"{name}_count", handler="quota") == [1]
     assert samples(metrics, f"{name}_count", handler="patches") == [0]
 
 
-def test_calls_in_a_deprecated_version_stand_out() -> None:
+def test_calls_of_a_deprecated_version_have_their_own_metric() -> None:
     metrics = Metrics(handlers())
     metrics.count(TRY, "success", 0.1)
     metrics.count(TRY, "failure", 0.1)
@@ -91,7 +91,7 @@ def test_large_counts_are_exact() -> None:
     assert samples(metrics, "capelin_runtime_requests_total", **labels) == [12345]
 
 
-def test_an_extension_without_handlers_has_a_page_too() -> None:
+def test_an_extension_without_handlers_has_a_metrics_page() -> None:
     assert samples(Metrics(()), "capelin_runtime_requests_total") == []
 
 
@@ -107,7 +107,7 @@ def test_an_extension_without_handlers_has_a_page_too() -> None:
         (None, b"", 401),
     ],
 )
-async def test_callers_from_elsewhere_need_a_token_for_metrics(
+async def test_remote_callers_need_a_token_for_metrics(
     tmp_path: Path, client: str | None, header: bytes, status: int
 ) -> None:
     token = tmp_path / "token"

@@ -77,19 +77,19 @@ def worker(name: str) -> dict[str, Any]:
 
 
 def nothing(_: object) -> None:
-    """A change that changes nothing."""
+    """Changes nothing."""
 
 
 def request(*items: dict[str, Any], **variables: Any) -> dict[str, Any]:
-    named = [{"name": name, "value": value} for name, value in variables.items()]
-    return {"variables": named, "items": list(items)}
+    values = [{"name": name, "value": value} for name, value in variables.items()]
+    return {"variables": values, "items": list(items)}
 
 
-def answer(mutations: Mutations[Any], document: dict[str, Any]) -> dict[str, Any]:
-    """The patches that come of a request, by the uid of their template."""
+def patches_for(mutations: Mutations[Any], document: dict[str, Any]) -> dict[str, Any]:
+    """Patches for a request by the uid of their template."""
     call: Call[GeneratePatches, None] = Call(read(GeneratePatchesRequest, document), None)
     response = mutations.patches(call)
-    return {one.uid: orjson.loads(one.patch) for one in response.items}
+    return {item.uid: orjson.loads(item.patch) for item in response.items}
 
 
 def test_a_change_becomes_a_patch() -> None:
@@ -99,7 +99,7 @@ def test_a_change_becomes_a_patch() -> None:
     def commands(template: Template[Variables]) -> None:
         template.sequence("preKubeadmCommands").append(f"pull {template.variables.image}")
 
-    assert answer(mutations, request(item("1"), image="pause")) == {
+    assert patches_for(mutations, request(item("1"), image="pause")) == {
         "1": [
             {
                 "op": "add",
@@ -110,23 +110,23 @@ def test_a_change_becomes_a_patch() -> None:
     }
 
 
-def test_a_template_s_own_metadata_and_all_of_it_can_be_changed() -> None:
+def test_own_metadata_and_the_whole_template_can_be_changed() -> None:
     mutations = Mutations(Variables)
 
     @mutations.on("KubeadmConfigTemplate")
     def both(template: Template[Variables]) -> None:
-        template.own_metadata["labels"] = {"seen": "yes"}
+        template.own_metadata["labels"] = {"patched": "yes"}
         template.object["spec"]["template"]["metadata"] = {}
 
-    assert answer(mutations, request(item("1"), image="pause")) == {
+    assert patches_for(mutations, request(item("1"), image="pause")) == {
         "1": [
-            {"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}},
+            {"op": "add", "path": "/metadata/labels", "value": {"patched": "yes"}},
             {"op": "add", "path": "/spec/template/metadata", "value": {}},
         ]
     }
 
 
-def test_a_request_is_not_changed_itself() -> None:
+def test_patches_do_not_change_the_request() -> None:
     mutations = Mutations(NoVariables)
 
     @mutations.on("KubeadmConfigTemplate")
@@ -135,21 +135,21 @@ def test_a_request_is_not_changed_itself() -> None:
 
     document = request(item("1"))
     before = copy.deepcopy(document)
-    answer(mutations, document)
+    patches_for(mutations, document)
     assert document == before
 
 
-def test_templates_that_nothing_changes_have_no_patch() -> None:
+def test_unchanged_templates_have_no_patch() -> None:
     mutations = Mutations(NoVariables)
 
     @mutations.on("KubeadmConfigTemplate")
     def nothing(template: Template[NoVariables]) -> None:
         template.spec["files"] = []
 
-    assert answer(mutations, request(item("1"), item("2", kind="OtherTemplate"))) == {}
+    assert patches_for(mutations, request(item("1"), item("2", kind="OtherTemplate"))) == {}
 
 
-def test_changes_happen_in_the_order_of_their_registration() -> None:
+def test_changes_run_in_the_order_of_their_registration() -> None:
     mutations = Mutations(NoVariables)
 
     def adding(word: str) -> None:
@@ -159,42 +159,42 @@ def test_changes_happen_in_the_order_of_their_registration() -> None:
 
     for word in ("first", "second", "third"):
         adding(word)
-    (steps,) = answer(mutations, request(item("1"))).values()
+    (steps,) = patches_for(mutations, request(item("1"))).values()
     assert [step["value"] for step in steps] == ["first", "second", "third"]
 
 
-def test_patches_come_in_the_order_of_the_templates() -> None:
+def test_patches_have_the_order_of_the_templates() -> None:
     mutations = Mutations(NoVariables)
     mutations.on("KubeadmConfigTemplate")(lambda template: template.spec.clear())
     document = request(*(item(uid) for uid in ("b", "c", "a")))
-    assert list(answer(mutations, document)) == ["b", "c", "a"]
+    assert list(patches_for(mutations, document)) == ["b", "c", "a"]
 
 
-def test_an_api_version_can_be_asked_for() -> None:
+def test_a_change_can_select_an_api_version() -> None:
     mutations = Mutations(NoVariables)
     mutations.on("KubeadmConfigTemplate", api_version=KUBEADM)(lambda t: t.spec.clear())
     old = item("old", api_version="bootstrap.cluster.x-k8s.io/v1beta1")
-    assert list(answer(mutations, request(old, item("new")))) == ["new"]
+    assert list(patches_for(mutations, request(old, item("new")))) == ["new"]
 
 
-def test_a_templates_own_variables_reach_its_change() -> None:
+def test_a_change_receives_the_variables_of_its_template() -> None:
     mutations = Mutations(Variables)
 
     @mutations.on("KubeadmConfigTemplate")
     def labels(template: Template[Variables]) -> None:
         template.metadata["labels"] = template.variables.labels
 
-    found = answer(
+    patches = patches_for(
         mutations,
         request(item("all"), item("own", labels={"tier": "gold"}), labels={"tier": "tin"}),
     )
-    assert [found[uid][0]["value"] for uid in ("all", "own")] == [
+    assert [patches[uid][0]["value"] for uid in ("all", "own")] == [
         {"labels": {"tier": "tin"}},
         {"labels": {"tier": "gold"}},
     ]
 
 
-def test_builtin_variables_reach_the_change() -> None:
+def test_a_change_receives_builtin_variables() -> None:
     mutations = Mutations(NoVariables)
 
     @mutations.on("KubeadmConfigTemplate")
@@ -204,29 +204,29 @@ def test_builtin_variables_reach_the_change() -> None:
         template.spec["version"] = f"{template.builtin.cluster.name} {owner.version}"
 
     document = request(item("1", builtin=worker("default")), builtin={"cluster": {"name": "demo"}})
-    assert answer(mutations, document)["1"][0]["value"] == "demo v1.34.4"
+    assert patches_for(mutations, document)["1"][0]["value"] == "demo v1.34.4"
 
 
-def test_variables_that_do_not_fit_are_a_failure() -> None:
+def test_invalid_variables_are_a_failure() -> None:
     mutations = Mutations(Variables)
     mutations.on("KubeadmConfigTemplate")(nothing)
     with pytest.raises(Failure, match="the variables do not fit their schema: image"):
-        answer(mutations, request(item("1"), image=5))
+        patches_for(mutations, request(item("1"), image=5))
 
 
-def test_variables_are_not_looked_at_when_no_change_is_for_a_template() -> None:
+def test_variables_are_not_read_without_a_change_for_the_template() -> None:
     mutations = Mutations(Variables)
     mutations.on("OtherTemplate")(nothing)
     mutations.on("KubeadmConfigTemplate", control_plane)(nothing)
-    assert answer(mutations, request(item("1"), image=5)) == {}
+    assert patches_for(mutations, request(item("1"), image=5)) == {}
 
 
-def test_an_unknown_kind_is_passed_over_or_fails() -> None:
+def test_an_unknown_kind_is_ignored_or_fails() -> None:
     document = request(item("1", kind="OtherTemplate"))
-    assert answer(Mutations(NoVariables), document) == {}
-    with pytest.raises(Failure) as refusal:
-        answer(Mutations(NoVariables, unknown_kinds="fail"), document)
-    assert refusal.value.message == (
+    assert patches_for(Mutations(NoVariables), document) == {}
+    with pytest.raises(Failure) as error:
+        patches_for(Mutations(NoVariables, unknown_kinds="fail"), document)
+    assert error.value.message == (
         f"no change is for OtherTemplate {KUBEADM}"
         " at spec.template.spec.bootstrap.configRef of MachineDeployment"
     )
@@ -236,16 +236,16 @@ def test_a_known_kind_in_an_unknown_version_fails_too() -> None:
     mutations = Mutations(NoVariables, unknown_kinds="fail")
     mutations.on("KubeadmConfigTemplate", api_version=KUBEADM)(nothing)
     with pytest.raises(Failure, match="no change is for KubeadmConfigTemplate v9"):
-        answer(mutations, request(item("1", api_version="v9")))
+        patches_for(mutations, request(item("1", api_version="v9")))
 
 
-def test_a_known_kind_at_another_place_is_no_failure() -> None:
+def test_a_known_kind_of_another_holder_is_ignored() -> None:
     mutations = Mutations(NoVariables, unknown_kinds="fail")
     mutations.on("KubeadmConfigTemplate", control_plane)(lambda template: template.spec.clear())
-    assert answer(mutations, request(item("1"))) == {}
+    assert patches_for(mutations, request(item("1"))) == {}
 
 
-def test_a_template_that_is_made_otherwise_is_a_failure() -> None:
+def test_an_unexpected_type_in_a_template_is_a_failure() -> None:
     mutations = Mutations(NoVariables)
     mutations.on("KubeadmConfigTemplate")(lambda template: template.sequence("a", "b").clear())
     cases: list[tuple[Any, str]] = [
@@ -253,16 +253,16 @@ def test_a_template_that_is_made_otherwise_is_a_failure() -> None:
         ({"a": {"b": {}}}, "spec.template.spec.a.b is no list"),
     ]
     for spec, problem in cases:
-        with pytest.raises(Failure) as refusal:
-            answer(mutations, request(item("1", spec=spec)))
-        assert refusal.value.message == (
+        with pytest.raises(Failure) as error:
+            patches_for(mutations, request(item("1", spec=spec)))
+        assert error.value.message == (
             f"KubeadmConfigTemplate {KUBEADM} at spec.template.spec.bootstrap.configRef"
             f" of MachineDeployment: {problem}"
         )
 
 
 @pytest.mark.parametrize(
-    ("holder", "builtin", "named"),
+    ("holder", "builtin", "expected"),
     [
         (
             "MachineDeployment",
@@ -275,41 +275,41 @@ def test_a_template_that_is_made_otherwise_is_a_failure() -> None:
         ("Cluster", {}, "Cluster demo-1"),
     ],
 )
-def test_failures_contain_no_generated_name(holder: str, builtin: Any, named: str) -> None:
+def test_failures_contain_no_generated_name(holder: str, builtin: Any, expected: str) -> None:
     mutations = Mutations(NoVariables, unknown_kinds="fail")
-    with pytest.raises(Failure) as refusal:
-        answer(mutations, request(item("1", holder=holder, builtin=builtin)))
-    assert refusal.value.message.endswith(f" of {named}")
+    with pytest.raises(Failure) as error:
+        patches_for(mutations, request(item("1", holder=holder, builtin=builtin)))
+    assert error.value.message.endswith(f" of {expected}")
 
 
 def failing_for(names: Sequence[str]) -> str:
-    """What is said when the templates of some MachineDeployments are of no known kind."""
+    """Message for MachineDeployments whose templates have an unknown kind."""
     mutations = Mutations(NoVariables, unknown_kinds="fail")
     mutations.on("KubeadmConfigTemplate")(lambda template: template.spec.clear())
     failing = [
         item(name, kind="OtherTemplate", builtin={"machineDeployment": {"topologyName": name}})
         for name in names
     ]
-    with pytest.raises(Failure) as refusal:
-        answer(mutations, request(item("fine"), *failing))
-    return refusal.value.message
+    with pytest.raises(Failure) as error:
+        patches_for(mutations, request(item("fine"), *failing))
+    return error.value.message
 
 
-def test_all_that_fails_is_told_in_the_same_words_whatever_the_order() -> None:
-    said = failing_for(["b", "a", "b"])
-    assert said == failing_for(["b", "b", "a"])
-    assert [part[-1] for part in said.split("; ")] == ["a", "b"]
+def test_the_message_of_several_failures_is_sorted_and_unique() -> None:
+    message = failing_for(["b", "a", "b"])
+    assert message == failing_for(["b", "b", "a"])
+    assert [part[-1] for part in message.split("; ")] == ["a", "b"]
 
 
-def test_of_many_failures_the_first_few_are_told() -> None:
+def test_the_message_of_many_failures_is_truncated() -> None:
     names = [f"md-{number:02}" for number in range(40)]
-    said = failing_for(names)
-    assert said == failing_for(names[::-1])
-    assert "MachineDeployment md-09; " in said
-    assert said.endswith("; and 30 more")
+    message = failing_for(names)
+    assert message == failing_for(names[::-1])
+    assert "MachineDeployment md-09; " in message
+    assert message.endswith("; and 30 more")
 
 
-def test_what_is_missing_on_the_way_is_made() -> None:
+def test_mapping_and_sequence_create_missing_parents() -> None:
     mutations = Mutations(NoVariables)
 
     @mutations.on("KubeadmConfigTemplate")
@@ -318,11 +318,11 @@ def test_what_is_missing_on_the_way_is_made() -> None:
         template.sequence("d", "e").append(2)
 
     document = request(item("1", spec={"a": None}))
-    after = apply_json_patch(document["items"][0]["object"], answer(mutations, document)["1"])
+    after = apply_json_patch(document["items"][0]["object"], patches_for(mutations, document)["1"])
     assert after["spec"]["template"]["spec"] == {"a": {"b": {"c": 1}}, "d": {"e": [2]}}
 
 
-def test_merge_patches_can_be_had() -> None:
+def test_mutations_can_return_merge_patches() -> None:
     mutations = Mutations(NoVariables, patch_type="JSONMergePatch")
 
     @mutations.on("KubeadmConfigTemplate")
@@ -330,15 +330,15 @@ def test_merge_patches_can_be_had() -> None:
         template.spec["files"] = None if template.holder.name == "demo-null" else ["x"]
 
     document = request(item("1"))
-    patch = answer(mutations, document)["1"]
+    patch = patches_for(mutations, document)["1"]
     assert patch == {"spec": {"template": {"spec": {"files": ["x"]}}}}
     after = apply_merge_patch(document["items"][0]["object"], patch)
     assert after["spec"]["template"]["spec"] == {"files": ["x"]}
     with pytest.raises(Failure, match=r"cannot set spec\.template\.spec\.files to null"):
-        answer(mutations, request(item("null")))
+        patches_for(mutations, request(item("null")))
 
 
-def place(kind: str, path: str, builtin: Any = None) -> TemplateRef:
+def template_ref(kind: str, path: str, builtin: Any = None) -> TemplateRef:
     holder = HolderReference(
         api_version=CLUSTER, kind=kind, namespace="default", name="demo", field_path=path
     )
@@ -347,18 +347,18 @@ def place(kind: str, path: str, builtin: Any = None) -> TemplateRef:
 
 CONFIG, INFRA = "spec.template.spec.bootstrap.configRef", "spec.template.spec.infrastructureRef"
 POOL = {"machinePool": {"class": "spot"}}
-PLACES = {
-    "cluster": place("Cluster", "spec.infrastructureRef"),
-    "control plane": place("Cluster", "spec.controlPlaneRef"),
-    "control plane machines": place(
+TEMPLATE_REFS = {
+    "cluster": template_ref("Cluster", "spec.infrastructureRef"),
+    "control plane": template_ref("Cluster", "spec.controlPlaneRef"),
+    "control plane machines": template_ref(
         "KubeadmControlPlane", "spec.machineTemplate.spec.infrastructureRef"
     ),
-    "control plane machines before v1beta2": place(
+    "control plane machines before v1beta2": template_ref(
         "KubeadmControlPlane", "spec.machineTemplate.infrastructureRef"
     ),
-    "workers": place("MachineDeployment", CONFIG, worker("default-worker")),
-    "worker machines": place("MachineDeployment", INFRA, worker("gpu")),
-    "pool": place("MachinePool", INFRA, POOL),
+    "workers": template_ref("MachineDeployment", CONFIG, worker("default-worker")),
+    "worker machines": template_ref("MachineDeployment", INFRA, worker("gpu")),
+    "pool": template_ref("MachinePool", INFRA, POOL),
 }
 
 
@@ -383,16 +383,16 @@ PLACES = {
         (machine_pools("gpu"), set[str]()),
     ],
 )
-def test_templates_are_chosen_by_where_they_are_used(where: Selector, expected: set[str]) -> None:
-    assert {name for name, place in PLACES.items() if where(place)} == expected
+def test_selectors_match_templates_by_their_holder(where: Selector, expected: set[str]) -> None:
+    assert {name for name, template_ref in TEMPLATE_REFS.items() if where(template_ref)} == expected
 
 
-def test_workers_without_a_class_are_of_none() -> None:
-    assert not machine_deployments("default")(place("MachineDeployment", CONFIG))
-    assert machine_deployments()(place("MachineDeployment", CONFIG))
+def test_workers_without_a_class_match_no_class() -> None:
+    assert not machine_deployments("default")(template_ref("MachineDeployment", CONFIG))
+    assert machine_deployments()(template_ref("MachineDeployment", CONFIG))
 
 
-def test_one_of_several_places_is_enough() -> None:
+def test_one_of_several_selectors_is_sufficient() -> None:
     mutations = Mutations(NoVariables)
     mutations.on("KubeadmConfigTemplate", machine_pools(), machine_deployments("gpu"))(
         lambda template: template.spec.clear()
@@ -402,14 +402,14 @@ def test_one_of_several_places_is_enough() -> None:
         item("cpu", builtin=worker("cpu")),
         item("pool", holder="MachinePool", builtin=POOL),
     )
-    assert list(answer(mutations, document)) == ["gpu", "pool"]
+    assert list(patches_for(mutations, document)) == ["gpu", "pool"]
 
 
 class Impossible(Model):
     tags: set[str] = set()
 
 
-def test_variables_that_cannot_be_described_are_refused_at_once() -> None:
+def test_mutations_reject_variables_without_a_schema() -> None:
     with pytest.raises(VariableSchemaError):
         Mutations(Impossible)
 
@@ -429,16 +429,16 @@ def extension(command: str = "pull", name: str = "images-v1") -> Extension:
     return ext
 
 
-async def test_patches_and_variables_are_answered_over_the_wire() -> None:
-    answers = {
+async def test_handlers_serve_patches_and_variables() -> None:
+    responses = {
         path.rpartition("/")[2]: orjson.loads(
             (await endpoint.respond(orjson.dumps(request(item("1"), image="pause")))).body
         )
         for path, endpoint in handler_runners(extension()).items()
     }
-    (patched,) = answers["images-v1"]["items"]
+    (patched,) = responses["images-v1"]["items"]
     assert json.loads(base64.b64decode(patched["patch"]))[0]["value"] == ["pull pause"]
-    assert [variable["name"] for variable in answers["variables"]["variables"]] == [
+    assert [variable["name"] for variable in responses["variables"]["variables"]] == [
         "image",
         "labels",
     ]
@@ -453,7 +453,7 @@ def released(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_answers_are_written_down_once(released: Path) -> None:
+async def test_record_patches_writes_each_response_once(released: Path) -> None:
     written = await record_patches(extension(), released)
     assert [str(path.relative_to(released)) for path in written] == [
         "images-v1/none.json",
@@ -468,7 +468,7 @@ async def test_answers_are_written_down_once(released: Path) -> None:
     assert await changed_patches(extension(), released) == []
 
 
-async def test_a_handler_without_a_patch_is_not_recorded(released: Path) -> None:
+async def test_record_patches_rejects_a_handler_without_patches(released: Path) -> None:
     ext = extension()
     ext.handler(GeneratePatches, name="idle-v1")(Mutations(NoVariables).patches)
     with pytest.raises(ValueError, match="idle-v1 would patch no template of any example; add"):
@@ -477,7 +477,7 @@ async def test_a_handler_without_a_patch_is_not_recorded(released: Path) -> None
     assert (released / "images-v1" / "one.json").exists()
 
 
-async def test_a_released_handler_does_not_change(released: Path) -> None:
+async def test_a_changed_response_of_a_released_handler_is_a_problem(released: Path) -> None:
     await record_patches(extension(), released)
     (problem,) = await changed_patches(extension("fetch"), released)
     assert problem == (
@@ -486,7 +486,7 @@ async def test_a_released_handler_does_not_change(released: Path) -> None:
     )
 
 
-async def test_a_failure_is_an_answer_that_does_not_change(released: Path) -> None:
+async def test_a_changed_failure_of_a_released_handler_is_a_problem(released: Path) -> None:
     await record_patches(extension(), released)
     file = released / "images-v1" / "none.json"
     file.write_text(file.read_text().replace("no image", "no picture"))
@@ -494,7 +494,7 @@ async def test_a_failure_is_an_answer_that_does_not_change(released: Path) -> No
     assert problem.startswith("images-v1 answers none otherwise than it did")
 
 
-async def test_the_same_effect_in_other_words_is_no_change(released: Path) -> None:
+async def test_an_equivalent_patch_counts_as_unchanged(released: Path) -> None:
     await record_patches(extension(), released)
     file = released / "images-v1" / "one.json"
     answered = json.loads(file.read_text())
@@ -513,12 +513,12 @@ GONE = (
 )
 
 
-async def test_a_released_handler_does_not_go(released: Path) -> None:
+async def test_a_removed_released_handler_is_a_problem(released: Path) -> None:
     await record_patches(extension(), released)
     assert GONE in await changed_patches(extension(name="images-v2"), released)
 
 
-async def test_a_released_handler_that_nobody_names_may_go(released: Path) -> None:
+async def test_a_released_handler_can_be_removed_with_its_record(released: Path) -> None:
     await record_patches(extension(), released)
     await record_patches(extension(name="images-v2"), released)
     assert await changed_patches(extension(name="images-v2"), released) == [GONE]
@@ -529,7 +529,7 @@ async def test_a_released_handler_that_nobody_names_may_go(released: Path) -> No
     assert await changed_patches(extension(name="images-v2"), released) == []
 
 
-async def test_a_new_handler_is_written_down_before_release(released: Path) -> None:
+async def test_a_new_handler_must_be_recorded(released: Path) -> None:
     await record_patches(extension(), released)
     assert "images-v2 has no answer for one; record it before release" in await changed_patches(
         extension(name="images-v2"), released
@@ -537,23 +537,25 @@ async def test_a_new_handler_is_written_down_before_release(released: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("files", "said", "bring"),
+    ("files", "lost", "path"),
     [
         (["requests/one.json"], "the example one", "requests/one.json"),
         (["requests/one.json", "images-v1/one.json"], "the example one", "requests/one.json"),
         (["images-v1/one.json"], "an answer for one", "images-v1/one.json"),
     ],
 )
-async def test_lost_example_fails(released: Path, files: list[str], said: str, bring: str) -> None:
+async def test_a_lost_example_or_response_is_a_problem(
+    released: Path, files: list[str], lost: str, path: str
+) -> None:
     await record_patches(extension(), released)
     for file in files:
         (released / file).unlink()
     assert await changed_patches(extension(), released) == [
-        f"images-v1 was recorded with {said}, which is gone; bring {bring} back"
+        f"images-v1 was recorded with {lost}, which is gone; bring {path} back"
     ]
 
 
-async def test_the_list_of_what_was_recorded_does_not_go_unseen(released: Path) -> None:
+async def test_a_lost_list_of_examples_is_a_problem(released: Path) -> None:
     await record_patches(extension(), released)
     (released / "examples.json").unlink()
     (problem,) = await changed_patches(extension(), released)
@@ -562,7 +564,7 @@ async def test_the_list_of_what_was_recorded_does_not_go_unseen(released: Path) 
     )
 
 
-async def test_what_is_recorded_later_forgets_nothing(released: Path) -> None:
+async def test_recording_again_keeps_lost_examples_as_problems(released: Path) -> None:
     await record_patches(extension(), released)
     (released / "requests" / "one.json").unlink()
     (released / "images-v1" / "one.json").unlink()

@@ -17,7 +17,7 @@ DOCUMENT = openapi_document(CLUSTER_API, title="Cluster API - Runtime SDK", vers
 
 
 def text(document: dict[str, Any]) -> str:
-    """Paths and our own types, one a line, so that a difference is easy to read."""
+    """Paths and our own types, one per line for readable differences."""
     types = document["components"]["schemas"].items()
     ours = {name: schema for name, schema in types if name.startswith(HOOKS)}
     parts = document["paths"] | ours
@@ -25,8 +25,8 @@ def text(document: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def test_the_document_is_as_released() -> None:
-    """To accept a change: write what `text(DOCUMENT)` returns to the golden file."""
+def test_the_document_equals_the_released_one() -> None:
+    """To accept a change, write the result of `text(DOCUMENT)` to the golden file."""
     assert text(DOCUMENT) == GOLDEN.read_text()
 
 
@@ -42,12 +42,12 @@ def references(part: object) -> Iterator[str]:
             yield from references(item)
 
 
-def test_every_reference_leads_somewhere_and_every_type_is_used() -> None:
+def test_every_reference_resolves_and_every_type_is_used() -> None:
     named = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
     assert set(references(DOCUMENT)) == named
 
 
-def test_hooks_are_where_cluster_api_calls_them() -> None:
+def test_hooks_have_the_paths_of_cluster_api() -> None:
     base = "/hooks.runtime.cluster.x-k8s.io/v1alpha1"
     assert len(DOCUMENT["paths"]) == 17
     assert f"{base}/discovery" in DOCUMENT["paths"]
@@ -60,11 +60,11 @@ def schema(name: str) -> dict[str, Any]:
     return DOCUMENT["components"]["schemas"][f"{HOOKS}.{name}"]
 
 
-def test_types_are_those_of_go() -> None:
-    said = schema("BeforeClusterUpgradeResponse")
-    assert said["required"] == ["status", "retryAfterSeconds"]
-    assert said["properties"]["status"]["enum"] == ["Failure", "Success"]
-    assert said["properties"]["retryAfterSeconds"]["format"] == "int32"
+def test_types_match_those_of_go() -> None:
+    response = schema("BeforeClusterUpgradeResponse")
+    assert response["required"] == ["status", "retryAfterSeconds"]
+    assert response["properties"]["status"]["enum"] == ["Failure", "Success"]
+    assert response["properties"]["retryAfterSeconds"]["format"] == "int32"
     patch = schema("GeneratePatchesResponseItem")["properties"]["patch"]
     assert patch == {"type": "string", "format": "byte"}
 
@@ -96,12 +96,12 @@ class Node(Part):
 
 class TryRequest(Request):
     name: Annotated[str, MaxLen(5)]
-    """What it is called."""
+    """Name of the attempt."""
     count: Int64 | None = None
     even: Annotated[int, rule("self % 2 == 0", "must be even")] = 0
     limit: int | str = 0
     mode: Literal["quick"] = "quick"
-    pace: Literal["slow", "fast", None] = None  # noqa: PYI061 - authors write it, too
+    pace: Literal["slow", "fast", None] = None  # noqa: PYI061 - authors may write it
     share: Annotated[float, Gt(0), Lt(1)] = 0.5
     note: Annotated[str | None, MaxLen(9)] = None
     parts: Annotated[list["Node"] | None, MaxLen(3)] = None
@@ -110,10 +110,10 @@ class TryRequest(Request):
 
 
 class TryResponse(Response):
-    """An answer."""
+    """A response."""
 
 
-def test_hooks_of_others_are_described_as_well() -> None:
+def test_hooks_of_other_groups_are_described() -> None:
     catalog = Catalog()
 
     @catalog.hook(
@@ -123,7 +123,7 @@ def test_hooks_of_others_are_described_as_well() -> None:
         deprecated=Deprecation("1.2", date(2026, 1, 2), replaced_by="v1"),
     )
     class Try(Hook[TryRequest, TryResponse]):
-        """Tried at times."""
+        """A hook of another group."""
 
     document = openapi_document(catalog, title="mine", version="1")
     operation = document["paths"]["/hooks.example.com/v1beta1/try/{name}"]["post"]
@@ -140,7 +140,7 @@ def test_hooks_of_others_are_described_as_well() -> None:
     assert fields["name"] == {
         "type": "string",
         "maxLength": 5,
-        "description": "What it is called.",
+        "description": "Name of the attempt.",
     }
     assert fields["count"] == {"type": "integer", "format": "int64"}
     assert fields["even"] == {

@@ -34,7 +34,7 @@ def text(document: Any) -> bytes:
 
 
 @given(pairs)
-def test_a_json_patch_leads_from_one_document_to_the_other(pair: tuple[Any, Any]) -> None:
+def test_a_json_patch_converts_one_document_into_the_other(pair: tuple[Any, Any]) -> None:
     before, after = pair
     original = text(before)
     assert text(apply_json_patch(before, json_patch(before, after))) == text(after)
@@ -42,7 +42,7 @@ def test_a_json_patch_leads_from_one_document_to_the_other(pair: tuple[Any, Any]
 
 
 @given(pairs)
-def test_no_step_of_a_json_patch_can_be_left_out(pair: tuple[Any, Any]) -> None:
+def test_every_step_of_a_json_patch_is_necessary(pair: tuple[Any, Any]) -> None:
     before, after = pair
     steps = json_patch(before, after)
     for index in range(len(steps)):
@@ -79,7 +79,7 @@ def has_null(document: Any) -> bool:
 
 
 @given(pairs)
-def test_a_merge_patch_leads_from_one_document_to_the_other(pair: tuple[Any, Any]) -> None:
+def test_a_merge_patch_converts_one_document_into_the_other(pair: tuple[Any, Any]) -> None:
     before, after = pair
     try:
         patch = merge_patch(before, after)
@@ -151,13 +151,13 @@ def test_merge_patches_are_short(before: Any, after: Any, patch: Any) -> None:
         (1, {"a": None}, "the document.a"),
     ],
 )
-def test_a_merge_patch_does_not_lose_a_null(before: Any, after: Any, where: str) -> None:
-    with pytest.raises(PatchError) as refusal:
+def test_a_merge_patch_rejects_a_new_null(before: Any, after: Any, where: str) -> None:
+    with pytest.raises(PatchError) as error:
         merge_patch(before, after)
-    assert str(refusal.value) == f"a merge patch cannot set {where} to null; use a JSON Patch"
+    assert str(error.value) == f"a merge patch cannot set {where} to null; use a JSON Patch"
 
 
-def test_numbers_and_truths_are_not_the_same() -> None:
+def test_integers_booleans_and_floats_are_not_the_same() -> None:
     assert same({"a": [1, "x"]}, {"a": [1, "x"]})
     assert not same(1, True)
     assert not same({"a": [1]}, {"a": [1.0]})
@@ -178,11 +178,11 @@ DOCUMENT: dict[str, Any] = {"a": {"b": [1, 2]}, "c": "x"}
         ({"op": "replace", "path": "", "value": 1}, 1),
     ],
 )
-def test_steps_that_others_write_are_understood(step: dict[str, Any], expected: Any) -> None:
+def test_all_operations_of_json_patch_are_supported(step: dict[str, Any], expected: Any) -> None:
     assert apply_json_patch(DOCUMENT, [step]) == expected
 
 
-def test_what_is_put_in_is_not_shared() -> None:
+def test_added_values_are_copied() -> None:
     value = {"x": 1}
     steps: list[dict[str, Any]] = [
         {"op": "add", "path": "/d", "value": value},
@@ -209,6 +209,6 @@ def test_what_is_put_in_is_not_shared() -> None:
         {"path": "/c"},
     ],
 )
-def test_steps_that_do_not_fit_are_refused(step: dict[str, Any]) -> None:
+def test_steps_that_do_not_fit_the_document_fail(step: dict[str, Any]) -> None:
     with pytest.raises(PatchError, match="does not fit the document"):
         apply_json_patch(DOCUMENT, [step])

@@ -7,16 +7,16 @@ from capelin.runtime.server.process import end_unfinished
 
 
 @pytest.mark.parametrize(
-    ("others", "said"),
+    ("others", "message"),
     [
         ([threading.Thread(name="pool-1")], "threads that hang: pool-1"),
         ([], "a task goes on although it was cancelled"),
         ([threading.Thread(name="handler", daemon=True)], "a task goes on although"),
     ],
 )
-def test_a_process_that_is_held_up_says_by_what(
+def test_end_unfinished_logs_what_blocks_the_process(
     others: list[threading.Thread],
-    said: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -26,5 +26,5 @@ def test_a_process_that_is_held_up_says_by_what(
     with caplog.at_level(logging.WARNING):
         end_unfinished()
     assert codes == [0]
-    assert said in caplog.text
+    assert message in caplog.text
     assert "none" not in caplog.text

@@ -33,9 +33,9 @@ UPGRADE = b'{"cluster":{},"fromKubernetesVersion":"v1","toKubernetesVersion":"v2
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("certs")
-    write(made, certificate())
-    return made
+    folder = tmp_path_factory.mktemp("certs")
+    write(folder, certificate())
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def server(folder: Path) -> Generator[Served]:
         yield running
 
 
-def test_a_hook_is_answered_without_a_content_type(server: Served) -> None:
+def test_a_hook_call_needs_no_content_type(server: Served) -> None:
     connection = server.connect()
     connection.request("POST", PID, CLUSTER)
     answer = connection.getresponse()
@@ -53,7 +53,7 @@ def test_a_hook_is_answered_without_a_content_type(server: Served) -> None:
     connection.close()
 
 
-def test_a_connection_is_good_for_many_calls(server: Served) -> None:
+def test_one_connection_carries_many_calls(server: Served) -> None:
     connection = server.connect()
     names = {handler["name"] for handler in ask(connection, Discovery.id.path(), b"{}")["handlers"]}
     assert names == {"pid", "slow", "endless", "size", "motto", *HUNG}
@@ -69,7 +69,7 @@ def test_calls_do_not_wait_for_each_other(server: Served) -> None:
     slow.close()
 
 
-def test_probes_say_that_all_is_well(server: Served) -> None:
+def test_probes_of_a_ready_server_succeed(server: Served) -> None:
     assert server.page("/healthz") == (200, "ok")
     assert server.page("/readyz") == (200, "ok")
     assert server.page("/nowhere")[0] == 404
@@ -87,7 +87,7 @@ def test_calls_are_counted(server: Served) -> None:
     assert after == (before[0] + 1, before[1] + 1)
 
 
-def test_a_call_ends_when_its_client_hangs_up(server: Served) -> None:
+def test_a_call_ends_when_its_client_disconnects(server: Served) -> None:
     before = server.calls("endless", "abandoned")
     connection = server.connect()
     connection.request("POST", ENDLESS, CLUSTER)
@@ -95,7 +95,7 @@ def test_a_call_ends_when_its_client_hangs_up(server: Served) -> None:
     wait_until(lambda: server.calls("endless", "abandoned") == before + 1)
 
 
-def test_a_renewed_certificate_is_served_and_nobody_is_cut_off(tmp_path: Path) -> None:
+def test_a_renewed_certificate_does_not_close_connections(tmp_path: Path) -> None:
     first = write(tmp_path, certificate())
     with serving(tmp_path) as server:
         old = server.connect()
@@ -120,33 +120,33 @@ def test_a_renewed_certificate_is_served_and_nobody_is_cut_off(tmp_path: Path) -
         old.close()
 
 
-def test_clients_can_be_made_to_show_a_certificate(tmp_path: Path, folder: Path) -> None:
+def test_the_server_can_require_a_client_certificate(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "clients.crt").write_bytes(CA.certificate_pem)
     with serving(folder, f"--client-ca={tmp_path / 'clients.crt'}") as server:
         known = server.connect(shown=folder)
         assert ask(known, PID, CLUSTER)["status"] == "Success"
         known.close()
-        assert not is_let_in(server.port)
+        assert not accepts_anonymous_clients(server.port)
 
 
-def is_let_in(port: int) -> bool:
-    """Whether a client without a certificate gets an answer."""
+def accepts_anonymous_clients(port: int) -> bool:
+    """Whether a client without a certificate gets a response."""
     context = ssl.create_default_context(cadata=CA.certificate_pem.decode())
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as plain:
         try:
             with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
-                # With TLS 1.3, a refusal arrives after the client's own handshake is over.
+                # With TLS 1.3, a rejection arrives after the client has completed its handshake.
                 connection.sendall(b"GET /docs HTTP/1.1\r\nHost: x\r\n\r\n")
                 return connection.recv(1) != b""
         except (ssl.SSLError, ConnectionError):
             return False
 
 
-def test_a_client_needs_no_certificate_otherwise(server: Served) -> None:
-    assert is_let_in(server.port)
+def test_clients_need_no_certificate_by_default(server: Served) -> None:
+    assert accepts_anonymous_clients(server.port)
 
 
-def test_a_call_that_has_begun_is_finished(folder: Path) -> None:
+def test_a_running_call_finishes_after_sigterm(folder: Path) -> None:
     with serving(folder) as server:
         connection = server.connect()
         connection.request("POST", SLOW, UPGRADE)
@@ -159,7 +159,7 @@ def test_a_call_that_has_begun_is_finished(folder: Path) -> None:
     assert sorted(server.out) == ["begun\n", "closed\n", "open\n"]
 
 
-def test_a_server_ends_whatever_threads_hang(folder: Path) -> None:
+def test_a_server_with_hanging_threads_ends_after_sigterm(folder: Path) -> None:
     with serving(folder) as server:
         for handler in HUNG:
             server.ask(f"{BeforeClusterDelete.id.path(handler)}?timeout=50ms", CLUSTER)
@@ -170,7 +170,7 @@ def test_a_server_ends_whatever_threads_hang(folder: Path) -> None:
             server.process.kill()
 
 
-def test_a_server_goes_on_for_a_while_until_nobody_calls_any_more(folder: Path) -> None:
+def test_a_draining_server_still_answers_calls(folder: Path) -> None:
     with serving(folder, CAPELIN_DRAIN_SECONDS="60") as server:
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: server.page("/readyz")[0] == 503)
@@ -191,10 +191,10 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def test_a_process_alone_does_not_care_who_started_it(folder: Path, tmp_path: Path) -> None:
+def test_the_server_survives_the_end_of_its_parent_process(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as file:
-        # The shell is gone as soon as it has said who it started.
+        # The shell ends as soon as it has printed the pid.
         started = subprocess.run(
             [
                 "sh",
@@ -220,7 +220,7 @@ def test_a_process_alone_does_not_care_who_started_it(folder: Path, tmp_path: Pa
     wait_until(lambda: has_ended(pid))
 
 
-def test_a_server_that_cannot_start_ends(folder: Path) -> None:
+def test_a_server_with_a_failing_lifespan_ends(folder: Path) -> None:
     done = run(folder, BROKEN="yes")
     assert done.returncode != 0
     assert "no API server" in done.stderr
@@ -237,14 +237,14 @@ def run(folder: Path, *flags: str, **environment: str) -> "subprocess.CompletedP
     )
 
 
-def test_a_server_without_certificates_says_so(tmp_path: Path) -> None:
+def test_a_server_without_certificates_fails_with_the_missing_file(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode == 1
     assert f"{tmp_path}/tls.crt cannot be read; mount the certificate there" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_that_is_taken_is_named(folder: Path, server: Served) -> None:
+def test_the_error_names_a_port_in_use(folder: Path, server: Served) -> None:
     done = run(folder, f"--port={server.port}")
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1 port {server.port} (Address already in use)" in done.stderr

@@ -11,7 +11,7 @@ PATIENCE = 10
 
 
 class Call:
-    """What a handler is called with."""
+    """The argument of a handler."""
 
 
 def fail(_: Call) -> None:
@@ -24,8 +24,8 @@ def wait_until_gone(kept: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-async def test_a_call_that_failed_is_forgotten_without_a_collector_of_garbage() -> None:
-    """A server collects seldom, and a request may be large."""
+async def test_a_failed_call_is_released_without_garbage_collection() -> None:
+    """A server rarely runs the garbage collector, and requests may be large."""
     call = Call()
     kept = weakref.ref(call)
     collects = gc.isenabled()
@@ -34,7 +34,7 @@ async def test_a_call_that_failed_is_forgotten_without_a_collector_of_garbage() 
         with pytest.raises(ValueError, match="no") as failure:
             await Threads("try").run(fail, call)
         del call, failure
-        # The thread tells of the failure a moment before it forgets the call itself.
+        # The thread reports the failure shortly before it releases the call.
         await asyncio.to_thread(wait_until_gone, kept)
         assert kept() is None
     finally:

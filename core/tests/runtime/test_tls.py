@@ -55,7 +55,7 @@ async def serving(certificates: Certificates) -> AsyncGenerator[int]:
 
 
 class Connection:
-    """A client that has been let in."""
+    """An accepted client."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -92,7 +92,7 @@ async def connect(
         *await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=host)
     )
     try:
-        # With TLS 1.3, a refusal arrives after the client's own handshake is over.
+        # With TLS 1.3, a rejection arrives after the client has completed its handshake.
         assert await connection.works()
     except BaseException:
         connection.abort()
@@ -102,7 +102,7 @@ async def connect(
 
 @pytest.mark.parametrize("name", [None, "localhost"], ids=["by address", "by name"])
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_certificate_renewal(
+async def test_a_renewed_certificate_applies_to_new_connections(
     tmp_path: Path, name: str | None, version: ssl.TLSVersion
 ) -> None:
     first = write(tmp_path, certificate())
@@ -118,7 +118,7 @@ async def test_certificate_renewal(
         await new.close()
 
 
-async def test_clients_are_offered_http_1_only(tmp_path: Path) -> None:
+async def test_the_server_offers_only_http_1(tmp_path: Path) -> None:
     write(tmp_path, certificate())
     async with serving(Certificates(tmp_path)) as port:
         connection = await connect(port)
@@ -126,12 +126,14 @@ async def test_clients_are_offered_http_1_only(tmp_path: Path) -> None:
         await connection.close()
 
 
-def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path) -> None:
+def test_the_minimum_version_is_tls_1_2(tmp_path: Path) -> None:
     write(tmp_path, certificate())
     assert Certificates(tmp_path).context().minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-async def test_half_renewal_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_half_renewed_pair_is_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first = write(tmp_path, certificate())
     certificates = Certificates(tmp_path)
     second = certificate()
@@ -149,7 +151,7 @@ async def test_half_renewal_is_ignored(tmp_path: Path, caplog: pytest.LogCapture
         await new.close()
 
 
-async def test_files_that_vanish_for_a_moment_change_nothing(tmp_path: Path) -> None:
+async def test_temporarily_missing_files_do_not_change_the_certificate(tmp_path: Path) -> None:
     first = write(tmp_path, certificate())
     certificates = Certificates(tmp_path)
     (tmp_path / "tls.crt").unlink()
@@ -158,12 +160,12 @@ async def test_files_that_vanish_for_a_moment_change_nothing(tmp_path: Path) -> 
     assert certificates.refresh()
 
 
-def test_files_that_stay_the_same_are_left_alone(tmp_path: Path) -> None:
+def test_refresh_ignores_unchanged_files(tmp_path: Path) -> None:
     write(tmp_path, certificate())
     assert not Certificates(tmp_path).refresh()
 
 
-async def test_a_secret_that_kubernetes_swaps_by_a_link_is_seen(tmp_path: Path) -> None:
+async def test_refresh_detects_a_replaced_symbolic_link(tmp_path: Path) -> None:
     for number in ("one", "two"):
         (tmp_path / number).mkdir()
         write(tmp_path / number, certificate())
@@ -175,7 +177,7 @@ async def test_a_secret_that_kubernetes_swaps_by_a_link_is_seen(tmp_path: Path) 
     assert certificates.refresh()
 
 
-async def refused(port: int, shown: Path | None = None) -> bool:
+async def is_rejected(port: int, shown: Path | None = None) -> bool:
     try:
         await (await connect(port, shown=shown)).close()
     except (ssl.SSLError, ConnectionError, AssertionError):
@@ -183,7 +185,7 @@ async def refused(port: int, shown: Path | None = None) -> bool:
     return False
 
 
-async def test_clients_can_be_made_to_show_a_certificate(tmp_path: Path) -> None:
+async def test_certificates_can_require_a_client_certificate(tmp_path: Path) -> None:
     for name, ca in (("server", CA), ("friend", CA), ("stranger", new_ca("other", now=NOW))):
         (tmp_path / name).mkdir()
         write(tmp_path / name, certificate(ca))
@@ -191,12 +193,12 @@ async def test_clients_can_be_made_to_show_a_certificate(tmp_path: Path) -> None
     client_ca.write_bytes(CA.certificate_pem)
     certificates = Certificates(tmp_path / "server", client_ca)
     async with serving(certificates) as port:
-        assert not await refused(port, tmp_path / "friend")
-        assert await refused(port, tmp_path / "stranger")
-        assert await refused(port)
+        assert not await is_rejected(port, tmp_path / "friend")
+        assert await is_rejected(port, tmp_path / "stranger")
+        assert await is_rejected(port)
 
 
-async def test_the_ca_of_the_clients_can_be_renewed_too(tmp_path: Path) -> None:
+async def test_the_client_ca_can_be_renewed(tmp_path: Path) -> None:
     later = new_ca("later", now=NOW)
     for name, ca in (("server", CA), ("client", later)):
         (tmp_path / name).mkdir()
@@ -205,20 +207,20 @@ async def test_the_ca_of_the_clients_can_be_renewed_too(tmp_path: Path) -> None:
     client_ca.write_bytes(CA.certificate_pem)
     certificates = Certificates(tmp_path / "server", client_ca)
     async with serving(certificates) as port:
-        assert await refused(port, tmp_path / "client")
+        assert await is_rejected(port, tmp_path / "client")
         client_ca.write_bytes(later.certificate_pem)
         assert certificates.refresh()
-        assert not await refused(port, tmp_path / "client")
-        assert await refused(port, tmp_path / "server")
+        assert not await is_rejected(port, tmp_path / "client")
+        assert await is_rejected(port, tmp_path / "server")
 
 
 @pytest.mark.parametrize("missing", ["tls.crt", "tls.key"])
-def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path, missing: str) -> None:
+def test_the_error_names_a_missing_file_with_a_hint(tmp_path: Path, missing: str) -> None:
     write(tmp_path, certificate())
     (tmp_path / missing).unlink()
-    with pytest.raises(CertificateError) as refusal:
+    with pytest.raises(CertificateError) as error:
         Certificates(tmp_path)
-    assert str(refusal.value) == (
+    assert str(error.value) == (
         f"{tmp_path / missing} cannot be read; mount the certificate there, or name another folder"
     )
 
@@ -232,27 +234,29 @@ def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path, missing: str) -
         (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", ""),
     ],
 )
-def test_invalid_client_ca_is_named(tmp_path: Path, content: bytes | None, why: str) -> None:
+def test_the_error_names_an_invalid_client_ca(
+    tmp_path: Path, content: bytes | None, why: str
+) -> None:
     write(tmp_path, certificate())
     client_ca = tmp_path / "clients.crt"
     if content is not None:
         client_ca.write_bytes(content)
-    with pytest.raises(CertificateError) as refusal:
+    with pytest.raises(CertificateError) as error:
         Certificates(tmp_path, client_ca)
-    said = str(refusal.value)
-    assert said.startswith(f"{client_ca} holds no CA of the clients ({why}")
-    assert said.endswith("); name a file of certificates in PEM")
-    assert "tls." not in said
+    message = str(error.value)
+    assert message.startswith(f"{client_ca} holds no CA of the clients ({why}")
+    assert message.endswith("); name a file of certificates in PEM")
+    assert "tls." not in message
 
 
-def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+def test_a_certificate_and_key_that_do_not_match_fail(tmp_path: Path) -> None:
     write(tmp_path, certificate())
     (tmp_path / "tls.key").write_bytes(certificate().private_key_pem)
     with pytest.raises(CertificateError, match="are not a certificate and its key"):
         Certificates(tmp_path)
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked(tmp_path: Path) -> None:
+def test_an_encrypted_key_fails_without_a_password_prompt(tmp_path: Path) -> None:
     pair = write(tmp_path, certificate())
     locked = load_pem_private_key(pair.private_key_pem, None).private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"s3cret")

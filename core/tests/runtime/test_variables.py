@@ -25,7 +25,7 @@ from pydantic import Field
 
 
 class Proxy(Model):
-    """Selector to go through."""
+    """Proxy of the machines."""
 
     url: Annotated[str, MaxLen(200), Field(pattern="^https?://")]
     """With its scheme."""
@@ -37,7 +37,7 @@ class Proxy(Model):
 
 class Variables(Model):
     proxy: Proxy | None = None
-    """How machines reach the world."""
+    """Proxy for outgoing traffic."""
     size: Literal["small", "large"]
     labels: Annotated[dict[str, str], MinLen(1)] = {}
     surge: int | str = 1
@@ -49,13 +49,13 @@ class Variables(Model):
 
 
 def schema_of(name: str, model: type[Model] = Variables) -> dict[str, Any]:
-    (found,) = [variable for variable in variable_schemas(model) if variable["name"] == name]
-    return found
+    (schema,) = [variable for variable in variable_schemas(model) if variable["name"] == name]
+    return schema
 
 
 def test_every_field_is_a_variable() -> None:
-    found = variable_schemas(Variables)
-    assert [(variable["name"], variable["required"]) for variable in found] == [
+    schemas = variable_schemas(Variables)
+    assert [(variable["name"], variable["required"]) for variable in schemas] == [
         ("proxy", False),
         ("size", True),
         ("labels", False),
@@ -71,7 +71,7 @@ def test_every_field_is_a_variable() -> None:
 def test_a_nested_type_is_an_object_with_its_rules() -> None:
     assert schema_of("proxy")["schema"]["openAPIV3Schema"] == {
         "type": "object",
-        "description": "How machines reach the world.",
+        "description": "Proxy for outgoing traffic.",
         "properties": {
             "url": {
                 "type": "string",
@@ -124,10 +124,10 @@ class Odd(Model):
     make: Callable[[], None] | None = None
 
 
-def test_everything_that_a_variable_cannot_be_is_named() -> None:
-    with pytest.raises(VariableSchemaError) as refusal:
+def test_one_error_lists_all_unsupported_types() -> None:
+    with pytest.raises(VariableSchemaError) as error:
         variable_schemas(Odd)
-    assert str(refusal.value) == (
+    assert str(error.value) == (
         "Odd cannot be the variables of a ClusterClass: "
         "tags says items, uniqueItems, which a variable cannot; "
         "pair says maxItems, minItems, prefixItems, which a variable cannot; "
@@ -140,7 +140,7 @@ def test_everything_that_a_variable_cannot_be_is_named() -> None:
     )
 
 
-def test_values_are_read_as_the_authors_type() -> None:
+def test_values_are_read_as_the_type_of_the_author() -> None:
     variables = read_variables(
         Variables, {"size": "small", "proxy": {"url": "https://p", "noProxy": ["a"]}, "other": 1}
     )
@@ -164,15 +164,15 @@ def test_values_are_read_as_the_authors_type() -> None:
     ],
 )
 def test_invalid_values_are_rejected(values: dict[str, Any], problem: str) -> None:
-    with pytest.raises(Failure) as refusal:
+    with pytest.raises(Failure) as error:
         read_variables(Variables, values)
-    assert refusal.value.message.startswith(f"the variables do not fit their schema: {problem}")
+    assert error.value.message.startswith(f"the variables do not fit their schema: {problem}")
 
 
-def test_a_value_that_does_not_fit_is_not_told() -> None:
-    with pytest.raises(Failure) as refusal:
+def test_the_error_does_not_contain_an_invalid_value() -> None:
+    with pytest.raises(Failure) as error:
         read_variables(Variables, {"size": "s3cret"})
-    assert "s3cret" not in refusal.value.message
+    assert "s3cret" not in error.value.message
 
 
 class Size(StrEnum):
@@ -181,7 +181,7 @@ class Size(StrEnum):
 
 
 class Unlike(Model):
-    """Values that JSON has no types of its own for."""
+    """Values whose types JSON does not have."""
 
     size: Size = Size.SMALL
     sizes: dict[str, list[Size]] = {}
@@ -192,7 +192,7 @@ class Unlike(Model):
     plain: int = 0
 
 
-def test_values_that_json_has_as_texts_are_read_from_them() -> None:
+def test_typed_values_are_read_from_json_strings() -> None:
     assert variable_schemas(Unlike)
     values: dict[str, Any] = {
         "size": "large",
@@ -203,8 +203,8 @@ def test_values_that_json_has_as_texts_are_read_from_them() -> None:
         "seed": "abc",
         "plain": 1,
     }
-    found = read_variables(Unlike, {**values, "other": "x"})
-    assert found == Unlike(
+    values_read = read_variables(Unlike, {**values, "other": "x"})
+    assert values_read == Unlike(
         size=Size.LARGE,
         sizes={"a": [Size.SMALL]},
         address=IPv4Address("10.0.0.1"),
@@ -223,10 +223,10 @@ def test_values_that_json_has_as_texts_are_read_from_them() -> None:
         ({"address": 5}, "address: Input should be a valid string"),
     ],
 )
-def test_only_what_does_not_fit_is_named(value: dict[str, Any], problem: str) -> None:
-    with pytest.raises(Failure) as refusal:
+def test_the_error_names_only_invalid_values(value: dict[str, Any], problem: str) -> None:
+    with pytest.raises(Failure) as error:
         read_variables(Unlike, value)
-    assert refusal.value.message == f"the variables do not fit their schema: {problem}"
+    assert error.value.message == f"the variables do not fit their schema: {problem}"
 
 
 def variables(**values: Any) -> list[Variable]:
@@ -238,14 +238,14 @@ class Two(Model):
     b: int = 0
 
 
-def test_a_templates_own_variables_count_more() -> None:
+def test_variables_of_a_template_take_precedence() -> None:
     request = RequestVariables(Two, variables(a=1, b=2, builtin={"cluster": {"name": "x"}}))
     assert request.typed([]) == Two(a=1, b=2)
     assert request.typed(variables(b=3)) == Two(a=1, b=3)
     assert request.typed([]) == Two(a=1, b=2)
 
 
-def test_templates_without_variables_of_their_own_share_what_is_read() -> None:
+def test_templates_without_own_variables_share_the_typed_variables() -> None:
     request = RequestVariables(Two, variables(a=1))
     assert request.typed([]) is request.typed(variables(builtin={}))
 
@@ -280,17 +280,17 @@ json_objects = st.dictionaries(
 
 @settings(deadline=None)
 @given(json_objects, json_objects)
-def test_merge_keeps_the_newer_value(one: dict[str, Any], other: dict[str, Any]) -> None:
-    request = RequestVariables(Two, variables(builtin=one))
-    merge_responses = request.builtin(variables(builtin=other))
+def test_merge_keeps_the_newer_value(older: dict[str, Any], newer: dict[str, Any]) -> None:
+    request = RequestVariables(Two, variables(builtin=older))
+    merged = request.builtin(variables(builtin=newer))
 
     def holds(whole: Any, part: Any) -> bool:
         if is_object(part):
             return all(key in whole and holds(whole[key], value) for key, value in part.items())
         return whole == part
 
-    assert holds(merge_responses, other)
-    assert merge_responses.keys() == one.keys() | other.keys()
+    assert holds(merged, newer)
+    assert merged.keys() == older.keys() | newer.keys()
 
 
 def test_builtin_variables_are_typed() -> None:
@@ -335,18 +335,18 @@ def test_builtin_variables_are_typed() -> None:
     assert builtin.machine_pool is None
 
 
-def test_builtin_variables_that_come_later_are_passed_over() -> None:
+def test_unknown_builtin_variables_are_ignored() -> None:
     builtin = Builtins({"controlPlane": {"version": "v1", "addedLater": {}}, "addedLater": 1})
     assert builtin.control_plane
     assert builtin.control_plane.version == "v1"
 
 
 @pytest.mark.parametrize("document", [None, {}, "nonsense"])
-def test_without_builtin_variables_there_are_none(document: Any) -> None:
+def test_missing_builtin_variables_read_as_empty(document: Any) -> None:
     builtin = Builtins(document)
     assert builtin.cluster.name == ""
     assert builtin.control_plane is None
 
 
-def test_variables_travel_as_any_json() -> None:
+def test_a_variable_may_be_null() -> None:
     assert read(Variable, {"name": "a", "value": None}).value is None

@@ -1,4 +1,4 @@
-"""The fake client does what the real API server does."""
+"""The fake client behaves like the real API server."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -39,7 +39,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Journal:
-    """What one server answered, with versions and uids numbered in the order of their coming."""
+    """Responses of one server. Versions and uids are numbered in the order of their arrival."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self.client = client
@@ -79,12 +79,12 @@ class Journal:
         )
 
     async def do(self, call: Awaitable[Any]) -> Any:
-        """Note what comes back, or the error."""
+        """Record the result or the error."""
         try:
             result = await call
         except ApiError as error:
             fields = sorted({_without_uid(str(cause.get("field"))) for cause in error.causes})
-            # The words and fields of a bad value are those of two validators.
+            # Messages and fields of invalid values depend on the validator.
             self.entries.append((type(error), fields if isinstance(error, Conflict) else []))
             return error
         value = result.dump() if isinstance(result, BaseObject) else result
@@ -93,15 +93,15 @@ class Journal:
 
     def _plain(self, value: Any, name: str = "") -> Any:
         if name in {"uid", "resourceVersion"}:
-            seen = self._numbers.setdefault(name, {})
-            return seen.setdefault(value, len(seen))
+            numbers = self._numbers.setdefault(name, {})
+            return numbers.setdefault(value, len(numbers))
         if name in {"creationTimestamp", "deletionTimestamp"}:
             return name
         if value == self.namespace:
             return "namespace"
         if isinstance(value, dict):
             fields = cast("dict[str, Any]", value)
-            # The server leaves the time out where a manager came to own what was there.
+            # The server omits the time if a manager became the owner of existing fields.
             return {
                 _without_uid(key): self._plain(part, key)
                 for key, part in fields.items()
@@ -114,7 +114,7 @@ class Journal:
 
 
 def _without_uid(path: str) -> str:
-    """Owner references are known by their uid in `managedFields`."""
+    """`managedFields` identifies owner references by their uid."""
     return re.sub('"uid":"[^"]*"|uid="[^"]*"', "uid", path)
 
 
@@ -172,7 +172,7 @@ async def patch(journal: Journal) -> None:
     await journal.patch({"spec": {"size": "6"}})
     await journal.patch({"spec": {"size": 7}, "metadata": {"resourceVersion": "1"}})
     await journal.patch({"spec": {"size": 7}}, dry_run=True)
-    await journal.patch({"spec": {"size": 7}}, "nobody")
+    await journal.patch({"spec": {"size": 7}}, "missing")
     await journal.patch([{"op": "replace", "path": "/spec/size", "value": 8}], type="json")
     await journal.patch([{"op": "test", "path": "/spec/size", "value": 1}], type="json")
     await journal.patch([{"op": "remove", "path": "/spec/color"}], type="json")
@@ -223,7 +223,7 @@ async def apply_fields_of_several(journal: Journal) -> None:
 
 
 async def apply_metadata(journal: Journal) -> None:
-    # Both exist: the real server's garbage collector removes references to what does not.
+    # Both exist: the real server's garbage collector removes references to missing objects.
     owners: list[dict[str, Any]] = []
     for name in ("owner", "other"):
         owner = await journal.do(journal.client.create(ConfigMap.of(name, journal.namespace)))
@@ -247,8 +247,8 @@ async def apply_status(journal: Journal) -> None:
 
     async def apply(manager: str, *conditions: Condition, **fields: Any) -> None:
         status = Status(conditions=list(conditions), **fields)
-        wanted = journal.shoal(status=status)
-        await journal.do(client.apply_status(wanted, manager=manager, force=False))
+        desired = journal.shoal(status=status)
+        await journal.do(client.apply_status(desired, manager=manager, force=False))
 
     await apply("one", condition("Ready"), condition("Up"), ready=True)
     await apply("two", condition("Other"))
@@ -269,7 +269,7 @@ async def apply_status(journal: Journal) -> None:
         *(apply_fields_of_several, apply_metadata, apply_status),
     ],
 )
-async def test_it_answers_as_the_real_api_server(
+async def test_the_fake_client_responds_like_the_real_api_server(
     client: Client,
     namespace: str,
     install_crds: Callable[..., None],
@@ -283,7 +283,7 @@ async def test_it_answers_as_the_real_api_server(
     assert fake.entries == real.entries
 
 
-async def test_objects_for_tests_are_stored_with_their_status() -> None:
+async def test_add_stores_objects_with_status_and_without_a_recorded_write() -> None:
     clock = Clock()
     client = FakeClient(clock=clock)
     demo = client.add(cluster("demo", paused=True))

@@ -1,4 +1,4 @@
-"""The fixtures as a user of the plugin meets them."""
+"""Fixtures of the pytest plugin."""
 
 import http.client
 import ssl
@@ -54,22 +54,22 @@ class Minnow(Object[Spec, Spec]):
     """A fish."""
 
 
-async def test_the_client_speaks_to_the_shared_api_server(client: Client) -> None:
+async def test_the_client_connects_to_the_shared_api_server(client: Client) -> None:
     assert (await client.get(Namespace, "default")).name == "default"
 
 
-async def test_a_namespace_is_fresh(namespace: str, client: Client) -> None:
-    found = await client.get(Namespace, namespace)
-    assert found.metadata.deletion_timestamp is None
+async def test_a_namespace_exists(namespace: str, client: Client) -> None:
+    live = await client.get(Namespace, namespace)
+    assert live.metadata.deletion_timestamp is None
 
 
 async def test_installed_kinds_can_be_used_at_once(
     install_crds: Callable[..., None], client: Client, namespace: str
 ) -> None:
     install_crds(Shoal, crd(School))
-    for one in (Shoal, School):
-        created = await client.create(one.of("a", namespace, spec=Spec(size=3)))
-        assert (await client.get(one, "a", namespace)) == created
+    for kind_ in (Shoal, School):
+        created = await client.create(kind_.of("a", namespace, spec=Spec(size=3)))
+        assert (await client.get(kind_, "a", namespace)) == created
     install_crds((Shoal,))
 
 
@@ -82,7 +82,7 @@ async def test_kinds_of_cluster_api_are_installed_by_name(
         install_crds("machine.cluster.x-k8s.io")
 
 
-async def test_a_provider_is_installed_with_what_it_reads_of_cluster_api(
+async def test_installing_a_provider_installs_the_kinds_that_it_reads(
     install_crds: Callable[..., None], client: Client, namespace: str
 ) -> None:
     rules = [
@@ -104,7 +104,7 @@ async def test_a_provider_is_installed_with_what_it_reads_of_cluster_api(
     assert await client.find(MachineSet, "a", namespace) is None
 
 
-def test_a_kind_that_cannot_be_served_is_complained_about(
+def test_installing_a_kind_with_taken_names_fails(
     install_crds: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = crd(School)

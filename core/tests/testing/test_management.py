@@ -1,4 +1,4 @@
-"""The management cluster of a test run: providers that only one environment can have."""
+"""The management cluster of a test run. Only one environment can run some providers."""
 
 import socket
 from collections.abc import Generator
@@ -17,7 +17,7 @@ SETTINGS = Settings(kubernetes_version="v1.34.4", providers=["kubeadm"])
 
 @pytest.fixture
 def taken_port(monkeypatch: pytest.MonkeyPatch) -> Generator[socket.socket]:
-    """The port that the Dev provider cannot do without, held by something else."""
+    """The port that the Dev provider needs, in use by another process."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         dev = replace(OPTIONAL_PROVIDERS["dev"][0], fixed_ports=(port,))
@@ -27,7 +27,7 @@ def taken_port(monkeypatch: pytest.MonkeyPatch) -> Generator[socket.socket]:
 
 @pytest.fixture
 def brought_up(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The steps that were carried out."""
+    """The executed steps."""
     steps: list[object] = []
 
     async def carry_out(_: Environment, more: list[object]) -> None:
@@ -61,7 +61,7 @@ async def test_dev_provider_is_unique(tmp_path: Path, brought_up: list[object]) 
     assert brought_up == []
 
 
-async def test_a_test_run_waits_for_another_one_that_has_the_dev_provider(
+async def test_a_test_run_waits_for_another_with_the_dev_provider(
     tmp_path: Path,
     taken_port: socket.socket,
     brought_up: list[object],

@@ -1,4 +1,4 @@
-"""A manager that runs for a block, however the block or the manager ends."""
+"""A manager that runs for the duration of a block."""
 
 import asyncio
 from pathlib import Path
@@ -27,21 +27,21 @@ SOMEWHERE = Address("127.0.0.1", 0)
 class Stamps(Reconciler[ConfigMap]):
     watches = (For(ConfigMap),)
 
-    async def reconcile(self, ctx: Context, found: ConfigMap, /) -> Result:
-        await ctx.apply_metadata(found, labels={"stamped": "yes"})
+    async def reconcile(self, ctx: Context, obj: ConfigMap, /) -> Result:
+        await ctx.apply_metadata(obj, labels={"stamped": "yes"})
         return Done()
 
 
 class Plain(Reconciler[ConfigMap]):
-    """Waits for a word, in a thread."""
+    """Waits in a thread for a word."""
 
     watches = (For(ConfigMap),)
 
-    def reconcile(self, ctx: Context, found: ConfigMap, /) -> Result:
-        if "word" not in found.data:
-            ctx.event(found, "Warning", "NoWord", "it has no word")
+    def reconcile(self, ctx: Context, obj: ConfigMap, /) -> Result:
+        if "word" not in obj.data:
+            ctx.event(obj, "Warning", "NoWord", "it has no word")
             return After(5)
-        raise KeyError(found.data["word"])
+        raise KeyError(obj.data["word"])
 
 
 async def test_one_reconcile_needs_no_server() -> None:
@@ -52,7 +52,7 @@ async def test_one_reconcile_needs_no_server() -> None:
     assert (await client.get(ConfigMap, "a", "default")).metadata.labels == {"stamped": "yes"}
 
 
-async def test_one_reconcile_in_a_thread_has_its_events_and_its_failure() -> None:
+async def test_one_reconcile_in_a_thread_returns_events_and_raises_failures() -> None:
     client = FakeClient(clock=Clock())
     await client.create(ConfigMap.of("a", "default"))
     reconciled = await reconcile_once(Plain(), client, "a", "default")
@@ -75,12 +75,12 @@ async def test_reconcilers_run_in_the_block(config: Config, client: Client, name
     async with running(Stamps(), config=config, namespace=namespace) as manager:
         await until(
             lambda: client.get(ConfigMap, "a", namespace),
-            lambda found: found.metadata.labels.get("stamped") == "yes",
+            lambda obj: obj.metadata.labels.get("stamped") == "yes",
         )
         assert manager.probes.bound == {}
 
 
-async def test_a_manager_has_the_name_and_the_options_that_it_is_given(config: Config) -> None:
+async def test_running_passes_name_and_options_to_the_manager(config: Config) -> None:
     async with running(
         Stamps(), config=config, name="stamper", namespace="default", health_address=SOMEWHERE
     ) as manager:
@@ -101,7 +101,7 @@ async def test_failing_block_ends_the_manager(config: Config, namespace: str) ->
     assert asyncio.all_tasks() <= before
 
 
-async def test_a_block_may_end_its_manager_and_go_on(config: Config, namespace: str) -> None:
+async def test_a_block_may_stop_its_manager_and_continue(config: Config, namespace: str) -> None:
     before = asyncio.all_tasks()
     async with running(Stamps(), config=config, namespace=namespace) as manager:
         manager.stop()
@@ -125,7 +125,7 @@ async def test_failing_manager_ends_the_block(config: Config, namespace: str) ->
 async def test_block_and_manager_end_at_once(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is cancelled afterwards."""
+    """No task is canceled afterwards."""
     over = asyncio.get_running_loop().create_future()
 
     async def run(_: Manager) -> None:

@@ -1,4 +1,4 @@
-"""What is left of a test run: nothing, however it ends."""
+"""A test run leaves nothing behind."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ import os, pathlib, pytest
 
 @pytest.mark.parametrize("number", range(4))
 def test_api_server(number, api_server, namespace):
-    file = pathlib.Path(os.environ["SEEN"]) / f"{os.getpid()}-{number}"
+    file = pathlib.Path(os.environ["RECORDS"]) / f"{os.getpid()}-{number}"
     file.write_text(f"{api_server.listeners.address} {api_server.folder}")
     if os.environ.get("HANGS"):
         import time
@@ -30,13 +30,13 @@ def test_api_server(number, api_server, namespace):
 
 
 class Run:
-    """A pytest run in a process of its own, with temporary files of its own."""
+    """A pytest run with its own process and temporary files."""
 
     def __init__(self, folder: Path) -> None:
         self.base = folder / f"capelin-testing-{os.geteuid()}"
-        self.seen = folder / "seen"
+        self.records = folder / "records"
         self._folder = folder
-        self.seen.mkdir()
+        self.records.mkdir()
         (folder / "test_suite.py").write_text(SUITE)
 
     def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
@@ -47,7 +47,7 @@ class Run:
             env={
                 **{key: value for key, value in os.environ.items() if "XDIST" not in key},
                 "TMPDIR": str(self._folder),
-                "SEEN": str(self.seen),
+                "RECORDS": str(self.records),
                 **environment,
             },
             stdout=subprocess.PIPE,
@@ -56,13 +56,13 @@ class Run:
         )
 
     def servers(self) -> set[tuple[str, str]]:
-        """Address and folder of each API server that a test has seen."""
-        found: set[tuple[str, str]] = set()
-        for file in self.seen.iterdir():
+        """Address and folder of each API server that a test used."""
+        servers: set[tuple[str, str]] = set()
+        for file in self.records.iterdir():
             address, _, folder = file.read_text().partition(" ")
             if folder:
-                found.add((address, folder))
-        return found
+                servers.add((address, folder))
+        return servers
 
     def folders(self) -> list[str]:
         return [path.name for path in self.base.iterdir() if path.is_dir()]
@@ -78,7 +78,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 @pytest.mark.integration
 @pytest.mark.representative
-def test_workers_share_a_server_and_remove_that_of_a_killed_run(run: Run) -> None:
+def test_workers_share_a_server_and_remove_the_server_of_a_killed_run(run: Run) -> None:
     killed = run.start(HANGS="yes")
 
     def a_test_has_begun() -> bool:
@@ -95,15 +95,15 @@ def test_workers_share_a_server_and_remove_that_of_a_killed_run(run: Run) -> Non
 
     following = run.start("--collect-only")
     following.communicate()
-    assert 6443 in listening_ports(address), "a run without an API server has no business with any"
+    assert 6443 in listening_ports(address), "a run that needs no API server must not stop one"
 
-    for file in run.seen.iterdir():
+    for file in run.records.iterdir():
         file.unlink()
     following = run.start("-n2")
     output, _ = following.communicate()
     assert following.returncode == 0, output
     assert listening_ports(address) == []
-    assert len({file.name.partition("-")[0] for file in run.seen.iterdir()}) == 2
+    assert len({file.name.partition("-")[0] for file in run.records.iterdir()}) == 2
     [(shared, _)] = run.servers()
     assert listening_ports(shared) == []
     assert run.folders() == []
@@ -113,15 +113,15 @@ PREPARED = """
 import pytest
 from capelin.testing import programs
 
-got = []
-programs.get = got.append
+requested = []
+programs.get = requested.append
 
 def pytest_collection_modifyitems():
-    assert not got
+    assert not requested
 
 @pytest.fixture
-def programs_got():
-    return got
+def fetched_programs():
+    return requested
 
 @pytest.fixture
 def api_server():
@@ -131,21 +131,21 @@ MARKED = """
 import pytest
 
 @pytest.mark.needs_programs("kwok", "kubectl@v1.34.4")
-def test_marked(programs_got):
-    assert programs_got == EXPECTED
+def test_marked(fetched_programs):
+    assert fetched_programs == EXPECTED
 
-def test_with_a_server(programs_got, api_server):
+def test_with_a_server(fetched_programs, api_server):
     pass
 """
 
 
-def test_only_programs_that_are_needed_are_got() -> None:
+def test_needed_contains_only_required_programs() -> None:
     marked = ["kwok", "kubectl@v1.34.4"]
     assert needed({"request"}, marked) == ["kubectl@v1.34.4", "kwok"]
     assert needed({"api_server"}, marked) == sorted([*Settings().programs, *marked])
 
 
-def test_programs_come_first(run: Run, tmp_path: Path) -> None:
+def test_binaries_are_fetched_before_the_first_test(run: Run, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(PREPARED)
     expected = sorted([*Settings().programs, "kubectl@v1.34.4", "kwok"])
     suite = MARKED.replace("EXPECTED", repr([expected]))
@@ -183,7 +183,7 @@ programs.get = lambda names: {problem}
     assert "failed" not in output
 
 
-def test_the_plugin_imports_nothing_that_a_run_without_it_would_not() -> None:
+def test_the_plugin_imports_only_capelin_modules() -> None:
     script = (
         "import sys, pytest; before = {*sys.modules}; import capelin.testing.plugin; "
         "print({name.partition('.')[0] for name in {*sys.modules} - before})"

@@ -1,4 +1,4 @@
-"""Waiting, and what is read when it was in vain."""
+"""Waiting for conditions, and the messages of failures."""
 
 import asyncio
 from functools import partial
@@ -22,7 +22,7 @@ class Shoal(Object[Spec, Spec]):
 
 
 class Tide:
-    """Rises a little whenever somebody looks."""
+    """Rises with each observation."""
 
     def __init__(self) -> None:
         self.level = 0
@@ -39,7 +39,7 @@ class Tide:
         return "three" if self.look() == 3 else None
 
 
-async def test_what_was_seen_in_the_end_is_given() -> None:
+async def test_until_returns_the_last_value() -> None:
     assert await until(Tide().look, lambda level: level == 3) == 3
     shoal = await until(Tide().ask, lambda shoal: shoal.spec.size == 3)
     assert shoal.spec.size == 3
@@ -47,7 +47,7 @@ async def test_what_was_seen_in_the_end_is_given() -> None:
     assert wait_until(Tide().third).upper() == "THREE"
 
 
-async def test_without_a_question_whatever_is_true_will_do() -> None:
+async def test_until_accepts_any_true_value_without_a_condition() -> None:
     tide = Tide()
 
     async def is_high() -> bool:
@@ -60,7 +60,7 @@ async def test_without_a_question_whatever_is_true_will_do() -> None:
     assert tide.level == 7
 
 
-async def test_others_go_on_meanwhile() -> None:
+async def test_other_tasks_continue_during_the_wait() -> None:
     tide = Tide()
     asyncio.get_running_loop().call_later(0.02, tide.look)
     await until(lambda: tide.level)
@@ -73,7 +73,7 @@ async def is_deep(tide: Tide) -> bool:
     return tide.look() < 0
 
 
-async def test_a_failure_tells_what_was_asked_and_what_was_seen_last() -> None:
+async def test_a_failure_shows_the_condition_and_the_last_value() -> None:
     tide = Tide()
     with pytest.raises(AssertionError) as failure:
         await until(
@@ -81,10 +81,10 @@ async def test_a_failure_tells_what_was_asked_and_what_was_seen_last() -> None:
             lambda shoal: shoal.spec.size > 10**9,
             within=SOON,
         )
-    said = str(failure.value)
-    assert said.startswith("not so within 0.05 s:\n    lambda shoal: shoal.spec.size > 10**9")
-    assert "await" not in said
-    assert said.partition("seen last:\n")[2] == (
+    message = str(failure.value)
+    assert message.startswith("not so within 0.05 s:\n    lambda shoal: shoal.spec.size > 10**9")
+    assert "await" not in message
+    assert message.partition("seen last:\n")[2] == (
         "    {\n"
         "        'apiVersion': 'waiting.capelin.dev/v1alpha1',\n"
         "        'kind': 'Shoal',\n"
@@ -94,36 +94,36 @@ async def test_a_failure_tells_what_was_asked_and_what_was_seen_last() -> None:
     )
 
 
-async def test_a_question_that_was_written_elsewhere_is_told_whole() -> None:
+async def test_a_failure_shows_the_source_of_a_named_condition() -> None:
     async def is_high() -> bool:
         return tide.look() >= 10**9
 
     tide = Tide()
-    told = """not so within 0.05 s:
+    expected = """not so within 0.05 s:
     async def is_high() -> bool:
         return tide.look() >= 10**9
 seen last:
     False"""
     with pytest.raises(AssertionError) as failure:
         await until(is_high, within=SOON)
-    assert str(failure.value) == told
+    assert str(failure.value) == expected
 
 
-def test_in_a_test_that_is_no_coroutine_the_same_is_told() -> None:
-    found: list[int] = []
+def test_wait_until_fails_with_the_same_message() -> None:
+    values: list[int] = []
 
-    def is_found() -> list[int]:
-        return found
+    def has_values() -> list[int]:
+        return values
 
     with pytest.raises(AssertionError) as failure:
-        wait_until(is_found, within=SOON)
+        wait_until(has_values, within=SOON)
     assert str(failure.value) == (
-        "not so within 0.05 s:\n    def is_found() -> list[int]:\n        return found\n"
+        "not so within 0.05 s:\n    def has_values() -> list[int]:\n        return values\n"
         "seen last:\n    []"
     )
 
 
-async def test_what_has_no_source_is_named() -> None:
+async def test_a_failure_names_a_condition_without_source() -> None:
     nothing = repeat(0)
     with pytest.raises(AssertionError, match=r"method-wrapper '__next__' of itertools\.repeat"):
         await until(nothing.__next__, within=SOON)
@@ -131,7 +131,7 @@ async def test_what_has_no_source_is_named() -> None:
         await until(partial(is_deep, Tide()), within=SOON)
 
 
-async def test_secrets_and_who_wrote_what_are_not_told() -> None:
+async def test_a_failure_shows_no_secret_data_and_no_managed_fields() -> None:
     secret = Secret.of("s", "sea", data={"password": b"hunter2"})
     secret.metadata.managed_fields = [{"manager": "kubectl"}]
     secrets = [secret, secret]
@@ -142,7 +142,7 @@ async def test_secrets_and_who_wrote_what_are_not_told() -> None:
     assert "kubectl" not in str(failure.value)
 
 
-async def test_a_look_that_does_not_end_is_ended() -> None:
+async def test_until_ends_an_observation_that_does_not_return() -> None:
     with pytest.raises(AssertionError, match="nothing: the first look has not come to an end"):
         await until(asyncio.Event().wait, within=SOON)
 

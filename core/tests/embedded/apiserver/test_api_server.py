@@ -1,4 +1,4 @@
-"""A real API server: what it keeps, whom it lets in, and what survives which kill."""
+"""A real API server: its data, its access control and its recovery."""
 
 import asyncio
 import os
@@ -43,8 +43,8 @@ def client_of(server: ApiServer) -> Client:
 
 
 def pids(server: ApiServer) -> dict[str, int]:
-    found = {name: server.process(name) for name in NAMES}
-    return {name: process.pid for name, process in found.items() if process is not None}
+    processes = {name: server.process(name) for name in NAMES}
+    return {name: process.pid for name, process in processes.items() if process is not None}
 
 
 def hashes(server: ApiServer) -> dict[str, str]:
@@ -52,7 +52,7 @@ def hashes(server: ApiServer) -> dict[str, str]:
 
 
 def answer(address: str, port: int, trust: ssl.SSLContext) -> bytes:
-    """What an HTTPS server says about its health, if it says anything."""
+    """Response of an HTTPS server to a health check, or nothing."""
     with socket.create_connection((address, port), timeout=10) as connection:
         try:
             with trust.wrap_socket(connection, server_hostname=address) as tls:
@@ -74,39 +74,41 @@ def private_keys(folder: Path) -> list[str]:
     return [path.read_text().splitlines()[1] for path in (folder / "pki").glob("*.key")]
 
 
-def shown(pid: int) -> str:
-    """What other users of the machine see of a process."""
+def cmdline_of(pid: int) -> str:
+    """Command line of a process, which all users of the machine can read."""
     return Path(f"/proc/{pid}/cmdline").read_text()
 
 
-async def test_it_keeps_its_objects_and_its_secrets_over_a_restart(folder: Path) -> None:
+async def test_objects_survive_a_restart_and_keys_stay_private(folder: Path) -> None:
     server = await started(folder)
     before = pids(server)
     assert {*before} == {*NAMES}
     async with client_of(server) as client:
         await client.create(Namespace.of("kept"))
-        # Made by the controller manager, for which nobody has waited.
+        # Created by the controller manager, although `start` does not wait for it.
         await until(lambda: client.find(ServiceAccount, "default", "kept"))
     assert others_may_read(folder) == []
-    assert not any(key in shown(pid) for key in private_keys(folder) for pid in before.values())
+    assert not any(
+        key in cmdline_of(pid) for key in private_keys(folder) for pid in before.values()
+    )
     assert {6443, 2379, 2380} <= {*listening_ports(server.listeners.address)}
 
     await server.start()
-    assert pids(server) == before, "what runs already is left alone"
+    assert pids(server) == before, "a second start must not replace running processes"
 
     await server.stop()
     assert pids(server) == {}
     assert listening_ports(server.listeners.address) == []
     assert list(state_dir.recorded_names(server.processes)) == []
 
-    again = await started(folder)
-    assert again.url == server.url
-    async with client_of(again) as client:
+    restarted = await started(folder)
+    assert restarted.url == server.url
+    async with client_of(restarted) as client:
         assert (await client.get(Namespace, "kept")).name == "kept"
 
 
 @pytest.mark.integration
-async def test_every_process_that_is_killed_comes_back(folder: Path) -> None:
+async def test_every_killed_process_restarts(folder: Path) -> None:
     server = await ApiServer.prepare(folder, QUICK)
     async with Supervisor(server.processes) as supervisor, client_of(server) as client:
         supervisor.declare(*server.declared)
@@ -147,10 +149,10 @@ asyncio.run(main())
     after = pids(changed)
     assert after["etcd"] == began["etcd"]
     assert after["kube-apiserver"] != began["kube-apiserver"]
-    assert "--v=1\0" in shown(after["kube-apiserver"])
+    assert "--v=1\0" in cmdline_of(after["kube-apiserver"])
 
 
-async def test_a_flag_that_the_api_server_does_not_know_is_named(folder: Path) -> None:
+async def test_the_error_names_an_unknown_flag(folder: Path) -> None:
     settings = Settings(durable=False, controllers=(), arguments={"no-such-flag": "1"})
     server = await ApiServer.prepare(folder, settings)
     with pytest.raises(NotReadyError) as error:
@@ -161,12 +163,12 @@ async def test_a_flag_that_the_api_server_does_not_know_is_named(folder: Path) -
     )
 
 
-async def test_a_flag_that_capelin_owns_is_refused_before_anything_starts(folder: Path) -> None:
+async def test_prepare_rejects_a_flag_that_capelin_owns(folder: Path) -> None:
     with pytest.raises(OwnedFlagError, match="--secure-port is set by Capelin"):
         await ApiServer.prepare(folder, Settings(arguments={"secure-port": "1"}))
 
 
-async def test_a_port_that_somebody_took_meanwhile_is_replaced_by_another(folder: Path) -> None:
+async def test_prepare_replaces_a_port_in_use(folder: Path) -> None:
     before = await ApiServer.prepare(folder, QUICK)
     with socket.create_server((before.listeners.address, before.listeners.port)):
         after = await ApiServer.prepare(folder, QUICK)
@@ -176,7 +178,7 @@ async def test_a_port_that_somebody_took_meanwhile_is_replaced_by_another(folder
     assert after.url in read(after.kubeconfig)
 
 
-async def test_a_renewed_certificate_replaces_who_has_read_the_old_one(folder: Path) -> None:
+async def test_a_renewed_certificate_changes_only_the_process_that_uses_it(folder: Path) -> None:
     before = await ApiServer.prepare(folder, QUICK)
     same = await ApiServer.prepare(folder, QUICK)
     assert hashes(same) == hashes(before)
@@ -186,13 +188,13 @@ async def test_a_renewed_certificate_replaces_who_has_read_the_old_one(folder: P
     assert differing == {"kube-controller-manager"}
 
 
-async def test_two_folders_have_two_addresses(tmp_path: Path) -> None:
-    one = await ApiServer.prepare(tmp_path / "one", QUICK)
-    other = await ApiServer.prepare(tmp_path / "other", QUICK)
-    assert one.listeners.address != other.listeners.address
+async def test_two_folders_have_different_addresses(tmp_path: Path) -> None:
+    first = await ApiServer.prepare(tmp_path / "first", QUICK)
+    second = await ApiServer.prepare(tmp_path / "second", QUICK)
+    assert first.listeners.address != second.listeners.address
 
 
-async def test_without_controllers_there_is_no_controller_manager(folder: Path) -> None:
+async def test_an_api_server_without_controllers_needs_no_controller_manager(folder: Path) -> None:
     settings = Settings(controllers=())
     server = await ApiServer.prepare(folder, settings)
     assert [declared.name for declared in server.declared] == ["etcd", "kube-apiserver"]
@@ -202,12 +204,12 @@ async def test_without_controllers_there_is_no_controller_manager(folder: Path) 
     ]
 
 
-def test_etcd_lets_nobody_in_without_a_certificate(api_server: ApiServer) -> None:
-    place, keys = api_server.listeners, api_server.keys
+def test_etcd_rejects_clients_without_a_certificate_of_its_ca(api_server: ApiServer) -> None:
+    listeners, keys = api_server.listeners, api_server.keys
     trust = ssl.create_default_context(cafile=keys.ca("etcd-ca"))
-    assert answer(place.address, place.etcd_port, trust) == b""
-    # The API server's own clients are signed by another CA.
+    assert answer(listeners.address, listeners.etcd_port, trust) == b""
+    # Another CA signs the API server's own clients.
     trust.load_cert_chain(*keys.files("admin"))
-    assert answer(place.address, place.etcd_port, trust) == b""
+    assert answer(listeners.address, listeners.etcd_port, trust) == b""
     trust.load_cert_chain(*keys.files("apiserver-etcd-client"))
-    assert b'"health":"true"' in answer(place.address, place.etcd_port, trust)
+    assert b'"health":"true"' in answer(listeners.address, listeners.etcd_port, trust)

@@ -26,7 +26,7 @@ def changed(before: dict[str, bytes], keys: KeyFiles) -> set[str]:
     return {name for name, content in contents(keys).items() if content != before.get(name)}
 
 
-def test_everything_is_there_and_private(keys: KeyFiles) -> None:
+def test_ensure_creates_all_files_as_private_files(keys: KeyFiles) -> None:
     pairs = [*CAS, *(leaf.file for leaf in LEAVES)]
     assert {*contents(keys)} == {
         *(f"{name}.{kind}" for name in pairs for kind in ("crt", "key")),
@@ -36,13 +36,13 @@ def test_everything_is_there_and_private(keys: KeyFiles) -> None:
     assert {path.stat().st_mode & 0o777 for path in keys.folder.iterdir()} == {0o600}
 
 
-def test_what_is_good_stays(keys: KeyFiles) -> None:
+def test_ensure_keeps_valid_files(keys: KeyFiles) -> None:
     before = contents(keys)
     keys.ensure(LEAVES, NOW + timedelta(days=30))
     assert changed(before, keys) == set()
 
 
-def test_leaves_are_renewed_at_half_their_life_and_authorities_never(keys: KeyFiles) -> None:
+def test_ensure_renews_leaves_at_half_their_validity_and_no_ca(keys: KeyFiles) -> None:
     before = contents(keys)
     keys.ensure(LEAVES, NOW + timedelta(days=200))
     assert changed(before, keys) == {
@@ -51,14 +51,14 @@ def test_leaves_are_renewed_at_half_their_life_and_authorities_never(keys: KeyFi
 
 
 @pytest.mark.parametrize("kind", ["crt", "key"])
-def test_a_leaf_that_lost_a_half_is_made_anew(keys: KeyFiles, kind: str) -> None:
+def test_ensure_reissues_a_leaf_with_a_missing_file(keys: KeyFiles, kind: str) -> None:
     before = contents(keys)
     (keys.folder / f"admin.{kind}").unlink()
     keys.ensure(LEAVES, NOW)
     assert changed(before, keys) == {"admin.crt", "admin.key"}
 
 
-def test_another_address_needs_other_certificates(keys: KeyFiles) -> None:
+def test_ensure_reissues_certificates_for_a_new_address(keys: KeyFiles) -> None:
     before = contents(keys)
     keys.ensure(certificates("127.64.0.10", "10.96.0.0/16"), NOW)
     assert {name.partition(".")[0] for name in changed(before, keys)} == {
@@ -68,7 +68,7 @@ def test_another_address_needs_other_certificates(keys: KeyFiles) -> None:
     }
 
 
-def test_the_api_server_is_known_by_its_address_and_by_its_service(keys: KeyFiles) -> None:
+def test_the_api_server_certificate_names_its_address_and_service(keys: KeyFiles) -> None:
     certificate = x509.load_pem_x509_certificate(keys.read("apiserver").certificate_pem)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.IPAddress) == [
@@ -78,12 +78,12 @@ def test_the_api_server_is_known_by_its_address_and_by_its_service(keys: KeyFile
     assert "kubernetes.default.svc" in names.get_values_for_type(x509.DNSName)
 
 
-def test_an_authority_that_has_expired_is_refused(keys: KeyFiles) -> None:
+def test_ensure_rejects_an_expired_ca(keys: KeyFiles) -> None:
     with pytest.raises(InvalidPemError, match="expired"):
         keys.ensure(LEAVES, NOW + timedelta(days=4000))
 
 
-def test_an_authority_without_its_certificate_is_not_quietly_replaced(keys: KeyFiles) -> None:
+def test_ensure_fails_if_the_certificate_of_a_ca_is_missing(keys: KeyFiles) -> None:
     (keys.folder / "ca.crt").unlink()
     with pytest.raises(FileNotFoundError):
         keys.ensure(LEAVES, NOW)

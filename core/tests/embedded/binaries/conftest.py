@@ -1,4 +1,4 @@
-"""Stand-ins for what is outside: a `go` command, a registry, somebody who watches."""
+"""Fakes: a `go` command, a registry and an observer of progress."""
 
 import asyncio
 import gzip
@@ -53,7 +53,7 @@ done
 
 
 class FakeGo:
-    """A `go` that builds shell scripts, and does what a test tells it."""
+    """A fake `go` that builds shell scripts and has a configurable behaviour."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -86,7 +86,7 @@ class FakeGo:
         (self._folder / "trouble").write_text(words)
 
     def hold(self) -> None:
-        """Let builds begin and not end."""
+        """Let builds start but not end."""
         (self._folder / "held").touch()
 
     def release(self) -> None:
@@ -99,12 +99,12 @@ class FakeGo:
         return [call for call in calls if call.startswith("build")]
 
     def environment(self) -> dict[str, str]:
-        """What the last call was given."""
+        """Environment of the last call."""
         lines = (self._folder / "environment").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     async def pid(self) -> int:
-        """The process of a build, once it is under way."""
+        """The process of a build, once it runs."""
         file = self._folder / "pid"
         await until(lambda: file.exists() and file.read_text().endswith("\n"))
         return int(file.read_text())
@@ -115,7 +115,7 @@ def digest_of(content: bytes) -> str:
 
 
 def layer_of(files: Mapping[str, bytes | str]) -> bytes:
-    """A layer with some files (or links, where a name stands), as registries keep it."""
+    """A layer in the form of a registry. A text as content is the target of a link."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, content in files.items():
@@ -131,7 +131,7 @@ def layer_of(files: Mapping[str, bytes | str]) -> bytes:
 
 @dataclass
 class Registry:
-    """An OCI registry with the faults that a test gives it."""
+    """An OCI registry with configurable faults."""
 
     url: str = ""
     documents: dict[str, bytes] = field(default_factory=dict[str, bytes])
@@ -143,18 +143,18 @@ class Registry:
     challenge: str | None = None
     token: str | None = None
     renews_before_blobs: str | None = None
-    """The token that is wanted from the first blob on."""
-    refuses: bool = False
+    """The required token from the first blob on."""
+    rejects: bool = False
     cuts: list[int] = field(default_factory=list[int])
-    """After how many bytes the next blobs' connections are dropped."""
+    """Number of bytes after which the connections of the next blobs break."""
     stalls: int | None = None
-    """After how many bytes a blob stops coming."""
-    knows_ranges: bool = True
+    """Number of bytes after which a blob stalls."""
+    supports_ranges: bool = True
     storage: str | None = None
-    """Where blobs are redirected to."""
+    """Target of redirects for blobs."""
 
     def add(self, repository: str, content: bytes, kind: str = "blobs") -> dict[str, Any]:
-        """Keep a document under its digest; returns its descriptor."""
+        """Store a document under its digest. Returns its descriptor."""
         self.documents[f"/v2/{repository}/{kind}/{digest_of(content)}"] = content
         return {"digest": digest_of(content), "size": len(content)}
 
@@ -173,7 +173,7 @@ class Registry:
         *layers: Mapping[str, bytes | str],
         platform: Platform = HERE,
     ) -> dict[str, Any]:
-        """An image for one platform, in a list, as the official ones are."""
+        """An image for one platform in a list of platforms, like official images."""
         image = self.add_manifest(
             repository, {"layers": [self.add(repository, layer_of(files)) for files in layers]}
         )
@@ -188,13 +188,13 @@ class Registry:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append((request.path, dict(request.headers)))
         if request.path == "/token":
-            return web.json_response({"token": self.token, "asked": dict(request.query)})
+            return web.json_response({"token": self.token, "query": dict(request.query)})
         if self.broken:
             return web.Response(status=503)
         if self.renews_before_blobs is not None and "/blobs/" in request.path:
             self.token, self.renews_before_blobs = self.renews_before_blobs, None
         if self.challenge is not None and (
-            self.refuses or request.headers.get("Authorization") != f"Bearer {self.token}"
+            self.rejects or request.headers.get("Authorization") != f"Bearer {self.token}"
         ):
             return web.Response(status=401, headers={"WWW-Authenticate": self.challenge})
         if self.storage is not None and "/blobs/" in request.path:
@@ -207,7 +207,7 @@ class Registry:
         return web.Response(body=content)
 
     async def _send(self, request: web.Request, content: bytes) -> web.StreamResponse:
-        start = request.http_range.start or 0 if self.knows_ranges else 0
+        start = request.http_range.start or 0 if self.supports_ranges else 0
         response = web.StreamResponse(status=206 if start else 200)
         response.content_length = len(content) - start
         await response.prepare(request)
@@ -223,7 +223,7 @@ class Registry:
 
 @dataclass
 class RecordedProgress:
-    """Keeps the events of a `Progress`."""
+    """Stores the events of a `Progress`."""
 
     events: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
     amounts: list[tuple[int, int | None, str]] = field(
@@ -286,7 +286,7 @@ Making = Callable[..., Binaries]
 
 @pytest.fixture
 def binaries(tmp_path: Path, progress: RecordedProgress, registry: Registry) -> Making:
-    """Makes `Binaries` that know nothing of this machine: no Go, no registry but the test's."""
+    """Creates `Binaries` without Go and with only the registry of the test."""
 
     def make(
         *, folders: tuple[Path, ...] = (), go: FakeGo | None = None, **variables: str

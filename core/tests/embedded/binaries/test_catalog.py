@@ -15,18 +15,18 @@ from capelin.embedded.binaries.catalog import PROJECTS, Platform, Project, parse
 from capelin.embedded.binaries.go import needed_go
 
 
-def test_every_supported_kubernetes_minor_is_known_oldest_first() -> None:
+def test_known_versions_contain_every_supported_minor_in_order() -> None:
     minors = [version.rpartition(".")[0] for version in KNOWN_KUBERNETES]
     assert minors == ["v1.31", "v1.32", "v1.33", "v1.34", "v1.35", "v1.36"]
 
 
-def test_the_tested_versions_are_known_and_follow_each_other() -> None:
+def test_tested_versions_are_known_and_consecutive() -> None:
     assert {*TESTED_KUBERNETES} < {*KNOWN_KUBERNETES}
     assert TESTED_KUBERNETES[0] == DEFAULT_KUBERNETES
     assert upgrade_problem(DEFAULT_KUBERNETES, TESTED_KUBERNETES[-1]) is None
 
 
-def test_versions_are_ordered_by_number_not_by_letter(tmp_path: Path) -> None:
+def test_versions_have_numerical_order(tmp_path: Path) -> None:
     for version in ("v1.9.1", "v1.10.0", "v1.9.10"):
         (tmp_path / "some" / version).mkdir(parents=True)
     assert Project("some", "Some", sources={}, stamps={}, modules=tmp_path).versions == (
@@ -36,7 +36,7 @@ def test_versions_are_ordered_by_number_not_by_letter(tmp_path: Path) -> None:
     )
 
 
-def test_an_unknown_kubernetes_version_is_refused_with_those_that_are_known() -> None:
+def test_the_error_for_an_unknown_kubernetes_version_lists_known_ones() -> None:
     check_kubernetes_version("v1.34.4")
     words = "v1.36.9 is not a Kubernetes version that Capelin can get; known: "
     words += ", ".join(KNOWN_KUBERNETES)
@@ -44,13 +44,16 @@ def test_an_unknown_kubernetes_version_is_refused_with_those_that_are_known() ->
         check_kubernetes_version("v1.36.9")
 
 
-def test_a_name_without_a_version_means_the_newest_tested() -> None:
-    newest, asked = parse_component("kube-apiserver"), parse_component("kube-apiserver@v1.33.13")
+def test_a_name_without_a_version_means_the_default_version() -> None:
+    newest, requested = (
+        parse_component("kube-apiserver"),
+        parse_component("kube-apiserver@v1.33.13"),
+    )
     assert (newest.version, newest.explicit) == ("v1.34.4", False)
-    assert (asked.version, asked.explicit) == ("v1.33.13", True)
+    assert (requested.version, requested.explicit) == ("v1.33.13", True)
 
 
-def test_an_unknown_program_is_refused_with_those_that_are_known() -> None:
+def test_the_error_for_an_unknown_program_lists_known_ones() -> None:
     with pytest.raises(
         BinariesError, match=r"'kubelet' is not a program .* known: .*etcd, etcdctl"
     ):
@@ -58,23 +61,23 @@ def test_an_unknown_program_is_refused_with_those_that_are_known() -> None:
 
 
 @pytest.mark.parametrize("project", PROJECTS.values(), ids=lambda project: project.name)
-def test_every_version_has_module_files_that_pin_it(project: Project) -> None:
+def test_every_version_has_module_files_with_its_pin(project: Project) -> None:
     assert project.versions
     for version in project.versions:
         files = project.module_files(version)
-        packages = [each.package for each in COMPONENTS.values() if each.project is project]
+        packages = [c.package for c in COMPONENTS.values() if c.project is project]
         assert f" {version}\n" in (files / "go.mod").read_text()
         assert all(f'"{package}"' in (files / "tools.go").read_text() for package in packages)
         assert needed_go(files) >= "1.22"
 
 
 @pytest.mark.parametrize("project", PROJECTS.values(), ids=lambda project: project.name)
-def test_every_pinned_image_is_one_that_is_pulled(project: Project) -> None:
+def test_every_pinned_image_belongs_to_a_component(project: Project) -> None:
     for version in project.versions:
         pulled = {
-            each.image.reference_of(version)
-            for each in COMPONENTS.values()
-            if each.project is project and each.image is not None
+            component.image.reference_of(version)
+            for component in COMPONENTS.values()
+            if component.project is project and component.image is not None
         }
         pinned = project.image_digests(version)
         assert pinned.keys() <= pulled
@@ -84,7 +87,7 @@ def test_every_pinned_image_is_one_that_is_pulled(project: Project) -> None:
 @pytest.mark.parametrize(
     ("machine", "architecture"), [("x86_64", "amd64"), ("aarch64", "arm64"), ("riscv64", "riscv64")]
 )
-def test_a_processor_is_called_what_go_and_images_call_it(
+def test_the_platform_has_the_architecture_name_of_go(
     machine: str, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)

@@ -14,44 +14,46 @@ if TYPE_CHECKING:
     Serve = Callable[..., Awaitable[Registry]]
 
 
-async def ask(url: str, **environment: str) -> int:
+async def status_of(url: str, **environment: str) -> int:
     async with open_web(environment) as web, web.get(url, {}) as response:
         return response.status
 
 
-async def test_the_proxy_that_the_environment_names_is_asked(registry: "Registry") -> None:
+async def test_requests_use_the_proxy_of_the_environment(registry: "Registry") -> None:
     registry.documents["/there"] = b"here"
-    assert await ask("http://registry.example/there", HTTP_PROXY=registry.url) == 200
+    assert await status_of("http://registry.example/there", HTTP_PROXY=registry.url) == 200
     ((_, headers),) = registry.requests
     assert headers["Host"] == "registry.example"
 
 
-async def test_a_proxy_that_does_not_answer_is_told_without_its_address() -> None:
+async def test_the_error_for_a_silent_proxy_contains_no_password() -> None:
     proxy = "http://me:secret@127.0.0.1:1"
     with pytest.raises(UnreachableError, match=r"^the proxy for a\.example does not answer$"):
-        await ask("http://a.example/", HTTP_PROXY=proxy)
+        await status_of("http://a.example/", HTTP_PROXY=proxy)
 
 
-async def test_a_proxy_that_refuses_is_told_with_its_answer(registry: "Registry") -> None:
+async def test_the_error_contains_the_status_of_a_rejecting_proxy(registry: "Registry") -> None:
     registry.broken = True
     with pytest.raises(UnreachableError, match=r"^the proxy for a\.example answers 4\d\d$"):
-        await ask("https://a.example/", HTTPS_PROXY=registry.url)
+        await status_of("https://a.example/", HTTPS_PROXY=registry.url)
 
 
-async def test_passwords_of_the_users_netrc_are_sent_to_nobody(
+async def test_requests_do_not_use_netrc_passwords(
     registry: "Registry", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "netrc").write_text("default login me password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    await ask(registry.url)
+    await status_of(registry.url)
     ((_, headers),) = registry.requests
     assert "Authorization" not in headers
 
 
-async def test_untrusted_server_fails(registry: "Registry", serve: "Serve", tmp_path: Path) -> None:
+async def test_a_request_to_an_untrusted_server_fails(
+    registry: "Registry", serve: "Serve", tmp_path: Path
+) -> None:
     now = datetime.now(UTC)
     pair = issue(
-        new_ca("nobody", now=now),
+        new_ca("unknown", now=now),
         common_name="registry",
         addresses=["127.0.0.1"],
         usages=["server"],
@@ -62,15 +64,17 @@ async def test_untrusted_server_fails(registry: "Registry", serve: "Serve", tmp_
     tls.load_cert_chain(tmp_path / "pair")
     await serve(registry, tls)
     with pytest.raises(UnreachableError, match=r"does not answer \(its certificate is not trust"):
-        await ask(registry.url)
+        await status_of(registry.url)
 
 
-async def test_a_name_that_nobody_knows_is_told() -> None:
+async def test_the_error_names_an_unknown_host() -> None:
     with pytest.raises(UnreachableError, match=r"^a\.invalid does not .*cannot be resolved\)$"):
-        await ask("https://a.invalid/")
+        await status_of("https://a.invalid/")
 
 
-async def test_silent_host_times_out(registry: "Registry", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_to_a_silent_host_times_out(
+    registry: "Registry", monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("capelin.embedded.binaries.download._CONNECT", 1e-9)
     with pytest.raises(UnreachableError, match=r"\(no connection within 1e-09 s\)$"):
-        await ask(registry.url)
+        await status_of(registry.url)

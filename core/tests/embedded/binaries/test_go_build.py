@@ -61,7 +61,9 @@ async def test_a_program_is_built_once(
     assert entry.source == "go.etcd.io/etcd/server/v3, Go 1.26.8"
 
 
-async def test_modules_of_other_packages(binaries: "Making", go: "FakeGo", tmp_path: Path) -> None:
+async def test_a_component_of_another_package_can_be_built(
+    binaries: "Making", go: "FakeGo", tmp_path: Path
+) -> None:
     files = tmp_path / "shoal" / "v1.0.0"
     files.mkdir(parents=True)
     (files / "go.mod").write_text("module capelin/shoal\n\ngo 1.21\n")
@@ -69,16 +71,16 @@ async def test_modules_of_other_packages(binaries: "Making", go: "FakeGo", tmp_p
     project = Project("shoal", "Shoal", sources={}, stamps={}, modules=tmp_path)
     pack = Component("pack", project, "example.org/shoal/cmd/pack")
     made = binaries(go=go)
-    found = await made.fetch(["etcd", pack])
-    assert {name: binary.version for name, binary in found.items()} == {
+    fetched = await made.fetch(["etcd", pack])
+    assert {name: binary.version for name, binary in fetched.items()} == {
         "etcd": "v3.6.5",
         "pack": "v1.0.0",
     }
-    assert await made.path(pack) == found["pack"].path
+    assert await made.path(pack) == fetched["pack"].path
     assert await made.has([pack])
 
 
-async def test_a_build_reports_how_many_packages_of_all_it_has_compiled(
+async def test_a_build_reports_compiled_and_total_packages(
     binaries: "Making", go: "FakeGo", progress: "RecordedProgress", tmp_path: Path
 ) -> None:
     (tmp_path / "a.go").write_text("package a")
@@ -91,7 +93,7 @@ async def test_a_build_reports_how_many_packages_of_all_it_has_compiled(
     assert progress.amounts == [(1, None, "modules"), (1, 2, "packages"), (2, 2, "packages")]
 
 
-async def test_a_build_whose_packages_cannot_be_listed_counts_them(
+async def test_a_build_without_a_list_of_packages_reports_compiled_ones(
     binaries: "Making", go: "FakeGo", progress: "RecordedProgress"
 ) -> None:
     go.answers_list_with("echo no network >&2; exit 1")
@@ -106,7 +108,7 @@ async def test_a_build_whose_packages_cannot_be_listed_counts_them(
         (["small"], BuildProgress(1, 3, share=0.0)),
         (["small", "large"], BuildProgress(2, 3, share=0.08)),
         (["small", "large", "main"], BuildProgress(3, 3, share=0.72)),
-        # An estimate that leaves out a package would be wrong.
+        # An estimate without this package would be wrong.
         (["small", "unlisted"], BuildProgress(2, None)),
     ],
 )
@@ -116,24 +118,24 @@ def test_share_is_weighted_by_source_code(begun: list[str], expected: BuildProgr
     assert progress.share == (expected.share and pytest.approx(expected.share))
 
 
-async def test_one_build_for_each_version(binaries: "Making", go: "FakeGo") -> None:
-    names = [name for name, each in COMPONENTS.items() if each.project is KUBERNETES]
-    found = await binaries(go=go).fetch(names)
+async def test_programs_of_one_version_share_a_build(binaries: "Making", go: "FakeGo") -> None:
+    names = [name for name, c in COMPONENTS.items() if c.project is KUBERNETES]
+    fetched = await binaries(go=go).fetch(names)
     (build,) = go.builds()
     assert all(f" k8s.io/kubernetes/cmd/{name}" in build for name in names)
-    for name, each in found.items():
-        assert each.path.name == name
-        assert each.version == "v1.34.4"
-        assert f"echo k8s.io/kubernetes/cmd/{name}\n" in each.path.read_text()
+    for name, binary in fetched.items():
+        assert binary.path.name == name
+        assert binary.version == "v1.34.4"
+        assert f"echo k8s.io/kubernetes/cmd/{name}\n" in binary.path.read_text()
 
 
-async def test_largest_project_is_built_last(binaries: "Making", go: "FakeGo") -> None:
+async def test_the_largest_project_is_built_last(binaries: "Making", go: "FakeGo") -> None:
     await binaries(go=go).fetch(["kube-apiserver", "kubectl", "etcd", "kwok"])
     assert "kube-apiserver" in go.builds()[-1]
     assert len(go.builds()) == 3
 
 
-async def test_failures_come_before_long_builds(binaries: "Making", go: "FakeGo") -> None:
+async def test_a_failed_build_prevents_longer_builds(binaries: "Making", go: "FakeGo") -> None:
     go.fails_with("no such module")
     with pytest.raises(NotObtainableError, match="kwok"):
         await binaries(go=go).fetch(["kube-apiserver", "kubectl", "kwok"])
@@ -149,13 +151,13 @@ async def test_has_builds_nothing(binaries: "Making", go: "FakeGo") -> None:
     assert not await made.has(["etcd", "kwok"])
 
 
-async def test_two_versions_are_built_apart(binaries: "Making", go: "FakeGo") -> None:
+async def test_two_versions_have_separate_builds(binaries: "Making", go: "FakeGo") -> None:
     await binaries(go=go).fetch(["kubectl", "kubectl@v1.33.13", "kubectl@v1.34.4"])
     stamps = [re.findall(r"gitVersion=(\S+)", build) for build in go.builds()]
     assert sorted(stamps) == [["v1.33.13"], ["v1.34.4"]]
 
 
-async def test_only_what_is_missing_is_built(binaries: "Making", go: "FakeGo") -> None:
+async def test_only_missing_programs_are_built(binaries: "Making", go: "FakeGo") -> None:
     await binaries(go=go).path("etcd")
     await binaries(go=go).fetch(["etcd", "etcdctl"])
     assert [build.split()[-1] for build in go.builds()] == [
@@ -164,16 +166,18 @@ async def test_only_what_is_missing_is_built(binaries: "Making", go: "FakeGo") -
     ]
 
 
-async def test_packages_of_one_name_are_separate(binaries: "Making", go: "FakeGo") -> None:
+async def test_packages_with_the_same_name_have_separate_builds(
+    binaries: "Making", go: "FakeGo"
+) -> None:
     names = ["kubeadm-bootstrap-controller", "kubeadm-control-plane-controller", "clusterctl"]
-    found = await binaries(go=go).fetch(names)
+    fetched = await binaries(go=go).fetch(names)
     packages = ["bootstrap/kubeadm", "controlplane/kubeadm", "cmd/clusterctl"]
-    for each, package in zip(found.values(), packages, strict=True):
-        assert f"echo sigs.k8s.io/cluster-api/{package}\n" in each.path.read_text()
+    for binary, package in zip(fetched.values(), packages, strict=True):
+        assert f"echo sigs.k8s.io/cluster-api/{package}\n" in binary.path.read_text()
     assert len(go.builds()) == 2
 
 
-def test_batches_hold_each_name_once() -> None:
+def test_a_batch_contains_each_name_once() -> None:
     names = ("kubeadm-bootstrap-controller", "clusterctl", "kubeadm-control-plane-controller")
     bootstrap, clusterctl, control_plane = map(parse_component, names)
     batches = split_batches([bootstrap, clusterctl, control_plane])
@@ -202,14 +206,16 @@ def test_batches_hold_each_name_once() -> None:
         ("etcd", ""),
     ],
 )
-async def test_version_stamps(name: str, stamps: str, binaries: "Making", go: "FakeGo") -> None:
+async def test_a_build_has_the_version_stamps_of_its_project(
+    name: str, stamps: str, binaries: "Making", go: "FakeGo"
+) -> None:
     await binaries(go=go).fetch([name])
     (build,) = go.builds()
     flags = f"-ldflags -s -w {stamps}".rstrip()
     assert build.startswith(f"build -v -mod=readonly -trimpath -buildvcs=false {flags} -o /")
 
 
-async def test_settings_of_users_are_ignored(binaries: "Making", go: "FakeGo") -> None:
+async def test_a_build_overrides_go_settings_of_the_user(binaries: "Making", go: "FakeGo") -> None:
     theirs = {
         "GOFLAGS": "-mod=vendor",
         "GOOS": "windows",
@@ -221,15 +227,19 @@ async def test_settings_of_users_are_ignored(binaries: "Making", go: "FakeGo") -
         "GOTMPDIR": "/full",
     }
     await binaries(go=go, **theirs).path("etcd")
-    seen = go.environment()
-    assert seen["GOFLAGS"] == "-mod=readonly"
-    assert (seen["GOOS"], seen["GO111MODULE"], seen["GOWORK"]) == ("linux", "on", "off")
-    assert (seen["GOARCH"] != "arm", seen["CGO_ENABLED"]) == (True, "0")
-    assert seen["GOPROXY"] == "https://proxy.example"
-    assert "/cache/work/etcd-v3.6.5~" in seen["GOTMPDIR"]
+    environment = go.environment()
+    assert environment["GOFLAGS"] == "-mod=readonly"
+    assert (environment["GOOS"], environment["GO111MODULE"], environment["GOWORK"]) == (
+        "linux",
+        "on",
+        "off",
+    )
+    assert (environment["GOARCH"] != "arm", environment["CGO_ENABLED"]) == (True, "0")
+    assert environment["GOPROXY"] == "https://proxy.example"
+    assert "/cache/work/etcd-v3.6.5~" in environment["GOTMPDIR"]
 
 
-async def test_a_go_that_is_new_enough_is_not_replaced(binaries: "Making", go: "FakeGo") -> None:
+async def test_a_recent_go_uses_its_local_toolchain(binaries: "Making", go: "FakeGo") -> None:
     await binaries(go=go, GOTOOLCHAIN="go1.99.0").path("etcd")
     assert go.environment()["GOTOOLCHAIN"] == "local"
 
@@ -238,7 +248,7 @@ async def test_a_go_that_is_new_enough_is_not_replaced(binaries: "Making", go: "
     ("version", "setting"),
     [("go1.23.4", "local"), ("go1.20.14", "auto"), ("go1.23.4", "go1.22.0")],
 )
-async def test_a_go_that_is_too_old_is_told_with_what_is_needed(
+async def test_an_old_go_fails_with_the_required_version(
     version: str, setting: str, binaries: "Making", go: "FakeGo", tmp_path: Path
 ) -> None:
     go.is_version(version)
@@ -251,7 +261,7 @@ async def test_a_go_that_is_too_old_is_told_with_what_is_needed(
 
 
 @pytest.mark.parametrize("setting", ["auto", "go1.23.4+auto", "path"])
-async def test_an_old_go_that_may_renew_itself_does_so_and_that_is_told(
+async def test_an_old_go_with_toolchains_reports_the_download(
     setting: str, binaries: "Making", go: "FakeGo", progress: "RecordedProgress"
 ) -> None:
     go.is_version("go1.23.4")
@@ -270,7 +280,7 @@ async def test_go_versions_are_numbers(version: str, binaries: "Making", go: "Fa
     assert (await binaries(go=go).path("etcd")).exists()
 
 
-async def test_what_go_complains_of_is_told_without_its_chatter(
+async def test_a_failed_build_reports_only_the_errors_of_go(
     binaries: "Making", go: "FakeGo", progress: "RecordedProgress"
 ) -> None:
     go.fails_with(
@@ -289,7 +299,9 @@ async def test_what_go_complains_of_is_told_without_its_chatter(
     assert list((made.cache.root / "work").iterdir()) == []
 
 
-async def test_build_without_a_file_fails(binaries: "Making", go: "FakeGo", tmp_path: Path) -> None:
+async def test_a_build_without_a_result_fails(
+    binaries: "Making", go: "FakeGo", tmp_path: Path
+) -> None:
     script = tmp_path / "go" / "bin" / "go"
     script.write_text(script.read_text().replace("for package in $packages", "for package in"))
     assert await failure_of(binaries(go=go)) == "`go build` succeeded but left no etcd v3.6.5"
@@ -310,7 +322,9 @@ async def test_a_go_that_ignores_ctrl_c_is_killed(
         os.kill(pid, 0)
 
 
-async def test_no_way_to_a_binary(binaries: "Making", registry: "Registry", tmp_path: Path) -> None:
+async def test_the_error_lists_all_attempted_sources(
+    binaries: "Making", registry: "Registry", tmp_path: Path
+) -> None:
     registry.url = "http://127.0.0.1:1"
     with pytest.raises(NotObtainableError) as failure:
         await binaries().path("kube-apiserver")
@@ -334,7 +348,7 @@ async def test_a_program_without_an_image_needs_go(binaries: "Making") -> None:
     assert "registry" not in str(failure.value)
 
 
-async def test_a_full_disk_is_told(
+async def test_a_full_disk_is_reported(
     binaries: "Making", go: "FakeGo", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -348,15 +362,15 @@ async def test_a_full_disk_is_told(
 @pytest.mark.timeout(600)
 @pytest.mark.integration
 async def test_a_real_go_builds_etcdctl() -> None:
-    """With the user's own cache, so that it is quick when it was there before."""
+    """Uses the cache of the user, so that later runs are fast."""
     binaries = Binaries()
-    found = await binaries.fetch(["etcdctl@v3.6.5"])
-    check = Binaries(folders=[found["etcdctl@v3.6.5"].path.parent])
+    fetched = await binaries.fetch(["etcdctl@v3.6.5"])
+    check = Binaries(folders=[fetched["etcdctl@v3.6.5"].path.parent])
     assert (await check.fetch(["etcdctl@v3.6.5"]))["etcdctl@v3.6.5"].version == "v3.6.5"
 
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go here")
-async def test_a_real_go_and_we_agree_on_the_hash_of_a_module() -> None:
+async def test_folder_hash_agrees_with_a_real_go() -> None:
     folder = await Binaries().module_dir("cluster-api/test")
     files = CLUSTER_API.module_files("v1.14.0")
     module = Module("sigs.k8s.io/cluster-api/test", "v1.14.0", files)
@@ -366,7 +380,7 @@ async def test_a_real_go_and_we_agree_on_the_hash_of_a_module() -> None:
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go here")
 @pytest.mark.timeout(600)
 @pytest.mark.integration
-async def test_real_go_compiles_the_counted_packages(
+async def test_a_real_go_compiles_the_counted_packages(
     tmp_path: Path,
 ) -> None:
     files = tmp_path / "shoal" / "v1.0.0"
@@ -394,12 +408,12 @@ async def test_real_go_compiles_the_counted_packages(
     assert len(reports) == total, "all packages are in Go's build cache"
 
 
-def test_the_installed_go_is_known_by_its_version(go: "FakeGo", tmp_path: Path) -> None:
+def test_installed_go_returns_the_version_on_path(go: "FakeGo", tmp_path: Path) -> None:
     assert installed_go({"PATH": go.path}) == "1.26.8"
     assert installed_go({"PATH": str(tmp_path)}) is None
 
 
-def test_the_newest_go_that_any_program_needs_builds_all_of_them() -> None:
+def test_the_newest_required_go_builds_all_programs() -> None:
     needed = newest_needed_go()
     assert all(
         is_new_enough(needed, needed_go(component.project.module_files(version)))

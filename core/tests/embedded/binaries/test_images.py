@@ -36,7 +36,7 @@ def files_in(folder: Path) -> set[str]:
 
 
 async def failure_of(made: Binaries, name: str = NAME) -> str:
-    """Why the image did not do, after a look that nothing stayed in the cache."""
+    """Reason of a failed pull. Checks that the pull leaves nothing in the cache."""
     with pytest.raises(NotObtainableError) as failure:
         await made.path(name)
     assert all(file.startswith("locks/") for file in files_in(made.cache.root))
@@ -44,7 +44,7 @@ async def failure_of(made: Binaries, name: str = NAME) -> str:
     return reason
 
 
-async def test_a_program_is_taken_out_of_its_image(
+async def test_a_program_comes_from_its_image(
     binaries: "Making", registry: "Registry", progress: "RecordedProgress"
 ) -> None:
     image = registry.add_image(NAME, TAG, {"base": b""}, PROGRAM)
@@ -68,21 +68,21 @@ async def test_only_the_last_layer_is_pulled(binaries: "Making", registry: "Regi
     assert len(registry.blob_requests()) == 1
 
 
-async def test_one_image_gives_all_its_programs_in_one_pull(
+async def test_one_pull_provides_all_programs_of_an_image(
     binaries: "Making", registry: "Registry", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("capelin.embedded.binaries.catalog.Project.image_digests", no_pins)
     below = {"usr/local/bin/etcd": b"etcd", "usr/local/bin/etcdctl": b"etcdctl"}
     registry.add_image("etcd", "3.6.5-0", {"base": b""}, below, {"usr/local/bin/migrate": b""})
-    found = await binaries().fetch(["etcd", "etcdctl"])
-    assert [each.path.read_bytes() for each in found.values()] == [b"etcd", b"etcdctl"]
+    fetched = await binaries().fetch(["etcd", "etcdctl"])
+    assert [binary.path.read_bytes() for binary in fetched.values()] == [b"etcd", b"etcdctl"]
     assert len(registry.blob_requests()) == 2
 
 
 @pytest.mark.parametrize(
-    "name", [each.name for each in COMPONENTS.values() if each.image is not None]
+    "name", [component.name for component in COMPONENTS.values() if component.image is not None]
 )
-async def test_every_program_that_has_an_image_is_found_in_it(
+async def test_every_program_with_an_image_comes_from_it(
     name: str, binaries: "Making", registry: "Registry", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("capelin.embedded.binaries.catalog.Project.image_digests", no_pins)
@@ -94,7 +94,9 @@ async def test_every_program_that_has_an_image_is_found_in_it(
     assert (await binaries().path(name)).read_bytes() == name.encode()
 
 
-async def test_build_beside_pulls(binaries: "Making", registry: "Registry", go: "FakeGo") -> None:
+async def test_builds_and_pulls_can_be_combined(
+    binaries: "Making", registry: "Registry", go: "FakeGo"
+) -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     made = binaries(go=go)
     await made.fetch([NAME, "kubeadm"])
@@ -103,21 +105,25 @@ async def test_build_beside_pulls(binaries: "Making", registry: "Registry", go: 
     assert [entry.component for entry in made.cache.entries()] == [NAME, "kubeadm"]
 
 
-async def test_image_of_our_platform(binaries: "Making", registry: "Registry") -> None:
+async def test_an_image_for_one_platform_works_on_that_platform(
+    binaries: "Making", registry: "Registry"
+) -> None:
     here = Platform.current()
     config = {"os": here.system, "architecture": here.architecture}
     registry.add_manifest(NAME, plain_manifest(registry, config), TAG)
     assert (await binaries().path(NAME)).exists()
 
 
-async def test_image_of_another_platform(binaries: "Making", registry: "Registry") -> None:
+async def test_an_image_for_another_platform_fails(
+    binaries: "Making", registry: "Registry"
+) -> None:
     manifest = plain_manifest(registry, {"os": "linux", "architecture": "mips"})
     registry.add_manifest(NAME, manifest, TAG)
     reason = f"it has nothing for {Platform.current()}, only linux/mips"
     assert await failure_of(binaries()) == reason
 
 
-async def test_forged_configuration_is_rejected(binaries: "Making", registry: "Registry") -> None:
+async def test_a_forged_configuration_fails(binaries: "Making", registry: "Registry") -> None:
     here = Platform.current()
     manifest = plain_manifest(registry, {"os": here.system, "architecture": here.architecture})
     digest = manifest["config"]["digest"]
@@ -127,17 +133,19 @@ async def test_forged_configuration_is_rejected(binaries: "Making", registry: "R
     assert await failure_of(binaries()) == reason
 
 
-async def test_index_without_our_platform(binaries: "Making", registry: "Registry") -> None:
+async def test_an_index_without_our_platform_fails(
+    binaries: "Making", registry: "Registry"
+) -> None:
     registry.add_image(NAME, TAG, PROGRAM, platform=Platform("linux", "mips"))
     reason = f"it has nothing for {Platform.current()}, only linux/mips"
     assert await failure_of(binaries()) == reason
 
 
-async def test_an_unknown_tag_is_told(binaries: "Making") -> None:
+async def test_an_unknown_tag_fails(binaries: "Making") -> None:
     assert await failure_of(binaries()) == f"the registry has no {TAG} of it"
 
 
-async def test_forged_layer_is_rejected(binaries: "Making", registry: "Registry") -> None:
+async def test_a_forged_layer_fails(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     layer = corrupt(registry, lambda content: content[:-1] + b"!")
     assert re.fullmatch(
@@ -146,14 +154,14 @@ async def test_forged_layer_is_rejected(binaries: "Making", registry: "Registry"
     )
 
 
-async def test_a_truncated_layer_is_refused(binaries: "Making", registry: "Registry") -> None:
+async def test_a_truncated_layer_fails(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     corrupt(registry, lambda content: content[:20])
     reason = await failure_of(binaries())
     assert re.fullmatch(r"a download is damaged: it has only 20 of \d+ bytes", reason)
 
 
-async def test_a_layer_that_does_not_end_is_cut_off(
+async def test_a_layer_larger_than_its_size_fails_early(
     binaries: "Making", registry: "Registry", progress: "RecordedProgress"
 ) -> None:
     registry.add_image(NAME, TAG, PROGRAM)
@@ -163,7 +171,7 @@ async def test_a_layer_that_does_not_end_is_cut_off(
     assert progress.amounts[-1][0] < 10**6
 
 
-async def test_forged_manifest_is_rejected(binaries: "Making", registry: "Registry") -> None:
+async def test_a_forged_manifest_fails(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     digest = json.loads(registry.documents[f"/v2/{NAME}/manifests/{TAG}"])["manifests"][1]["digest"]
     registry.documents[f"/v2/{NAME}/manifests/{digest}"] += b" "
@@ -180,24 +188,24 @@ async def test_forged_manifest_is_rejected(binaries: "Making", registry: "Regist
         (" " * 5_000_000, f"/manifests/{TAG} is far larger than such a document should be"),
     ],
 )
-async def test_a_manifest_that_is_none_is_refused(
+async def test_an_invalid_manifest_fails(
     manifest: str, reason: str, binaries: "Making", registry: "Registry"
 ) -> None:
     registry.documents[f"/v2/{NAME}/manifests/{TAG}"] = manifest.encode()
     assert (await failure_of(binaries())).startswith(reason)
 
 
-async def test_image_without_the_program(binaries: "Making", registry: "Registry") -> None:
+async def test_an_image_without_the_program_fails(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, {"usr/bin/other": b""}, {"base": b""})
     assert await failure_of(binaries()) == f"it holds no /usr/local/bin/{NAME}"
 
 
-async def test_link_in_an_image_is_rejected(binaries: "Making", registry: "Registry") -> None:
+async def test_a_link_in_an_image_fails(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, {f"usr/local/bin/{NAME}": "../../other", "usr/other": b""})
     assert await failure_of(binaries()) == f"/usr/local/bin/{NAME} is not a plain file in it"
 
 
-async def test_invalid_archive_is_rejected(binaries: "Making", registry: "Registry") -> None:
+async def test_an_invalid_archive_fails(binaries: "Making", registry: "Registry") -> None:
     layer = registry.add(NAME, gzip.compress(b"no tar", mtime=0))
     image = registry.add_manifest(NAME, {"layers": [layer]})
     here = Platform.current()
@@ -206,7 +214,9 @@ async def test_invalid_archive_is_rejected(binaries: "Making", registry: "Regist
     assert (await failure_of(binaries())).startswith("one of its layers cannot be unpacked (")
 
 
-async def test_token_is_fetched(binaries: "Making", registry: "Registry") -> None:
+async def test_a_challenge_fetches_an_anonymous_token(
+    binaries: "Making", registry: "Registry"
+) -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     registry.token = "let-me-in"
     registry.challenge = (
@@ -218,7 +228,7 @@ async def test_token_is_fetched(binaries: "Making", registry: "Registry") -> Non
     assert paths[:3] == [f"/v2/{NAME}/manifests/{TAG}", "/token", f"/v2/{NAME}/manifests/{TAG}"]
 
 
-async def test_expired_token_is_fetched_again(binaries: "Making", registry: "Registry") -> None:
+async def test_an_expired_token_is_fetched_again(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     registry.token = "first"
     registry.challenge = f'Bearer realm="{registry.url}/token"'
@@ -239,22 +249,24 @@ async def test_expired_token_is_fetched_again(binaries: "Making", registry: "Reg
         ('Bearer realm="{url}/token"', "it gives no anonymous token (its answer has none)"),
     ],
 )
-async def test_a_registry_that_lets_nobody_in_is_told(
+async def test_a_registry_without_anonymous_access_fails(
     challenge: str, reason: str, binaries: "Making", registry: "Registry"
 ) -> None:
     registry.challenge = challenge.format(url=registry.url)
     assert await failure_of(binaries()) == reason
 
 
-async def test_refused_token_is_an_error(binaries: "Making", registry: "Registry") -> None:
+async def test_a_rejected_token_is_an_error(binaries: "Making", registry: "Registry") -> None:
     registry.token = "old"
     registry.challenge = f'Bearer realm="{registry.url}/token"'
-    registry.refuses = True
+    registry.rejects = True
     reason = f"it does not let /manifests/{TAG} be read (answer 401)"
     assert await failure_of(binaries()) == reason
 
 
-async def test_token_stays_secret(binaries: "Making", registry: "Registry", serve: "Serve") -> None:
+async def test_a_redirect_does_not_receive_the_token(
+    binaries: "Making", registry: "Registry", serve: "Serve"
+) -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     storage = await serve(type(registry)(documents=registry.documents))
     registry.storage = storage.url
@@ -265,7 +277,7 @@ async def test_token_stays_secret(binaries: "Making", registry: "Registry", serv
     assert ["Authorization" in headers for headers in storage.blob_requests()] == [False]
 
 
-async def test_interrupted_download_continues(binaries: "Making", registry: "Registry") -> None:
+async def test_an_interrupted_download_continues(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     registry.cuts = [30, 50]
     assert (await binaries().path(NAME)).exists()
@@ -273,15 +285,17 @@ async def test_interrupted_download_continues(binaries: "Making", registry: "Reg
     assert ranges == [None, "bytes=30-", "bytes=50-"]
 
 
-async def test_server_without_ranges(binaries: "Making", registry: "Registry") -> None:
+async def test_a_download_without_ranges_starts_again(
+    binaries: "Making", registry: "Registry"
+) -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     registry.cuts = [30]
-    registry.knows_ranges = False
+    registry.supports_ranges = False
     assert (await binaries().path(NAME)).exists()
     assert len(registry.blob_requests()) == 2
 
 
-async def test_a_later_run_goes_on_with_what_an_interrupted_one_has_got(
+async def test_a_later_run_continues_an_interrupted_download(
     binaries: "Making", registry: "Registry", progress: "RecordedProgress"
 ) -> None:
     registry.add_image(NAME, TAG, PROGRAM)
@@ -300,7 +314,9 @@ async def test_a_later_run_goes_on_with_what_an_interrupted_one_has_got(
     assert files_in(made.cache.root / "partial") == set()
 
 
-async def test_retries_end(binaries: "Making", registry: "Registry") -> None:
+async def test_a_download_stops_after_three_attempts(
+    binaries: "Making", registry: "Registry"
+) -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     registry.cuts = [10] * 9
     with pytest.raises(NotObtainableError) as failure:
@@ -310,23 +326,27 @@ async def test_retries_end(binaries: "Making", registry: "Registry") -> None:
     assert len(registry.blob_requests()) == 3
 
 
-async def test_a_registry_that_does_not_answer_is_asked_once_in_a_call(
+async def test_a_silent_registry_is_tried_once_per_fetch(
     binaries: "Making", registry: "Registry", progress: "RecordedProgress", go: "FakeGo"
 ) -> None:
     registry.url = "http://127.0.0.1:1"
     await binaries(go=go).fetch(["kube-apiserver", "kube-scheduler", "etcd"])
-    # Which of the three asks first is nobody's promise.
+    # The order of the three programs is undefined.
     reasons = [event[3] for event in progress.events if event[0] == "failed"]
     assert reasons == ["127.0.0.1 does not answer (connection refused)"]
 
 
-async def test_failing_registry_is_reported(binaries: "Making", registry: "Registry") -> None:
+async def test_the_error_contains_the_status_of_a_failing_registry(
+    binaries: "Making", registry: "Registry"
+) -> None:
     registry.broken = True
     reason = f"it answers /manifests/{TAG} with 503 Service Unavailable"
     assert await failure_of(binaries()) == reason
 
 
-async def test_first_digest_is_pinned(binaries: "Making", registry: "Registry") -> None:
+async def test_the_first_digest_of_an_image_is_pinned(
+    binaries: "Making", registry: "Registry"
+) -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     made = binaries()
     first = await made.path(NAME)
@@ -336,7 +356,7 @@ async def test_first_digest_is_pinned(binaries: "Making", registry: "Registry") 
     assert (await made.path(NAME)).read_bytes() == content
 
 
-async def test_replaced_image_has_a_hint(binaries: "Making", registry: "Registry") -> None:
+async def test_a_replaced_image_fails_with_a_hint(binaries: "Making", registry: "Registry") -> None:
     digest = registry.add_image(NAME, TAG, PROGRAM)["digest"]
     made = binaries()
     await made.path(NAME)
@@ -363,7 +383,7 @@ async def test_a_failed_pull_records_no_digest(binaries: "Making", registry: "Re
     assert (await made.path(NAME)).exists()
 
 
-async def test_a_pinned_digest_is_pulled_whatever_the_tag_says(
+async def test_a_pinned_digest_takes_precedence_over_the_tag(
     binaries: "Making", registry: "Registry", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pinned = registry.add_image(NAME, TAG, PROGRAM)["digest"]
@@ -386,14 +406,14 @@ def no_pins(_project: object, _version: str) -> dict[str, str]:
 
 
 def corrupt(registry: "Registry", change: Callable[[bytes], bytes]) -> str:
-    """Change the only blob, under the digest that it had; returns that."""
+    """Change the only blob under its old digest. Returns that digest."""
     (path,) = [path for path in registry.documents if "/blobs/" in path]
     registry.documents[path] = change(registry.documents[path])
     return path.rpartition(":")[2]
 
 
 def plain_manifest(registry: "Registry", config: dict[str, str]) -> dict[str, Any]:
-    """An image that is no list of platforms: its configuration says what it runs on."""
+    """An image without a list of platforms. Its configuration contains its platform."""
     registry.add_image(NAME, TAG, PROGRAM)
     (image,) = [
         json.loads(content) for content in registry.documents.values() if b'"layers"' in content
@@ -408,7 +428,7 @@ def offer_layer(registry: "Registry", content: bytes) -> None:
     registry.add_manifest(NAME, {"manifests": [image]}, TAG)
 
 
-async def test_broken_xz_layer_is_rejected(binaries: "Making", registry: "Registry") -> None:
+async def test_a_broken_xz_layer_fails(binaries: "Making", registry: "Registry") -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name in ("usr/first", "usr/second"):
@@ -422,7 +442,7 @@ async def test_broken_xz_layer_is_rejected(binaries: "Making", registry: "Regist
     assert (await failure_of(binaries())).startswith("one of its layers cannot be unpacked (")
 
 
-async def test_a_small_layer_that_unpacks_to_far_too_much_is_refused(
+async def test_a_decompression_bomb_in_a_layer_fails(
     binaries: "Making", registry: "Registry", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -432,7 +452,7 @@ async def test_a_small_layer_that_unpacks_to_far_too_much_is_refused(
     assert await failure_of(binaries()) == "one of its layers unpacks to more than 10000 bytes"
 
 
-async def test_large_layer_is_not_downloaded(binaries: "Making", registry: "Registry") -> None:
+async def test_a_large_layer_is_not_downloaded(binaries: "Making", registry: "Registry") -> None:
     layer = {**registry.add(NAME, b"layer"), "size": 2**40}
     image = registry.add_manifest(NAME, {"layers": [layer]})
     here = Platform.current()
@@ -442,7 +462,7 @@ async def test_large_layer_is_not_downloaded(binaries: "Making", registry: "Regi
     assert registry.blob_requests() == []
 
 
-async def test_invalid_configuration_is_rejected(binaries: "Making", registry: "Registry") -> None:
+async def test_an_invalid_configuration_fails(binaries: "Making", registry: "Registry") -> None:
     config, layer = registry.add(NAME, b"[]"), registry.add(NAME, b"layer")
     registry.add_manifest(NAME, {"config": config, "layers": [layer]}, TAG)
     assert (await failure_of(binaries())).startswith("its configuration cannot be read: ")

@@ -1,4 +1,4 @@
-"""Several processes, and processes that are ended in the middle."""
+"""Concurrent and interrupted processes."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from capelin.embedded.binaries import Cache
 if TYPE_CHECKING:
     from .conftest import FakeGo
 
-ASK = """
+SCRIPT = """
 import asyncio, sys
 from pathlib import Path
 from capelin.embedded.binaries import Binaries, PlainProgress
@@ -30,7 +30,7 @@ sys.stdout.write(str(asyncio.run(binaries.path("etcd"))))
 """
 WAITS = "etcd v3.6.5: cache: another process is getting it"
 
-Ask = Callable[[], Awaitable[asyncio.subprocess.Process]]
+StartFetch = Callable[[], Awaitable[asyncio.subprocess.Process]]
 
 
 @pytest.fixture
@@ -39,20 +39,20 @@ def cache(tmp_path: Path) -> Cache:
 
 
 @pytest.fixture
-async def ask(cache: Cache, go: "FakeGo") -> AsyncGenerator[Ask]:
-    """Starts a process that asks for etcd."""
+async def start_fetch(cache: Cache, go: "FakeGo") -> AsyncGenerator[StartFetch]:
+    """Starts a process that fetches etcd."""
     started: list[asyncio.subprocess.Process] = []
 
     async def start() -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
-            ASK,
+            SCRIPT,
             str(cache.root),
             go.path,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            # Whatever is started in the background of a shell without job control ignores it.
+            # A background process of a shell without job control ignores SIGINT.
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         started.append(process)
@@ -65,15 +65,15 @@ async def ask(cache: Cache, go: "FakeGo") -> AsyncGenerator[Ask]:
         await process.communicate()
 
 
-async def says(process: asyncio.subprocess.Process, line: str) -> None:
+async def wait_for_line(process: asyncio.subprocess.Process, line: str) -> None:
     assert process.stderr is not None
-    while (said := await process.stderr.readline()).decode().rstrip() != line:
-        assert said, f"{line!r} was never said"
+    while (output := await process.stderr.readline()).decode().rstrip() != line:
+        assert output, f"the process ended without the line {line!r}"
 
 
-async def answer_of(process: asyncio.subprocess.Process) -> Path:
-    output, complaints = await process.communicate()
-    assert process.returncode == 0, complaints.decode()
+async def path_from(process: asyncio.subprocess.Process) -> Path:
+    output, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
     return Path(output.decode())
 
 
@@ -85,64 +85,70 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def left_in(cache: Cache) -> list[str]:
-    return [file.name for half in ("work", "partial") for file in (cache.root / half).iterdir()]
+def remains_in(cache: Cache) -> list[str]:
+    return [file.name for part in ("work", "partial") for file in (cache.root / part).iterdir()]
 
 
-async def test_concurrent_processes_build_once(ask: Ask, cache: Cache, go: "FakeGo") -> None:
+async def test_concurrent_processes_build_once(
+    start_fetch: StartFetch, cache: Cache, go: "FakeGo"
+) -> None:
     go.hold()
-    first = await ask()
+    first = await start_fetch()
     await go.pid()
-    second = await ask()
-    await says(second, WAITS)
+    second = await start_fetch()
+    await wait_for_line(second, WAITS)
     go.release()
-    assert await answer_of(first) == await answer_of(second)
+    assert await path_from(first) == await path_from(second)
     assert len(go.builds()) == 1
     assert [entry.component for entry in cache.entries()] == ["etcd"]
-    assert left_in(cache) == []
+    assert remains_in(cache) == []
 
 
-async def test_run_after_a_killed_build(ask: Ask, cache: Cache, go: "FakeGo") -> None:
+async def test_a_run_after_a_killed_build_succeeds(
+    start_fetch: StartFetch, cache: Cache, go: "FakeGo"
+) -> None:
     go.hold()
-    killed = await ask()
+    killed = await start_fetch()
     pid = await go.pid()
     killed.kill()
     os.killpg(pid, signal.SIGKILL)
     await killed.wait()
-    assert len(left_in(cache)) == 2
+    assert len(remains_in(cache)) == 2
     assert cache.entries() == []
     go.release()
-    assert (await answer_of(await ask())).exists()
-    assert left_in(cache) == []
+    assert (await path_from(await start_fetch())).exists()
+    assert remains_in(cache) == []
     assert cache.verify() == []
 
 
-async def test_surviving_go_is_awaited(ask: Ask, cache: Cache, go: "FakeGo") -> None:
+async def test_a_run_waits_for_a_surviving_go(
+    start_fetch: StartFetch, cache: Cache, go: "FakeGo"
+) -> None:
     go.hold()
-    killed = await ask()
+    killed = await start_fetch()
     pid = await go.pid()
     killed.kill()
     await killed.wait()
-    next_one = await ask()
-    await says(next_one, WAITS)
+    following = await start_fetch()
+    await wait_for_line(following, WAITS)
     assert alive(pid)
     assert len(go.builds()) == 1
     go.release()
-    assert (await answer_of(next_one)).exists()
+    assert (await path_from(following)).exists()
     assert not alive(pid)
-    assert left_in(cache) == []
+    assert remains_in(cache) == []
 
 
-async def test_ctrl_c_ends_go_too(ask: Ask, cache: Cache, go: "FakeGo") -> None:
+async def test_ctrl_c_also_ends_go(start_fetch: StartFetch, cache: Cache, go: "FakeGo") -> None:
     go.hold()
-    interrupted = await ask()
+    interrupted = await start_fetch()
     pid = await go.pid()
     interrupted.send_signal(signal.SIGINT)
-    _, complaints = await interrupted.communicate()
-    assert "etcd v3.6.5: go build: failed: stopped" in complaints.decode().splitlines()
+    _, errors = await interrupted.communicate()
+    assert "etcd v3.6.5: go build: failed: stopped" in errors.decode().splitlines()
     assert interrupted.returncode not in {0, None}
     assert not alive(pid)
-    assert left_in(cache) == []
+    assert remains_in(cache) == []
     assert cache.entries() == []
     go.release()
-    assert (await answer_of(await ask())).exists()
+    assert (await path_from(await start_fetch())).exists()

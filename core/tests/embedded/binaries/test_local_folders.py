@@ -23,7 +23,9 @@ def program(folder: Path, name: str, script: str) -> Path:
     return file
 
 
-async def test_a_named_folder_comes_first(tmp_path: Path, binaries: "Making", go: "FakeGo") -> None:
+async def test_a_given_folder_takes_precedence(
+    tmp_path: Path, binaries: "Making", go: "FakeGo"
+) -> None:
     file = program(tmp_path / "mine", "etcd", "")
     made = binaries(folders=(tmp_path / "mine",), go=go)
     assert await made.path("etcd") == file
@@ -38,7 +40,7 @@ async def test_a_variable_names_a_folder(variable: str, tmp_path: Path, binaries
     assert await made.path("kube-apiserver") == file
 
 
-async def test_order_of_folders(tmp_path: Path, binaries: "Making") -> None:
+async def test_folders_are_searched_in_order(tmp_path: Path, binaries: "Making") -> None:
     files = {
         (folder, name): program(tmp_path / folder, name, "")
         for folder, names in {"a": "etcd", "b": "etcd etcdctl", "c": "etcd etcdctl kwok"}.items()
@@ -59,30 +61,32 @@ async def test_several_folders_serve_several_versions(tmp_path: Path, binaries: 
     new = program(tmp_path / "new", "kube-apiserver", "echo Kubernetes v1.34.4")
     both = os.pathsep.join([str(tmp_path / "old"), str(tmp_path / "new")])
     made = binaries(CAPELIN_BINARIES=both)
-    found = await made.fetch(["kube-apiserver@v1.33.13", "kube-apiserver@v1.34.4"])
-    assert [each.path for each in found.values()] == [old, new]
-    assert [each.version for each in found.values()] == ["v1.33.13", "v1.34.4"]
+    fetched = await made.fetch(["kube-apiserver@v1.33.13", "kube-apiserver@v1.34.4"])
+    assert [binary.path for binary in fetched.values()] == [old, new]
+    assert [binary.version for binary in fetched.values()] == ["v1.33.13", "v1.34.4"]
 
 
-async def test_any_version_matches_no_version(tmp_path: Path, binaries: "Making") -> None:
+async def test_a_name_without_a_version_accepts_any_program(
+    tmp_path: Path, binaries: "Making"
+) -> None:
     file = program(tmp_path / "mine", "kube-apiserver", f"touch {tmp_path}/was-run; echo v1.30.0")
-    found = await binaries(folders=(tmp_path / "mine",)).fetch(["kube-apiserver"])
-    assert found["kube-apiserver"].path == file
-    assert found["kube-apiserver"].version is None
+    fetched = await binaries(folders=(tmp_path / "mine",)).fetch(["kube-apiserver"])
+    assert fetched["kube-apiserver"].path == file
+    assert fetched["kube-apiserver"].version is None
     assert not (tmp_path / "was-run").exists()
 
 
-async def test_program_without_a_version(tmp_path: Path, binaries: "Making") -> None:
+async def test_a_program_without_a_version_is_accepted(tmp_path: Path, binaries: "Making") -> None:
     program(tmp_path / "mine", "capd-manager", "echo v0.0.1")
     program(tmp_path / "mine", "etcd", "echo built by hand")
-    found = await binaries(folders=(tmp_path / "mine",)).fetch(
+    fetched = await binaries(folders=(tmp_path / "mine",)).fetch(
         ["capd-manager@v1.14.0", "etcd@v3.6.5"]
     )
-    assert [each.version for each in found.values()] == [None, None]
+    assert [binary.version for binary in fetched.values()] == [None, None]
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "output"),
     [
         (f"kube-apiserver@{NEWEST}", f"Kubernetes {NEWEST}"),
         (f"kubectl@{NEWEST}", f"Client Version: {NEWEST}\nKustomize Version: v5.7.1"),
@@ -92,27 +96,31 @@ async def test_program_without_a_version(tmp_path: Path, binaries: "Making") -> 
         ("kwok@v0.7.0", "kwok version v0.7.0 go1.26.8 (linux/amd64)"),
     ],
 )
-async def test_version_of_output(name: str, said: str, tmp_path: Path, binaries: "Making") -> None:
-    file = program(tmp_path / "mine", name.partition("@")[0], f"echo '{said}'")
-    found = await binaries(folders=(tmp_path / "mine",)).fetch([name])
-    assert found[name].path == file
-    assert found[name].version == name.partition("@")[2]
+async def test_the_version_is_read_from_the_output(
+    name: str, output: str, tmp_path: Path, binaries: "Making"
+) -> None:
+    file = program(tmp_path / "mine", name.partition("@")[0], f"echo '{output}'")
+    fetched = await binaries(folders=(tmp_path / "mine",)).fetch([name])
+    assert fetched[name].path == file
+    assert fetched[name].version == name.partition("@")[2]
 
 
-async def test_names_with_a_version(tmp_path: Path, binaries: "Making", go: "FakeGo") -> None:
+async def test_a_name_with_a_version_does_not_use_another_version(
+    tmp_path: Path, binaries: "Making", go: "FakeGo"
+) -> None:
     file = program(tmp_path / "mine", "etcd", "echo 3.5.0")
-    found = await binaries(folders=(tmp_path / "mine",), go=go).fetch(["etcd", "etcd@v3.6.5"])
-    assert found["etcd"].path == file
-    assert found["etcd@v3.6.5"].version == "v3.6.5"
+    fetched = await binaries(folders=(tmp_path / "mine",), go=go).fetch(["etcd", "etcd@v3.6.5"])
+    assert fetched["etcd"].path == file
+    assert fetched["etcd@v3.6.5"].version == "v3.6.5"
 
 
-async def test_another_version_than_asked_for_is_told_and_passed_over(
+async def test_another_version_is_reported_and_skipped(
     tmp_path: Path, binaries: "Making", go: "FakeGo", progress: "RecordedProgress"
 ) -> None:
     file = program(tmp_path / "mine", "kube-apiserver", "echo Kubernetes v1.30.1")
     made = binaries(folders=(tmp_path / "mine",), go=go)
-    found = await made.path("kube-apiserver", NEWEST)
-    assert found != file
+    fetched = await made.path("kube-apiserver", NEWEST)
+    assert fetched != file
     note = ("noted", f"kube-apiserver {NEWEST}", "folder", f"{file} is v1.30.1")
     assert progress.events[0] == note
 
@@ -125,7 +133,7 @@ async def test_another_version_than_asked_for_is_told_and_passed_over(
         (None, "mine has no program kube-apiserver"),
     ],
 )
-async def test_why_a_folder_did_not_do_is_part_of_the_error(
+async def test_the_error_contains_the_reason_for_each_folder(
     script: str | None,
     reason: str,
     tmp_path: Path,
@@ -139,7 +147,7 @@ async def test_why_a_folder_did_not_do_is_part_of_the_error(
     assert ("folder", f"{tmp_path}/{reason}") in failure.value.attempts
 
 
-async def test_a_program_that_does_not_end_is_not_waited_for(
+async def test_a_hanging_program_fails(
     tmp_path: Path, binaries: "Making", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("capelin.embedded.binaries.sources._VERSION_SECONDS", 0.1)
@@ -149,14 +157,16 @@ async def test_a_program_that_does_not_end_is_not_waited_for(
     assert ("folder", f"{file} does not print its version in 0.1 s") in failure.value.attempts
 
 
-async def test_broken_program_hides_no_folder(tmp_path: Path, binaries: "Making") -> None:
+async def test_a_broken_program_does_not_hide_later_folders(
+    tmp_path: Path, binaries: "Making"
+) -> None:
     program(tmp_path / "broken", "etcd", "exit 1")
     file = program(tmp_path / "whole", "etcd", "echo 3.6.5")
     made = binaries(folders=(tmp_path / "broken", tmp_path / "whole"))
     assert await made.path("etcd", "v3.6.5") == file
 
 
-async def test_program_of_another_machine(tmp_path: Path, binaries: "Making") -> None:
+async def test_a_program_for_another_machine_fails(tmp_path: Path, binaries: "Making") -> None:
     file = program(tmp_path / "mine", "etcd", "")
     file.write_bytes(b"\x7fELF is not what this is")
     with pytest.raises(NotObtainableError) as failure:
@@ -164,13 +174,15 @@ async def test_program_of_another_machine(tmp_path: Path, binaries: "Making") ->
     assert ("folder", f"{file} cannot be run (Exec format error)") in failure.value.attempts
 
 
-async def test_file_without_mode_x(tmp_path: Path, binaries: "Making", go: "FakeGo") -> None:
+async def test_a_file_that_is_not_executable_is_skipped(
+    tmp_path: Path, binaries: "Making", go: "FakeGo"
+) -> None:
     file = program(tmp_path / "mine", "etcd", "")
     file.chmod(0o644)
     assert await binaries(folders=(tmp_path / "mine",), go=go).path("etcd") != file
 
 
-def test_a_folder_that_is_not_there_is_refused_at_once(tmp_path: Path, binaries: "Making") -> None:
+def test_a_missing_folder_fails_at_once(tmp_path: Path, binaries: "Making") -> None:
     nowhere = tmp_path / "typo"
     with pytest.raises(BinariesError, match=re.escape(f"{nowhere} is not a folder with programs;")):
         binaries(folders=(nowhere,))
@@ -178,14 +190,16 @@ def test_a_folder_that_is_not_there_is_refused_at_once(tmp_path: Path, binaries:
         binaries(CAPELIN_BINARIES=str(nowhere))
 
 
-async def test_stale_variable_is_ignored(tmp_path: Path, binaries: "Making", go: "FakeGo") -> None:
+async def test_kubebuilder_assets_may_name_a_missing_folder(
+    tmp_path: Path, binaries: "Making", go: "FakeGo"
+) -> None:
     made = binaries(go=go, KUBEBUILDER_ASSETS=str(tmp_path / "gone"))
     assert (await made.path("etcd")).exists()
 
 
-async def test_clusterctl_looks_for_no_update(tmp_path: Path, binaries: "Making") -> None:
+async def test_clusterctl_runs_without_its_update_check(tmp_path: Path, binaries: "Making") -> None:
     program(
         tmp_path / "mine", "clusterctl", 'test "$CLUSTERCTL_DISABLE_VERSIONCHECK" && echo v1.14.0'
     )
-    found = await binaries(folders=(tmp_path / "mine",)).fetch(["clusterctl@v1.14.0"])
-    assert found["clusterctl@v1.14.0"].version == "v1.14.0"
+    fetched = await binaries(folders=(tmp_path / "mine",)).fetch(["clusterctl@v1.14.0"])
+    assert fetched["clusterctl@v1.14.0"].version == "v1.14.0"

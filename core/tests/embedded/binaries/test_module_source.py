@@ -24,7 +24,7 @@ FILES = {f"{KWOK}/kustomize/stage.yaml": b"kind: Stage\n", f"{KWOK}/LICENSE": b"
 
 
 def hash_of(files: Mapping[str, bytes]) -> str:
-    """Go's `h1:` hash, spelt out."""
+    """An independent implementation of Go's `h1:` hash."""
     lines = [f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files)]
     return "h1:" + b64encode(hashlib.sha256("".join(lines).encode()).digest()).decode()
 
@@ -43,7 +43,7 @@ def pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def proxied(registry: "Registry") -> str:
-    """A module proxy that has KWOK; returns its address."""
+    """Address of a module proxy with KWOK."""
     offer(registry, FILES)
     return registry.url
 
@@ -62,21 +62,21 @@ async def failure_of(made: Binaries) -> dict[str, str]:
     return dict(failure.value.attempts)
 
 
-async def test_with_go_it_is_the_folder_in_gos_own_cache(
+async def test_module_dir_returns_the_folder_in_the_cache_of_go(
     binaries: "Making", go: "FakeGo", tmp_path: Path, progress: "RecordedProgress"
 ) -> None:
     answer = json.dumps({"Dir": "/go/pkg/mod/sigs.k8s.io/kwok", "Sum": hash_of(FILES)})
     go.answers_mod_with(
-        f"""echo '{answer}'; echo "$*" > {tmp_path}/asked; ls > {tmp_path}/beside"""
+        f"""echo '{answer}'; echo "$*" > {tmp_path}/arguments; ls > {tmp_path}/files"""
     )
     folder = await binaries(go=go).module_dir("kwok")
     assert folder == Path("/go/pkg/mod/sigs.k8s.io/kwok")
-    assert (tmp_path / "asked").read_text() == f"mod download -json {KWOK}\n"
-    assert (tmp_path / "beside").read_text() == "go.mod\ngo.sum\n"
+    assert (tmp_path / "arguments").read_text() == f"mod download -json {KWOK}\n"
+    assert (tmp_path / "files").read_text() == "go.mod\ngo.sum\n"
     assert progress.events == []
 
 
-async def test_unknown_module_is_rejected(binaries: "Making", go: "FakeGo") -> None:
+async def test_a_module_with_another_hash_fails(binaries: "Making", go: "FakeGo") -> None:
     go.answers_mod_with("""echo '{"Dir": "/go", "Sum": "h1:forged"}'""")
     tried = await failure_of(binaries(go=go, GOPROXY="off"))
     assert tried["go mod download"] == (
@@ -84,7 +84,7 @@ async def test_unknown_module_is_rejected(binaries: "Making", go: "FakeGo") -> N
     )
 
 
-async def test_without_go_it_comes_from_a_module_proxy_once(
+async def test_module_dir_downloads_once_from_a_proxy_without_go(
     binaries: "Making", registry: "Registry", proxied: str, progress: "RecordedProgress"
 ) -> None:
     made = binaries(GOPROXY=f"{proxied},direct")
@@ -101,7 +101,7 @@ async def test_without_go_it_comes_from_a_module_proxy_once(
 
 
 @pytest.mark.parametrize("change", ["changed", "added", "removed"])
-async def test_damaged_source_is_replaced(change: str, binaries: "Making", proxied: str) -> None:
+async def test_a_damaged_source_is_replaced(change: str, binaries: "Making", proxied: str) -> None:
     made = binaries(GOPROXY=proxied)
     folder = await made.module_dir("kwok")
     match change:
@@ -116,7 +116,9 @@ async def test_damaged_source_is_replaced(change: str, binaries: "Making", proxi
     assert not (folder / "new").exists()
 
 
-async def test_forged_module_fails(binaries: "Making", registry: "Registry", proxied: str) -> None:
+async def test_a_forged_module_fails(
+    binaries: "Making", registry: "Registry", proxied: str
+) -> None:
     forged = {**FILES, f"{KWOK}/LICENSE": b"mine\n"}
     offer(registry, forged)
     made = binaries(GOPROXY=proxied)
@@ -128,13 +130,17 @@ async def test_forged_module_fails(binaries: "Making", registry: "Registry", pro
     assert not (made.cache.root / "sources").exists()
 
 
-async def test_invalid_zip_file(binaries: "Making", registry: "Registry", proxied: str) -> None:
+async def test_an_invalid_zip_file_fails(
+    binaries: "Making", registry: "Registry", proxied: str
+) -> None:
     registry.documents["/sigs.k8s.io/kwok/@v/v0.7.0.zip"] = b"<html>"
     tried = await failure_of(binaries(GOPROXY=proxied))
     assert tried["module proxy"] == f"{KWOK} is damaged: the download is no zip file"
 
 
-async def test_no_go_and_no_proxy(binaries: "Making", registry: "Registry", proxied: str) -> None:
+async def test_the_error_lists_all_attempted_sources(
+    binaries: "Making", registry: "Registry", proxied: str
+) -> None:
     registry.documents.clear()
     with pytest.raises(NotObtainableError) as failure:
         await binaries(GOPROXY=proxied).module_dir("kwok")
@@ -155,14 +161,14 @@ async def test_no_go_and_no_proxy(binaries: "Making", registry: "Registry", prox
         ("kwok", "v0.1.0", "v0.1.0 is not a KWOK version that Capelin can get; known: v0.7.0"),
     ],
 )
-async def test_unknown_sources_are_refused(
+async def test_module_dir_rejects_unknown_sources(
     name: str, version: str | None, reason: str, binaries: "Making"
 ) -> None:
     with pytest.raises(UnknownComponentError, match=reason):
         await binaries().module_dir(name, version)
 
 
-def test_the_first_proxy_of_a_list_is_asked() -> None:
+def test_first_proxy_returns_the_first_proxy_of_a_list() -> None:
     assert first_proxy("") == "https://proxy.golang.org"
     assert first_proxy("https://a.example/,https://b.example") == "https://a.example"
     assert first_proxy("direct|http://b.example") == "http://b.example"
@@ -170,7 +176,7 @@ def test_the_first_proxy_of_a_list_is_asked() -> None:
         first_proxy("off")
 
 
-def test_the_hash_of_a_folder_is_that_of_its_module(tmp_path: Path) -> None:
+def test_the_hash_of_a_folder_equals_the_hash_of_its_module(tmp_path: Path) -> None:
     assert tree_hash(FILES.items()) == hash_of(FILES)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").write_text("c")
@@ -178,7 +184,7 @@ def test_the_hash_of_a_folder_is_that_of_its_module(tmp_path: Path) -> None:
     assert folder_hash(tmp_path / "a", module) == hash_of({"m@v1.0.0/b": b"c"})
 
 
-async def test_a_module_that_unpacks_to_far_too_much_is_not_unpacked(
+async def test_a_decompression_bomb_in_a_module_fails(
     binaries: "Making", proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -188,7 +194,9 @@ async def test_a_module_that_unpacks_to_far_too_much_is_not_unpacked(
     assert tried["module proxy"] == f"{KWOK} unpacks to more than 10 bytes"
 
 
-async def test_foreign_files(binaries: "Making", registry: "Registry", tmp_path: Path) -> None:
+async def test_a_module_with_files_outside_of_its_folder_fails(
+    binaries: "Making", registry: "Registry", tmp_path: Path
+) -> None:
     foreign = {**FILES, "../../evil": b"x"}
     offer(registry, foreign)
     folder = tmp_path / "modules" / "kwok" / "v0.7.0"

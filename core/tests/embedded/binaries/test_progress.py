@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WHAT, SOURCE = "etcd v3.6.5", "go build"
 
 
-def tell_everything(progress: Progress) -> None:
+def report_all_events(progress: Progress) -> None:
     progress(ProgressEvent("started", WHAT, SOURCE))
     progress(ProgressEvent("advanced", WHAT, SOURCE, done=310, unit="packages"))
     progress(ProgressEvent("noted", WHAT, SOURCE, "it takes a while"))
@@ -36,14 +36,14 @@ LINES = [
 ]
 
 
-def test_plain_lines_tell_what_happens() -> None:
+def test_plain_progress_prints_events() -> None:
     stream = io.StringIO()
-    tell_everything(PlainProgress(stream))
+    report_all_events(PlainProgress(stream))
     assert [line for line in stream.getvalue().splitlines() if line in LINES] == LINES
     assert stream.getvalue().splitlines()[0] == "etcd v3.6.5: go build"
 
 
-def test_plain_lines_tell_how_far_it_is_only_now_and_then() -> None:
+def test_plain_progress_prints_amounts_every_ten_seconds() -> None:
     stream, now = io.StringIO(), [0.0]
     progress = PlainProgress(stream, every=10, clock=lambda: now[0])
     progress(ProgressEvent("started", WHAT, SOURCE))
@@ -56,17 +56,17 @@ def test_plain_lines_tell_how_far_it_is_only_now_and_then() -> None:
     ]
 
 
-def test_live_lines_are_shown_and_what_happened_stays_above() -> None:
+def test_live_progress_shows_amounts_below_the_printed_events() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=120, color_system=None)
-    tell_everything(LiveProgress(console))
+    report_all_events(LiveProgress(console))
     shown = stream.getvalue()
     assert all(line in shown for line in LINES)
     assert "310 packages" in shown
     assert "kwok v0.7.0: image [b] " in shown
 
 
-def test_the_cursor_comes_back_when_nothing_is_under_way() -> None:
+def test_live_progress_hides_the_cursor_only_during_work() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=120, color_system=None)
     progress = LiveProgress(console)
@@ -78,7 +78,9 @@ def test_the_cursor_comes_back_when_nothing_is_under_way() -> None:
 
 
 @pytest.mark.parametrize(("terminal", "kind"), [(True, LiveProgress), (False, PlainProgress)])
-def test_form_of_progress(terminal: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminal_decides_the_kind_of_progress(
+    terminal: bool, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = io.StringIO()
     stream.isatty = lambda: terminal
     monkeypatch.setattr("sys.stderr", stream)
@@ -93,11 +95,11 @@ def test_form_of_progress(terminal: bool, kind: type, monkeypatch: pytest.Monkey
         (3, None, "packages", "3 packages"),
     ],
 )
-def test_amounts_are_told_in_words(done: int, total: int | None, unit: str, words: str) -> None:
+def test_amounts_have_units(done: int, total: int | None, unit: str, words: str) -> None:
     assert amount(done, total, unit) == words
 
 
-def test_failed_attempt_is_shown_once(
+def test_a_repeated_failure_is_shown_once(
     progress: "RecordedProgress",
 ) -> None:
     attempts = Attempts(progress)
@@ -108,7 +110,7 @@ def test_failed_attempt_is_shown_once(
     assert progress.events[:2] == [("started", WHAT, SOURCE), ("failed", WHAT, SOURCE, "it rains")]
 
 
-def test_a_fault_of_our_own_ends_the_line_and_is_not_hidden(progress: "RecordedProgress") -> None:
+def test_an_unexpected_exception_ends_the_line_and_is_raised(progress: "RecordedProgress") -> None:
     with pytest.raises(ZeroDivisionError), Attempts(progress).attempt(WHAT, SOURCE):
         _ = 1 / 0
     assert progress.events[-1] == ("failed", WHAT, SOURCE, "stopped")
@@ -124,7 +126,9 @@ def test_a_fault_of_our_own_ends_the_line_and_is_not_hidden(progress: "RecordedP
         (1.0, 60.0, 0.0),
     ],
 )
-def test_estimated_time_left(share: float | None, elapsed: float, expected: float | None) -> None:
+def test_the_estimate_needs_a_share_and_some_time(
+    share: float | None, elapsed: float, expected: float | None
+) -> None:
     assert estimate_seconds_left(share, elapsed) == expected
 
 

@@ -1,4 +1,4 @@
-"""Command lines, and that the real programs know every flag on them."""
+"""Command lines. The real binaries accept all their flags."""
 
 import asyncio
 import dataclasses
@@ -98,63 +98,63 @@ def with_extra(component: str, **extra: str) -> tuple[str, ...]:
     return dataclasses.replace(ALL[component], extra=named).arguments
 
 
-def test_etcd_takes_only_clients_and_peers_with_certificates() -> None:
-    given = flags(ETCD.arguments)
-    assert given["client-cert-auth"] == "true"
-    assert given["peer-client-cert-auth"] == "true"
-    assert given["listen-client-urls"] == "https://127.64.0.1:2379"
-    assert given["listen-metrics-urls"] == "http://127.64.0.1:2381"
+def test_etcd_requires_certificates_of_clients_and_peers() -> None:
+    arguments = flags(ETCD.arguments)
+    assert arguments["client-cert-auth"] == "true"
+    assert arguments["peer-client-cert-auth"] == "true"
+    assert arguments["listen-client-urls"] == "https://127.64.0.1:2379"
+    assert arguments["listen-metrics-urls"] == "http://127.64.0.1:2381"
 
 
-def test_etcd_members_have_one_order_whoever_writes_them_down() -> None:
-    wanted = "a=https://127.64.0.1:2380,b=https://127.64.0.2:2380"
-    assert flags(ETCD.arguments)["initial-cluster"] == wanted
-    turned = dataclasses.replace(ETCD, members=dict(sorted(ETCD.members.items())))
-    assert turned.arguments == ETCD.arguments
+def test_etcd_members_are_sorted() -> None:
+    expected = "a=https://127.64.0.1:2380,b=https://127.64.0.2:2380"
+    assert flags(ETCD.arguments)["initial-cluster"] == expected
+    reordered = dataclasses.replace(ETCD, members=dict(sorted(ETCD.members.items())))
+    assert reordered.arguments == ETCD.arguments
 
 
-def test_etcd_is_durable_unless_asked_otherwise() -> None:
+def test_etcd_skips_fsync_only_if_it_is_not_durable() -> None:
     assert flags(ETCD.arguments)["unsafe-no-fsync"] == "true"
     assert "unsafe-no-fsync" not in flags(dataclasses.replace(ETCD, durable=True).arguments)
 
 
-def test_an_api_server_without_a_kubelet_certificate_has_no_flags_for_one() -> None:
-    alone = dataclasses.replace(API_SERVER, kubelet_client=None)
-    assert flags(API_SERVER.arguments).keys() - flags(alone.arguments).keys() == {
+def test_an_api_server_without_a_kubelet_client_has_no_flags_for_it() -> None:
+    without = dataclasses.replace(API_SERVER, kubelet_client=None)
+    assert flags(API_SERVER.arguments).keys() - flags(without.arguments).keys() == {
         "kubelet-client-certificate",
         "kubelet-client-key",
         "kubelet-preferred-address-types",
     }
 
 
-def test_an_api_server_takes_tokens_of_every_key_and_signs_with_one() -> None:
-    given = flags(API_SERVER.arguments)
-    assert given["service-account-key-file"] == "/keys/new.pub,/keys/old.pub"
-    assert given["service-account-signing-key-file"] == "/keys/new.key"
+def test_an_api_server_verifies_tokens_with_all_keys_and_signs_with_one() -> None:
+    arguments = flags(API_SERVER.arguments)
+    assert arguments["service-account-key-file"] == "/keys/new.pub,/keys/old.pub"
+    assert arguments["service-account-signing-key-file"] == "/keys/new.key"
 
 
-def test_an_api_server_registers_itself_unless_asked_otherwise() -> None:
+def test_an_api_server_reconciles_its_endpoint_only_if_it_registers_itself() -> None:
     assert flags(API_SERVER.arguments)["endpoint-reconciler-type"] == "none"
     registering = dataclasses.replace(API_SERVER, registers_itself=True)
     assert "endpoint-reconciler-type" not in flags(registering.arguments)
 
 
-def test_nodes_get_addresses_only_from_a_given_range() -> None:
+def test_nodes_get_pod_ranges_only_with_a_pod_cidr() -> None:
     assert flags(CONTROLLER_MANAGER.arguments)["allocate-node-cidrs"] == "true"
     without = flags(dataclasses.replace(CONTROLLER_MANAGER, pod_cidr=None).arguments)
     assert without["allocate-node-cidrs"] == "false"
     assert "cluster-cidr" not in without
 
 
-def test_a_component_may_be_the_only_one_of_its_kind() -> None:
+def test_leader_election_can_be_disabled() -> None:
     for component in (CONTROLLER_MANAGER, SCHEDULER):
         assert flags(component.arguments)["leader-elect"] == "true"
-        alone = dataclasses.replace(component, elects_leader=False)
-        assert flags(alone.arguments)["leader-elect"] == "false"
+        without = dataclasses.replace(component, elects_leader=False)
+        assert flags(without.arguments)["leader-elect"] == "false"
 
 
 @EVERY
-def test_flags_stand_once_and_in_alphabetical_order(component: str) -> None:
+def test_flags_are_unique_and_sorted(component: str) -> None:
     names = [argument.partition("=")[0] for argument in with_extra(component, aaa="1", zzz="2")]
     assert names == sorted(names)
     assert len({*names}) == len(names)
@@ -163,14 +163,14 @@ def test_flags_stand_once_and_in_alphabetical_order(component: str) -> None:
 
 @EVERY
 @pytest.mark.parametrize("owned", ["etcd", "kube-apiserver"])
-def test_flags_that_capelin_owns_cannot_be_set(component: str, owned: str) -> None:
+def test_users_cannot_set_flags_that_capelin_owns(component: str, owned: str) -> None:
     flag = sorted(OWNED_FLAGS[component])[0 if owned == "etcd" else -1]
     with pytest.raises(OwnedFlagError, match=f"--{flag} is set by Capelin"):
         check_extra({"v": "2", flag: "1"}, OWNED_FLAGS[component])
 
 
 @EVERY
-def test_users_replace_what_is_not_owned(component: str) -> None:
+def test_users_can_set_all_other_flags(component: str) -> None:
     ours = flags(ALL[component].arguments)
     free = sorted(ours.keys() - OWNED_FLAGS[component] - {"feature-gates"})
     for flag in free:
@@ -179,21 +179,21 @@ def test_users_replace_what_is_not_owned(component: str) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--v", "v=1", "", " "])
-def test_what_is_not_a_flag_is_refused(flag: str) -> None:
+def test_check_extra_rejects_invalid_flag_names(flag: str) -> None:
     with pytest.raises(ValueError, match="is not the name of a flag"):
         check_extra({flag: "1"}, frozenset())
 
 
-def test_feature_gates_are_merged_gate_by_gate() -> None:
-    given = flags(with_extra("kube-apiserver", feature_gates="B=true,WatchList=false"))
-    assert given["feature-gates"] == "B=true,WatchList=false"
-    given = flags(with_extra("kube-apiserver", feature_gates="B=true"))
-    assert given["feature-gates"] == "B=true,WatchList=true"
+def test_feature_gates_are_merged() -> None:
+    arguments = flags(with_extra("kube-apiserver", feature_gates="B=true,WatchList=false"))
+    assert arguments["feature-gates"] == "B=true,WatchList=false"
+    arguments = flags(with_extra("kube-apiserver", feature_gates="B=true"))
+    assert arguments["feature-gates"] == "B=true,WatchList=true"
     assert "feature-gates" not in flags(SCHEDULER.arguments)
 
 
 @pytest.mark.parametrize("gates", ["A", "A=yes", "A=true;B=false"])
-def test_what_is_not_a_feature_gate_is_refused(gates: str) -> None:
+def test_invalid_feature_gates_fail(gates: str) -> None:
     with pytest.raises(ValueError, match="is not a feature gate"):
         with_extra("kube-scheduler", feature_gates=gates)
 
@@ -210,22 +210,22 @@ PROGRAMS = [
 
 @pytest.fixture(scope="module")
 async def paths() -> dict[str, Path]:
-    found = await Binaries().fetch(PROGRAMS)
-    return {name: binary.path for name, binary in found.items()}
+    fetched = await Binaries().fetch(PROGRAMS)
+    return {name: binary.path for name, binary in fetched.items()}
 
 
 @pytest.mark.needs_programs(*PROGRAMS)
 @pytest.mark.parametrize("program", PROGRAMS)
-async def test_real_programs_know_every_flag(program: str, paths: dict[str, Path]) -> None:
+async def test_the_real_binaries_accept_all_flags(program: str, paths: dict[str, Path]) -> None:
     async def accepted(*arguments: str) -> bool:
-        asked = await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             paths[program],
             *arguments,
             "--version",
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
-        return await asked.wait() == 0
+        return await process.wait() == 0
 
     assert await accepted(*ALL[program.partition("@")[0]].arguments)
     assert not await accepted("--no-such-flag=1")

@@ -1,10 +1,10 @@
-"""A CRD of a kind that takes anything."""
+"""A CRD of a kind with arbitrary fields."""
 
 from typing import Any
 
 
 def definition(group: str, *older: str) -> dict[str, Any]:
-    """The kind Thing of an API group: kept as v1, and served in older versions as well."""
+    """The kind Thing of an API group, stored as v1 and also served in older versions."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     versions = [
         {

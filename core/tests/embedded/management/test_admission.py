@@ -1,4 +1,4 @@
-"""Versions that cannot be had are refused by the API server, and nothing else is."""
+"""The API server rejects unavailable Kubernetes versions."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ CONTROL_PLANE = "controlplane.cluster.x-k8s.io/v1"
 
 
 def crd(group: str, kind: str, version: str) -> Unstructured:
-    """A kind whose objects may hold anything."""
+    """A kind with arbitrary fields."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     plural = f"{kind.lower()}s" if not kind.endswith("Class") else f"{kind.lower()}es"
     return {
@@ -46,7 +46,7 @@ PROVIDER = Provider(
 )
 
 
-def test_no_policy_is_made_for_control_planes_that_run_elsewhere() -> None:
+def test_control_planes_without_local_binaries_get_no_policy() -> None:
     elsewhere = Provider("sky", "ControlPlaneProvider", "v1", "sky", crds=[FISH])
     machines = Provider("m", "InfrastructureProvider", "v1", "m", programs=["kube-apiserver"])
     assert version_policies([elsewhere, machines], "kube-apiserver", KNOWN) == []
@@ -80,19 +80,19 @@ def cluster_class(name: str, kind: str) -> Unstructured:
     }
 
 
-async def test_a_version_that_cannot_be_had_is_refused(own_api_server: ApiServer) -> None:
+async def test_the_api_server_rejects_unavailable_versions(own_api_server: ApiServer) -> None:
     config = Config.from_kubeconfig(own_api_server.kubeconfig)
     async with Client(config, manager="test") as client:
-        await _refuses(client, "default")
+        await _check_policies(client, "default")
 
 
-async def _refuses(client: Client, namespace: str) -> None:
+async def _check_policies(client: Client, namespace: str) -> None:
     core = [crd("cluster.x-k8s.io", kind, "v1beta2") for kind in ("Cluster", "ClusterClass")]
     policies = version_policies([PROVIDER], "kube-apiserver", KNOWN)
     await apply_manifests(client, [FISH, *core, *policies])
 
     async def create(manifest: Unstructured, **options: Any) -> str:
-        """What the API server has against it."""
+        """The error of the API server, or nothing."""
         manifest["metadata"]["namespace"] = namespace
         try:
             await client.create(manifest, **options)
@@ -103,12 +103,12 @@ async def _refuses(client: Client, namespace: str) -> None:
     for name, kind in (("ours", "FishPlaneTemplate"), ("theirs", "KubeadmControlPlaneTemplate")):
         assert await create(cluster_class(name, kind)) == ""
 
-    async def refuses() -> bool:
+    async def rejects() -> bool:
         planes = await create(control_plane("no", "v1.99.0"), dry_run=True)
         clusters = await create(cluster("no", "v1.99.0", "ours"), dry_run=True)
         return bool(planes and clusters)
 
-    await until(refuses)
+    await until(rejects)
     words = "v1.99.0 is not a Kubernetes version that Capelin can get; known: v1.33.13, v1.34.4"
     assert words in await create(control_plane("no", "v1.99.0"))
     assert words in await create(cluster("no", "v1.99.0", "ours"))

@@ -15,7 +15,7 @@ from capelin.embedded.management.manifests import (
 from .kinds import definition
 
 
-async def test_objects_of_a_new_kind_can_be_sent_right_after_it(kubeconfig: Path) -> None:
+async def test_objects_of_a_new_kind_can_be_applied_right_after_its_crd(kubeconfig: Path) -> None:
     group = f"{uuid4().hex}.example.com"
     thing = {
         "apiVersion": f"{group}/v1",
@@ -29,7 +29,7 @@ async def test_objects_of_a_new_kind_can_be_sent_right_after_it(kubeconfig: Path
         assert await client.find(resource, "a", "default") is not None
 
 
-async def test_a_manifest_that_is_refused_is_named(kubeconfig: Path) -> None:
+async def test_the_error_names_a_rejected_manifest(kubeconfig: Path) -> None:
     broken = definition("broken.example.com")
     broken["spec"]["scope"] = "Nowhere"
     async with Client(Config.from_kubeconfig(kubeconfig)) as client:
@@ -40,7 +40,7 @@ async def test_a_manifest_that_is_refused_is_named(kubeconfig: Path) -> None:
     ]
 
 
-async def test_the_inventory_that_clusterctl_reads_is_taken(kubeconfig: Path) -> None:
+async def test_the_api_server_accepts_the_inventory_of_clusterctl(kubeconfig: Path) -> None:
     entry = inventory_entry(
         name="capelin",
         kind="ControlPlaneProvider",
@@ -52,5 +52,5 @@ async def test_the_inventory_that_clusterctl_reads_is_taken(kubeconfig: Path) ->
         await apply_manifests(client, [INVENTORY_CRD])
         await apply_manifests(client, [entry])
         resource = await client.resource_of(entry)
-        found = await client.get(resource, "control-plane-capelin", "default")
-        assert (found["type"], found["version"]) == ("ControlPlaneProvider", "v0.1.0")
+        stored = await client.get(resource, "control-plane-capelin", "default")
+        assert (stored["type"], stored["version"]) == ("ControlPlaneProvider", "v0.1.0")

@@ -1,4 +1,4 @@
-"""API servers that somebody else runs: which can be used, and what is said of the others."""
+"""Existing API servers: requirements, and errors for unsuitable ones."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def environment(tmp_path: Path) -> Environment:
 
 def crd(group: str, mark: str | None = None, managers: tuple[str, ...] = ()) -> Unstructured:
     labels = {} if mark is None else {ENVIRONMENT_LABEL: mark}
-    fields = [{"manager": each} for each in managers]
+    fields = [{"manager": manager} for manager in managers]
     status = [{"manager": "kube-apiserver", "subresource": "status"}]
     return {
         "kind": "CustomResourceDefinition",
@@ -45,30 +45,30 @@ def crd(group: str, mark: str | None = None, managers: tuple[str, ...] = ()) -> 
 
 
 @pytest.mark.parametrize("version", ["v1.33.0", "v1.34.4", "v1.36.3", "v1.35.1+k3s1"])
-def test_supported_versions_are_taken(version: str) -> None:
+def test_supported_versions_are_accepted(version: str) -> None:
     assert check_server_version(version, URL) == version
 
 
 @pytest.mark.parametrize("version", ["v1.32.13", "v1.37.0", "v2.34.0", "1.34", ""])
-def test_other_versions_are_refused_with_the_supported_ones(version: str) -> None:
+def test_the_error_for_another_version_lists_supported_ones(version: str) -> None:
     with pytest.raises(InvalidInputError, match=r"from v1\.33 to v1\.36"):
         check_server_version(version, URL)
 
 
-def test_what_an_environment_put_there_itself_is_no_obstacle() -> None:
+def test_check_ownership_accepts_own_objects() -> None:
     check_ownership([], "demo.1", URL)
     check_ownership([crd("cluster.x-k8s.io", "demo.1")], "demo.1", URL)
 
 
-def test_a_cluster_api_of_somebody_else_is_refused_with_who_put_it_there() -> None:
-    there = [crd("cluster.x-k8s.io", managers=("clusterctl",)), crd("ipam.cluster.x-k8s.io")]
+def test_the_error_names_the_owner_of_an_existing_cluster_api() -> None:
+    existing = [crd("cluster.x-k8s.io", managers=("clusterctl",)), crd("ipam.cluster.x-k8s.io")]
     with pytest.raises(InvalidInputError) as caught:
-        check_ownership(there, "demo.1", URL)
+        check_ownership(existing, "demo.1", URL)
     assert caught.value.message == f"The API server at {URL} has a Cluster API already."
     assert caught.value.reason.endswith("things.cluster.x-k8s.io and 1 more came from clusterctl.")
 
 
-def test_another_environment_is_refused_by_its_name() -> None:
+def test_the_error_names_another_environment() -> None:
     with pytest.raises(InvalidInputError, match="capelin down -e other"):
         check_ownership([crd("cluster.x-k8s.io", "other.2")], "demo.1", URL)
 
@@ -90,15 +90,15 @@ def webhook(*groups: str) -> dict[str, Any]:
         (crd("mycluster.x-k8s.io"), False),
         (crd("example.com"), False),
         (webhook("apps", "controlplane.cluster.x-k8s.io"), True),
-        # Policies for everything are none of Cluster API's.
+        # Webhooks for all groups do not belong to Cluster API.
         (webhook("*"), False),
     ],
 )
-def test_what_belongs_to_a_cluster_api(obj: Unstructured, belongs: bool) -> None:
+def test_objects_with_groups_of_cluster_api_belong_to_it(obj: Unstructured, belongs: bool) -> None:
     assert belongs_to_cluster_api(obj) is belongs
 
 
-def test_the_api_server_of_before_is_the_one_where_no_other_is_named(
+def test_find_config_prefers_a_given_then_the_previous_kubeconfig(
     environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def written(name: str) -> Path:
@@ -115,20 +115,22 @@ def test_the_api_server_of_before_is_the_one_where_no_other_is_named(
     assert named.server.address == "https://named:6443"
 
 
-def test_unknown_context_lists_the_known_ones(environment: Environment, tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_context_lists_known_ones(
+    environment: Environment, tmp_path: Path
+) -> None:
     path = tmp_path / "kubeconfig"
     path.write_bytes(Config(Server(URL)).flattened())
     with pytest.raises(InvalidInputError, match='has no context "lab": there are capelin'):
         find_config(environment, path, "lab")
 
 
-async def test_an_api_server_that_does_not_answer_is_refused(environment: Environment) -> None:
+async def test_examine_server_rejects_an_unreachable_api_server(environment: Environment) -> None:
     with pytest.raises(UserError, match="cannot be used") as caught:
         await examine_server(Config(Server("https://127.64.0.9:1")), environment, None)
     assert "127.64.0.9:1" in caught.value.reason
 
 
-async def test_somebody_without_rights_is_refused(
+async def test_examine_server_rejects_a_user_without_permissions(
     environment: Environment, client: Client, api_server: ApiServer, namespace: str
 ) -> None:
     await client.apply(ServiceAccount.of("poor", namespace))
@@ -138,20 +140,20 @@ async def test_somebody_without_rights_is_refused(
         await examine_server(Config(server, User(token=token)), environment, None)
 
 
-async def test_a_vacant_api_server_is_taken_if_it_can_call(
+async def test_examine_server_accepts_a_vacant_api_server_that_reaches_us(
     environment: Environment, own_api_server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = Config.from_kubeconfig(own_api_server.kubeconfig)
-    found = await examine_server(config, environment, None)
-    assert found.server.address == "127.0.0.1"
-    assert found.server.mark.startswith("demo.")
-    assert (await examine_server(config, environment, found.server)).server == found.server
+    examined = await examine_server(config, environment, None)
+    assert examined.server.address == "127.0.0.1"
+    assert examined.server.mark.startswith("demo.")
+    assert (await examine_server(config, environment, examined.server)).server == examined.server
     other = ExistingServer(
-        cluster="another", version="v1.34.4", address="127.0.0.1", mark=found.server.mark
+        cluster="another", version="v1.34.4", address="127.0.0.1", mark=examined.server.mark
     )
     with pytest.raises(InvalidInputError, match="lives in another cluster"):
         await examine_server(config, environment, other)
-    # As one that has no way to this machine.
+    # Simulates an API server that cannot reach this machine.
     monkeypatch.setattr(attach, "source_towards", Mock(return_value=None))
     monkeypatch.setattr(attach, "own_addresses", Mock(return_value=["255.255.255.255"]))
     with pytest.raises(UserError, match="cannot call this machine") as caught:

@@ -1,4 +1,4 @@
-"""How managers are started."""
+"""Commands and ports of managers."""
 
 import sys
 from itertools import count
@@ -66,11 +66,11 @@ def mine(kind: ProviderType = "ControlPlaneProvider") -> Component:
     )
 
 
-def test_a_go_manager_keeps_its_deployments_flags_but_those_that_speak_of_a_pod() -> None:
-    place = Placement(
+def test_a_go_manager_keeps_the_flags_of_its_deployment_except_pod_flags() -> None:
+    placement = Placement(
         "127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER, WORKLOADS, AUTHORITY
     )
-    assert component_command(core(), place).arguments == (
+    assert component_command(core(), placement).arguments == (
         "/cache/core",
         "--feature-gates=ClusterTopology=true",
         "--kubeconfig=/state/cluster-api/kubeconfig",
@@ -83,11 +83,11 @@ def test_a_go_manager_keeps_its_deployments_flags_but_those_that_speak_of_a_pod(
     )
 
 
-def test_a_manager_is_told_of_a_pod_that_stays_the_same() -> None:
-    place = Placement(
+def test_a_manager_gets_a_stable_pod_identity() -> None:
+    placement = Placement(
         "127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER, WORKLOADS, AUTHORITY
     )
-    environment = component_command(core(), place).environment
+    environment = component_command(core(), placement).environment
     assert dict(environment) | {"POD_UID": "?"} == {
         "DOCKER_HOST": "",
         "POD_IP": "127.64.0.9",
@@ -95,12 +95,12 @@ def test_a_manager_is_told_of_a_pod_that_stays_the_same() -> None:
         "POD_NAMESPACE": "capi-system",
         "POD_UID": "?",
     }
-    assert component_command(core(), place).hash == component_command(core(), place).hash
+    assert component_command(core(), placement).hash == component_command(core(), placement).hash
 
 
-def test_a_python_manager_runs_in_this_interpreter_with_its_own_flags() -> None:
-    place = Placement("127.64.0.9", {"health": 31000}, FOLDER, WORKLOADS, AUTHORITY)
-    assert component_command(mine(), place).arguments == (
+def test_a_python_manager_runs_in_this_interpreter() -> None:
+    placement = Placement("127.64.0.9", {"health": 31000}, FOLDER, WORKLOADS, AUTHORITY)
+    assert component_command(mine(), placement).arguments == (
         sys.executable,
         "-m",
         "mine",
@@ -111,7 +111,7 @@ def test_a_python_manager_runs_in_this_interpreter_with_its_own_flags() -> None:
     )
 
 
-def test_an_extension_serves_hooks_to_those_who_show_a_certificate() -> None:
+def test_an_extension_requires_a_client_certificate() -> None:
     ports: dict[Purpose, int] = {"health": 31000, "webhooks": 31001}
     made = component_command(
         mine("RuntimeExtensionProvider"),
@@ -128,17 +128,17 @@ def test_an_extension_serves_hooks_to_those_who_show_a_certificate() -> None:
     assert made.environment["CAPELIN_STATE_FOLDER"] == "/state/workloads/runtime-extension-mine"
 
 
-def test_what_needs_cluster_api_to_answer_is_sent_late() -> None:
+def test_extension_configs_are_applied_last() -> None:
     assert mine("RuntimeExtensionProvider").late == [EXTENSION]
     assert EXTENSION not in mine("RuntimeExtensionProvider").manifests
 
 
-def test_what_is_called_gets_a_port_and_what_is_not_gets_none() -> None:
+def test_only_extensions_listen_for_webhooks() -> None:
     assert mine("RuntimeExtensionProvider").listens_for == ("health", "webhooks")
     assert mine().listens_for == ("health",)
 
 
-def chosen(recorded: dict[str, int], *taken: int) -> dict[str, int]:
+def choose(recorded: dict[str, int], *taken: int) -> dict[str, int]:
     ports = count(40000)
     return choose_ports(
         [core(), mine()],
@@ -148,8 +148,8 @@ def chosen(recorded: dict[str, int], *taken: int) -> dict[str, int]:
     )
 
 
-def test_everything_that_listens_gets_a_port_of_its_own() -> None:
-    ports = chosen({})
+def test_every_listener_gets_its_own_port() -> None:
+    ports = choose({})
     assert ports == {
         "cluster-api/health": 40000,
         "cluster-api/webhooks": 40001,
@@ -158,25 +158,25 @@ def test_everything_that_listens_gets_a_port_of_its_own() -> None:
     assert ports_of(core(), ports) == {"health": 40000, "webhooks": 40001}
 
 
-def test_ports_stay_while_they_can_be_used() -> None:
+def test_usable_ports_stay_the_same() -> None:
     recorded = {"cluster-api/health": 31000, "cluster-api/webhooks": 31001, "gone/health": 31002}
-    assert chosen(recorded, 31001) == {
+    assert choose(recorded, 31001) == {
         "cluster-api/health": 31000,
         "cluster-api/webhooks": 40000,
         "control-plane-mine/health": 40001,
     }
 
 
-def test_no_port_is_given_twice() -> None:
-    assert chosen({"cluster-api/health": 40001})["cluster-api/webhooks"] == 40000
-    assert chosen({"cluster-api/webhooks": 40000, "cluster-api/health": 40000}) == {
+def test_every_port_is_used_once() -> None:
+    assert choose({"cluster-api/health": 40001})["cluster-api/webhooks"] == 40000
+    assert choose({"cluster-api/webhooks": 40000, "cluster-api/health": 40000}) == {
         "cluster-api/health": 40000,
         "cluster-api/webhooks": 40001,
         "control-plane-mine/health": 40002,
     }
 
 
-def test_variables_are_inherited_by_name() -> None:
+def test_only_known_variables_are_inherited() -> None:
     variables = {
         "GOPROXY": "off",
         "GOFLAGS": "-mod=readonly",
@@ -188,15 +188,15 @@ def test_variables_are_inherited_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "networks"), [("", "127.64.0.0/10"), ("::1/128", "127.64.0.0/10,::1/128")]
+    ("configured", "networks"), [("", "127.64.0.0/10"), ("::1/128", "127.64.0.0/10,::1/128")]
 )
-def test_managers_may_connect_to_hosted_api_servers_of_this_machine(
-    monkeypatch: pytest.MonkeyPatch, chosen: str, networks: str
+def test_managers_may_connect_to_hosted_api_servers_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch, configured: str, networks: str
 ) -> None:
     monkeypatch.delenv("CAPELIN_ALLOWED_NETWORKS", raising=False)
-    if chosen:
-        monkeypatch.setenv("CAPELIN_ALLOWED_NETWORKS", chosen)
+    if configured:
+        monkeypatch.setenv("CAPELIN_ALLOWED_NETWORKS", configured)
     ports: dict[Purpose, int] = {"health": 31000, "webhooks": 31001}
-    place = Placement("127.64.0.9", ports, FOLDER, WORKLOADS, AUTHORITY)
-    made = component_command(mine("InfrastructureProvider"), place)
+    placement = Placement("127.64.0.9", ports, FOLDER, WORKLOADS, AUTHORITY)
+    made = component_command(mine("InfrastructureProvider"), placement)
     assert made.environment["CAPELIN_ALLOWED_NETWORKS"] == networks

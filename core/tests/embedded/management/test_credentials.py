@@ -1,4 +1,4 @@
-"""What a manager is given to be known by."""
+"""Credentials of a manager."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -25,15 +25,15 @@ ACCOUNT = Account(
 
 
 class Tokens:
-    """Hands out tokens for so long, and remembers what for."""
+    """Issues tokens with a validity and records the requests."""
 
     def __init__(self, granted: timedelta = TOKEN_VALIDITY) -> None:
-        self.asked: list[tuple[str, str, timedelta]] = []
+        self.requests: list[tuple[str, str, timedelta]] = []
         self._granted = granted
 
     async def __call__(self, namespace: str, name: str, validity: timedelta) -> Token:
-        self.asked.append((namespace, name, validity))
-        return Token(f"token-{len(self.asked)}", NOW + self._granted)
+        self.requests.append((namespace, name, validity))
+        return Token(f"token-{len(self.requests)}", NOW + self._granted)
 
 
 @pytest.mark.parametrize(
@@ -43,19 +43,19 @@ class Tokens:
         (TOKEN_VALIDITY / 2, False),
         (TOKEN_VALIDITY * 2 / 3, True),
         (TOKEN_VALIDITY * 2, True),
-        # A clock that was set back says nothing about how long the token is still good.
+        # After a clock change, the remaining validity is unknown.
         (-HOUR, True),
     ],
 )
-def test_a_token_is_replaced_long_before_it_ends(age: timedelta, due: bool) -> None:
+def test_a_token_is_due_after_two_thirds_of_its_validity(age: timedelta, due: bool) -> None:
     assert token_due(TokenRecord(at=NOW - age, until=NOW - age + TOKEN_VALIDITY), NOW) is due
     assert token_due(None, NOW)
 
 
-async def test_a_manager_is_known_as_its_service_account(tmp_path: Path) -> None:
+async def test_a_manager_uses_a_token_of_its_service_account(tmp_path: Path) -> None:
     folder, tokens = tmp_path / "cluster-api", Tokens()
     assert await ensure_token(folder, ACCOUNT, tokens, NOW)
-    assert tokens.asked == [("capi-system", "capi-manager", TOKEN_VALIDITY)]
+    assert tokens.requests == [("capi-system", "capi-manager", TOKEN_VALIDITY)]
     config = Config.from_kubeconfig(folder / "kubeconfig")
     assert config.server.address == "https://127.64.0.9:6443"
     assert config.user.token_file == folder / "token"
@@ -64,14 +64,14 @@ async def test_a_manager_is_known_as_its_service_account(tmp_path: Path) -> None
     assert config.server.ca == CA.certificate_pem
 
 
-async def test_an_api_server_that_grants_less_is_asked_sooner(tmp_path: Path) -> None:
+async def test_a_shorter_token_is_renewed_earlier(tmp_path: Path) -> None:
     tokens = Tokens(granted=HOUR)
     await ensure_token(tmp_path, ACCOUNT, tokens, NOW)
     assert not await ensure_token(tmp_path, ACCOUNT, tokens, NOW + HOUR / 2)
     assert await ensure_token(tmp_path, ACCOUNT, tokens, NOW + HOUR * 3 / 4)
 
 
-async def test_a_token_is_kept_while_it_is_good(tmp_path: Path) -> None:
+async def test_a_valid_token_is_not_renewed(tmp_path: Path) -> None:
     tokens = Tokens()
     await ensure_token(tmp_path, ACCOUNT, tokens, NOW)
     assert not await ensure_token(tmp_path, ACCOUNT, tokens, NOW + HOUR)
@@ -80,21 +80,21 @@ async def test_a_token_is_kept_while_it_is_good(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["token", "token.json"])
-async def test_a_token_that_was_lost_is_asked_for_again(tmp_path: Path, lost: str) -> None:
+async def test_a_missing_token_is_requested_again(tmp_path: Path, lost: str) -> None:
     tokens = Tokens()
     await ensure_token(tmp_path, ACCOUNT, tokens, NOW)
     (tmp_path / lost).unlink()
     assert await ensure_token(tmp_path, ACCOUNT, tokens, NOW)
 
 
-def test_nothing_of_it_is_for_other_eyes(tmp_path: Path) -> None:
+def test_credentials_are_private_files(tmp_path: Path) -> None:
     asyncio.run(ensure_token(tmp_path, ACCOUNT, Tokens(), NOW))
     ensure_certificate(tmp_path, CA, common_name="x", address="127.64.0.9", now=NOW)
-    assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
     assert "token-1" not in (tmp_path / "kubeconfig").read_text()
 
 
-def test_a_certificate_is_renewed_before_it_ends(tmp_path: Path) -> None:
+def test_a_certificate_is_renewed_before_it_expires(tmp_path: Path) -> None:
     def keep(now: datetime) -> bool:
         return ensure_certificate(tmp_path, CA, common_name="x", address="127.64.0.9", now=now)
 

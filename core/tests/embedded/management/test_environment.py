@@ -1,4 +1,4 @@
-"""Environments by name, and who may change one."""
+"""Names, settings and locks of environments."""
 
 import fcntl
 import multiprocessing
@@ -30,17 +30,17 @@ def environment(tmp_path: Path) -> Environment:
 
 
 @pytest.mark.parametrize("name", ["", "Demo", "-a", "a-", "1a", "a/b", "..", "a" * 31, "ä"])
-def test_a_name_that_could_not_be_a_folder_everywhere_is_refused(name: str) -> None:
+def test_environment_named_rejects_unportable_names(name: str) -> None:
     with pytest.raises(InvalidInputError, match="cannot be the name of an environment"):
         environment_named(name)
 
 
 @pytest.mark.parametrize("name", ["a", "demo", "demo-2", "a" * 30])
-def test_a_simple_name_is_taken(name: str) -> None:
+def test_environment_named_accepts_simple_names(name: str) -> None:
     assert environment_named(name).name == name
 
 
-def test_settings_are_kept(environment: Environment) -> None:
+def test_settings_survive_a_round_trip(environment: Environment) -> None:
     assert environment.settings() is None
     environment.make_folders()
     environment.write_settings(SETTINGS)
@@ -48,31 +48,33 @@ def test_settings_are_kept(environment: Environment) -> None:
     assert environment.exists
 
 
-def test_settings_that_make_no_sense_are_reported_with_a_way_out(environment: Environment) -> None:
+def test_invalid_settings_fail_with_a_hint(environment: Environment) -> None:
     environment.make_folders()
     environment.settings_file.write_text('{"kubernetesVersion": 5, "ports": {"a": 0}}')
     with pytest.raises(UserError, match="capelin down -e demo"):
         environment.settings()
 
 
-def test_nobody_else_can_look_into_an_environment(environment: Environment) -> None:
+def test_other_users_cannot_read_an_environment(environment: Environment) -> None:
     environment.make_folders()
     environment.write_settings(SETTINGS)
-    modes = {stat.S_IMODE(each.stat().st_mode) for each in environment.folder.iterdir()}
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in environment.folder.iterdir()}
     assert stat.S_IMODE(environment.folder.stat().st_mode) == 0o700
     assert modes == {0o700, 0o600}
 
 
-def test_the_environments_that_there_are_are_listed_by_name(tmp_path: Path) -> None:
+def test_all_environments_returns_sorted_environments(tmp_path: Path) -> None:
     variables = {"XDG_STATE_HOME": str(tmp_path)}
     assert all_environments(variables) == []
     for name in ("zoo", "alpha"):
         environment_named(name, variables).make_folders()
     (tmp_path / "capelin" / "not-a-folder").touch()
-    assert [each.name for each in all_environments(variables)] == ["alpha", "zoo"]
+    assert [environment.name for environment in all_environments(variables)] == ["alpha", "zoo"]
 
 
-def test_state_of_providers_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_environments_ignores_state_of_providers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     folder = provider_folder("machines")
     folder.mkdir(parents=True)
@@ -87,7 +89,7 @@ def hold(environment: Environment, pipe: Connection) -> None:
         pipe.recv()
 
 
-def test_a_second_command_is_told_at_once_who_is_at_work(environment: Environment) -> None:
+def test_a_second_command_fails_with_the_name_of_the_running_one(environment: Environment) -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     other = context.Process(target=hold, args=(environment, theirs))
@@ -111,7 +113,7 @@ def test_a_second_command_is_told_at_once_who_is_at_work(environment: Environmen
         theirs.close()
 
 
-def test_an_environment_that_nothing_came_of_leaves_nothing(environment: Environment) -> None:
+def test_a_failed_command_leaves_no_empty_environment(environment: Environment) -> None:
     with pytest.raises(RuntimeError), environment.locked("up"):
         raise RuntimeError
     assert not environment.folder.exists()
@@ -123,16 +125,18 @@ def test_an_environment_that_nothing_came_of_leaves_nothing(environment: Environ
     assert not environment.folder.exists()
 
 
-def test_lock_on_a_removed_file(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_works_if_its_file_was_removed_meanwhile(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, lock = environment.folder / "lock", fcntl.flock
     removals = [path]
 
-    def removed_by_the_one_before(descriptor: int, operation: int) -> None:
-        for each in removals:
-            each.unlink()
+    def remove_then_lock(descriptor: int, operation: int) -> None:
+        for removal in removals:
+            removal.unlink()
         removals.clear()
         lock(descriptor, operation)
 
-    monkeypatch.setattr(fcntl, "flock", removed_by_the_one_before)
+    monkeypatch.setattr(fcntl, "flock", remove_then_lock)
     with environment.locked("up"):
         assert path.read_text() == "up"

@@ -1,4 +1,4 @@
-"""Components turned into what a process needs."""
+"""Conversion of manifests for managers that run as processes."""
 
 import base64
 from typing import Any
@@ -24,12 +24,12 @@ def manifest(kind: str, name: str = "x", **rest: Any) -> Manifest:
 
 def deployment(**container: Any) -> Manifest:
     pod = {"serviceAccountName": "capi-manager", "containers": [{"name": "manager", **container}]}
-    found = manifest("Deployment", spec={"template": {"spec": pod}})
-    found["metadata"]["namespace"] = "capi-system"
-    return found
+    deployed = manifest("Deployment", spec={"template": {"spec": pod}})
+    deployed["metadata"]["namespace"] = "capi-system"
+    return deployed
 
 
-def the(components: list[Manifest], listener: WebhookEndpoint | None = LISTENER) -> Manifest:
+def localized(components: list[Manifest], listener: WebhookEndpoint | None = LISTENER) -> Manifest:
     (only,) = localize(components, provider="cluster-api", listener=listener)
     return only
 
@@ -38,21 +38,21 @@ def service(path: str) -> Manifest:
     return {"service": {"name": "capi-webhook-service", "namespace": "capi-system", "path": path}}
 
 
-def test_pods_services_and_issued_certificates_are_left_to_the_processes() -> None:
+def test_localize_drops_pods_services_and_certificates() -> None:
     components = [
         manifest(kind)
         for kind in ("Service", "Deployment", "Certificate", "Issuer", "ClusterRole", "Role")
     ]
     kept = localize(components, provider="cluster-api", listener=LISTENER)
-    assert [each["kind"] for each in kept] == ["ClusterRole", "Role"]
+    assert [component["kind"] for component in kept] == ["ClusterRole", "Role"]
 
 
-def test_webhooks_call_the_process_with_our_ca() -> None:
+def test_webhooks_use_the_url_of_the_process_and_our_ca() -> None:
     configuration = manifest(
         "ValidatingWebhookConfiguration",
         webhooks=[{"name": "a", "clientConfig": {**service("/validate"), "caBundle": "Cg=="}}],
     )
-    assert the([configuration])["webhooks"] == [
+    assert localized([configuration])["webhooks"] == [
         {
             "name": "a",
             "clientConfig": {"url": "https://127.64.0.9:31000/validate", "caBundle": CA},
@@ -60,7 +60,7 @@ def test_webhooks_call_the_process_with_our_ca() -> None:
     ]
 
 
-def test_conversions_call_the_process_with_our_ca() -> None:
+def test_conversions_use_the_url_of_the_process_and_our_ca() -> None:
     crd = manifest(
         "CustomResourceDefinition",
         spec={
@@ -74,7 +74,7 @@ def test_conversions_call_the_process_with_our_ca() -> None:
             },
         },
     )
-    assert the([crd])["spec"] == {
+    assert localized([crd])["spec"] == {
         "versions": [{"name": "v1"}],
         "conversion": {
             "strategy": "Webhook",
@@ -86,35 +86,35 @@ def test_conversions_call_the_process_with_our_ca() -> None:
     }
 
 
-def test_an_extension_is_called_at_its_process() -> None:
+def test_an_extension_config_uses_the_url_of_the_process() -> None:
     extension = manifest(
         "ExtensionConfig",
         spec={"clientConfig": {"service": {"name": "s"}}, "settings": {"a": "b"}},
     )
-    assert the([extension])["spec"] == {
+    assert localized([extension])["spec"] == {
         "clientConfig": {"url": "https://127.64.0.9:31000", "caBundle": CA},
         "settings": {"a": "b"},
     }
 
 
-def test_a_crd_without_conversion_stays_as_it_is() -> None:
+def test_a_crd_without_conversion_is_unchanged() -> None:
     crd = manifest("CustomResourceDefinition", spec={"versions": []})
-    assert the([crd], listener=None)["spec"] == {"versions": []}
+    assert localized([crd], listener=None)["spec"] == {"versions": []}
 
 
-def test_a_webhook_that_nothing_serves_is_refused() -> None:
+def test_localize_rejects_a_webhook_without_a_process() -> None:
     configuration = manifest(
         "MutatingWebhookConfiguration", webhooks=[{"name": "a", "clientConfig": service("/")}]
     )
     with pytest.raises(ValueError, match="capi-webhook-service, which no process serves"):
-        the([configuration], listener=None)
+        localized([configuration], listener=None)
 
 
-def test_everything_carries_the_labels_that_clusterctl_looks_for() -> None:
+def test_localize_adds_the_labels_of_clusterctl() -> None:
     role = manifest("ClusterRole")
     role["metadata"]["labels"] = {"keep": "me"}
     role["metadata"]["annotations"] = {"cert-manager.io/inject-ca-from": "a/b", "also": "me"}
-    assert the([role])["metadata"] == {
+    assert localized([role])["metadata"] == {
         "name": "x",
         "labels": {
             "keep": "me",
@@ -125,7 +125,7 @@ def test_everything_carries_the_labels_that_clusterctl_looks_for() -> None:
     }
 
 
-def test_what_others_need_is_sent_first_and_webhooks_last() -> None:
+def test_localize_sorts_crds_first_and_webhooks_last() -> None:
     kinds = [
         "MutatingWebhookConfiguration",
         "RoleBinding",
@@ -136,7 +136,7 @@ def test_what_others_need_is_sent_first_and_webhooks_last() -> None:
     ]
     components = [manifest(kind, webhooks=[]) for kind in kinds]
     sent = localize(components, provider="p", listener=LISTENER)
-    assert [each["kind"] for each in sent] == [
+    assert [component["kind"] for component in sent] == [
         "CustomResourceDefinition",
         "Namespace",
         "ServiceAccount",
@@ -146,24 +146,24 @@ def test_what_others_need_is_sent_first_and_webhooks_last() -> None:
     ]
 
 
-def test_the_components_given_are_left_untouched() -> None:
+def test_localize_does_not_change_its_input() -> None:
     configuration = manifest(
         "ValidatingWebhookConfiguration", webhooks=[{"name": "a", "clientConfig": service("/v")}]
     )
     before = repr(configuration)
-    the([configuration])
+    localized([configuration])
     assert repr(configuration) == before
 
 
-def test_a_deployment_says_how_its_manager_is_started() -> None:
+def test_launch_spec_reads_a_deployment() -> None:
     env = [
         {"name": "DOCKER_HOST", "value": "unix:///x"},
         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
     ]
-    found = launch_spec(
+    launch = launch_spec(
         [manifest("Service"), deployment(args=["--leader-elect", "--v=2"], env=env)]
     )
-    assert found == LaunchSpec(
+    assert launch == LaunchSpec(
         namespace="capi-system",
         service_account="capi-manager",
         arguments=("--leader-elect", "--v=2"),
@@ -171,7 +171,7 @@ def test_a_deployment_says_how_its_manager_is_started() -> None:
     )
 
 
-def test_components_that_start_nothing_or_two_things_are_refused() -> None:
+def test_launch_spec_needs_one_deployment_with_one_container() -> None:
     with pytest.raises(ValueError, match="one Deployment, these have 0"):
         launch_spec([manifest("Service")])
     two = deployment()
@@ -180,7 +180,7 @@ def test_components_that_start_nothing_or_two_things_are_refused() -> None:
         launch_spec([two])
 
 
-def test_the_inventory_names_the_provider_as_clusterctl_does() -> None:
+def test_an_inventory_entry_matches_that_of_clusterctl() -> None:
     entry = inventory_entry(
         name="kubeadm",
         kind="BootstrapProvider",

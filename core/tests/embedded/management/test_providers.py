@@ -1,4 +1,4 @@
-"""Which providers there are, and what packages bring."""
+"""Upstream providers and providers of installed packages."""
 
 import sys
 from importlib.metadata import EntryPoint
@@ -36,9 +36,9 @@ MINE = Provider(
 )
 
 
-def test_core_is_always_there_and_comes_first() -> None:
-    assert [each.label for each in upstream_providers([])] == ["cluster-api"]
-    assert [each.label for each in upstream_providers(["dev", "kubeadm"])] == [
+def test_upstream_providers_always_begin_with_core() -> None:
+    assert [provider.label for provider in upstream_providers([])] == ["cluster-api"]
+    assert [provider.label for provider in upstream_providers(["dev", "kubeadm"])] == [
         "cluster-api",
         "bootstrap-kubeadm",
         "control-plane-kubeadm",
@@ -46,7 +46,9 @@ def test_core_is_always_there_and_comes_first() -> None:
     ]
 
 
-def test_programs_have_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_required_programs_have_the_kubernetes_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "running.py").write_text(
         "from capelin.provider import Provider\n"
         "def provider():\n"
@@ -69,7 +71,7 @@ def test_programs_have_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert workload_programs("v1.35.4") == ["kube-scheduler@v1.35.4"]
 
 
-def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
+def test_the_error_for_an_unknown_provider_lists_known_ones() -> None:
     with pytest.raises(
         InvalidInputError,
         match=r"'aws'. Providers that can be added: kubeadm-bootstrap, kubeadm, dev",
@@ -78,7 +80,7 @@ def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
 
 
 def entry_point(describe: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> EntryPoint:
-    """The entry point of a package whose function `describe` is that expression."""
+    """The entry point of a package whose function `describe` returns the expression."""
     module = f"package_{folder.name.replace('-', '_')}"
     (folder / f"{module}.py").write_text(
         f"from capelin.provider import Provider\ndef describe():\n    return {describe}\n"
@@ -87,22 +89,24 @@ def entry_point(describe: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     return EntryPoint("mine", f"{module}:describe", "capelin.providers")
 
 
-def test_entry_point_adds_a_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_adds_a_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "Provider(name='p', type='InfrastructureProvider', version='v1', module='m')"
-    (found,) = installed_providers([entry_point(text, tmp_path, monkeypatch)])
-    assert (found.label, found.module) == ("infrastructure-p", "m")
+    (provider,) = installed_providers([entry_point(text, tmp_path, monkeypatch)])
+    assert (provider.label, provider.module) == ("infrastructure-p", "m")
 
 
 @pytest.mark.parametrize(
     "text", ["None", "Provider(name='p', type='Unheard', version='v1', module='m')"]
 )
-def test_invalid_entry_point(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_entry_point_fails(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match=r"The entry point 'mine' .* no provider"):
         installed_providers([entry_point(text, tmp_path, monkeypatch)])
 
 
-def test_the_manager_may_do_what_its_rules_say_and_no_more() -> None:
-    components = {each["kind"]: each for each in MINE.components()}
+def test_the_role_of_a_manager_has_exactly_its_rules() -> None:
+    components = {component["kind"]: component for component in MINE.components()}
     assert list(components) == [
         "CustomResourceDefinition",
         "ClusterRole",
@@ -110,7 +114,7 @@ def test_the_manager_may_do_what_its_rules_say_and_no_more() -> None:
         "ServiceAccount",
         "ClusterRoleBinding",
     ]
-    roles = [each for each in MINE.components() if each["kind"] == "ClusterRole"]
+    roles = [component for component in MINE.components() if component["kind"] == "ClusterRole"]
     assert [role["metadata"]["name"] for role in roles] == [
         f"control-plane-mine-system-{name}" for name in ("view", "edit", "core", "manager")
     ]
@@ -133,7 +137,7 @@ def test_the_manager_may_do_what_its_rules_say_and_no_more() -> None:
     )
 
 
-def test_changed_file_changes_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_digest_changes_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "changing_provider"
     package.mkdir()
     (package / "__init__.py").write_text("")

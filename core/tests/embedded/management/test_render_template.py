@@ -1,4 +1,4 @@
-"""Variables in templates."""
+"""Substitution of variables in templates."""
 
 import pytest
 from capelin.embedded.management.providers import SubstitutionError, substitute
@@ -25,11 +25,13 @@ from capelin.embedded.management.providers import SubstitutionError, substitute
         ("pid: $$$$", {}, "pid: $$"),
     ],
 )
-def test_variables_of_clusterctl(template: str, variables: dict[str, str], result: str) -> None:
+def test_substitute_supports_the_expressions_of_clusterctl(
+    template: str, variables: dict[str, str], result: str
+) -> None:
     assert substitute(template, variables) == result
 
 
-def test_all_missing_variables_are_named_at_once() -> None:
+def test_one_error_names_all_missing_variables() -> None:
     with pytest.raises(SubstitutionError, match=r"needs values for NAME, NAMESPACE$"):
         substitute("${NAMESPACE}/${OTHER:=${NAME}}: ${PORT:=1}", {})
 
@@ -37,6 +39,6 @@ def test_all_missing_variables_are_named_at_once() -> None:
 @pytest.mark.parametrize(
     "expression", ["${A^^}", "${A:0:3}", "${#A}", "${A", "${A/x/y}", "${B:=${C"]
 )
-def test_an_expression_of_another_form_is_refused(expression: str) -> None:
+def test_substitute_rejects_unsupported_expressions(expression: str) -> None:
     with pytest.raises(SubstitutionError, match="is not understood"):
         substitute(expression, {"A": "value"})

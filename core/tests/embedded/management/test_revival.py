@@ -1,4 +1,4 @@
-"""A supervisor that was killed comes back; one that was stopped does not."""
+"""A killed supervisor starts again. A stopped one does not."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ async def start_sleeper(folder: Path, name: str) -> int:
 async def environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Environment]:
-    """One with a supervisor and a process, neither of which does anything."""
+    """An environment with an idle supervisor and an idle process."""
 
     async def start_supervisor(environment: Environment, settings: Settings) -> None:
         assert settings == SETTINGS
@@ -56,7 +56,7 @@ async def kill(folder: Path, name: str) -> None:
     await until(lambda: Process.adopt(folder, name) is None)
 
 
-async def test_killed_supervisor_is_started_again(
+async def test_a_killed_supervisor_starts_again(
     environment: Environment,
 ) -> None:
     assert not await revive_supervisor(environment)
@@ -66,21 +66,23 @@ async def test_killed_supervisor_is_started_again(
     assert not await revive_supervisor(environment)
 
 
-async def test_a_supervisor_that_was_stopped_stays_stopped(environment: Environment) -> None:
+async def test_a_stopped_supervisor_stays_stopped(environment: Environment) -> None:
     async with Supervisor(environment.supervisor) as launcher:
         await launcher.stop()
     assert Process.adopt(environment.processes, "etcd") is not None
     assert not await revive_supervisor(environment)
 
 
-async def test_nothing_is_started_where_nothing_runs(environment: Environment) -> None:
+async def test_a_supervisor_without_running_processes_does_not_start_again(
+    environment: Environment,
+) -> None:
     await kill(environment.supervisor, SUPERVISOR)
     await kill(environment.processes, "etcd")
     assert not was_killed(environment)
     assert not await revive_supervisor(environment)
 
 
-async def test_running_command_is_not_disturbed(
+async def test_a_running_command_prevents_a_revival(
     environment: Environment,
 ) -> None:
     await kill(environment.supervisor, SUPERVISOR)

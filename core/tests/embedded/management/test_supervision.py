@@ -6,7 +6,7 @@ import pytest
 from capelin.embedded.management.supervision import restart_on_failure
 
 
-async def test_a_supervisor_that_fails_starts_again() -> None:
+async def test_a_failed_supervisor_starts_again() -> None:
     runs: list[int] = []
 
     async def run() -> None:
@@ -18,7 +18,7 @@ async def test_a_supervisor_that_fails_starts_again() -> None:
     assert len(runs) == 3
 
 
-async def test_the_failure_is_logged_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_failure_of_a_supervisor_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     failures = [OSError(errno.ENOSPC, "no space left on device")]
 
     async def run() -> None:
@@ -30,7 +30,7 @@ async def test_the_failure_is_logged_with_its_trace(caplog: pytest.LogCaptureFix
     assert "no space left on device" in caplog.text
 
 
-async def test_what_cannot_begin_is_not_tried_for_ever() -> None:
+async def test_a_supervisor_that_never_began_fails() -> None:
     async def run() -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 

@@ -1,4 +1,4 @@
-"""What is taken out of a real API server, and what stays in it."""
+"""Removal of an environment's objects from a real API server."""
 
 import asyncio
 from collections.abc import Generator
@@ -22,7 +22,7 @@ from .kinds import definition
 
 @pytest.fixture(scope="module")
 def server(capelin_test_run: Path) -> Generator[ApiServer]:
-    """An API server from which the tests remove objects of all namespaces."""
+    """An API server whose objects in all namespaces the tests may remove."""
     with run.own_api_server(capelin_test_run) as server:
         yield server
 
@@ -40,7 +40,7 @@ def owned_by(owner: dict[str, Any], **more: Any) -> dict[str, Any]:
     )
 
 
-def test_what_people_wrote_is_not_ours_though_kinds_of_ours_own_it() -> None:
+def test_owned_only_by_excludes_objects_with_other_owners() -> None:
     groups = {"cluster.x-k8s.io", "addons.cluster.x-k8s.io"}
 
     def of(*owners: tuple[str, str]) -> Secret:
@@ -62,7 +62,7 @@ def test_what_people_wrote_is_not_ours_though_kinds_of_ours_own_it() -> None:
     assert owned_only_by([ours, *theirs], groups) == [ours]
 
 
-async def test_what_was_put_there_goes_and_all_else_stays(server: ApiServer) -> None:
+async def test_remove_labelled_removes_only_installed_objects(server: ApiServer) -> None:
     config = Config.from_kubeconfig(server.kubeconfig)
     group, other = "mine.example.com", f"{uuid4().hex}.example.com"
     base = ManagementServer(config.server, "127.0.0.1", mark="demo.1")
@@ -78,8 +78,8 @@ async def test_what_was_put_there_goes_and_all_else_stays(server: ApiServer) -> 
             "kind": "ConfigMap",
             "metadata": {"name": "inside", "namespace": "before"},
         }
-        wanted = [*namespaces, definition(group), inside]
-        await apply_manifests(client, await base.to_install(client, wanted))
+        manifests = [*namespaces, definition(group), inside]
+        await apply_manifests(client, await base.to_install(client, manifests))
         thing = {
             "apiVersion": f"{group}/v1",
             "kind": "Thing",
@@ -89,15 +89,15 @@ async def test_what_was_put_there_goes_and_all_else_stays(server: ApiServer) -> 
         stored = await client.get(await client.resource_of(thing), "a", "default")
         await client.apply(owned_by(stored))
         await client.apply(Secret.of("theirs", "default"))
-        # As kubectl get -o yaml, a new name and kubectl apply do it.
+        # Simulates `kubectl get -o yaml`, a new name, and `kubectl apply`.
         metadata = {"name": "copy", "namespace": "before", "labels": {ENVIRONMENT_LABEL: "demo.1"}}
         await client.apply({**inside, "metadata": metadata}, manager="kubectl")
 
         async with asyncio.timeout(30):
             await remove_labelled(client, "demo.1")
 
-        left = {each["metadata"]["name"] for each in (await client.list(DEFINITIONS)).items}
-        assert left == {f"things.{other}"}
+        listing = await client.list(DEFINITIONS)
+        assert {crd["metadata"]["name"] for crd in listing.items} == {f"things.{other}"}
         assert await client.find(Secret, "key", "default") is None
         assert await client.find(Secret, "theirs", "default") is not None
         before = await client.get(Namespace, "before")
@@ -109,7 +109,7 @@ async def test_what_was_put_there_goes_and_all_else_stays(server: ApiServer) -> 
         assert new is None or new.metadata.deletion_timestamp is not None
 
 
-async def test_a_broken_kind_of_others_is_not_in_the_way(server: ApiServer) -> None:
+async def test_remove_labelled_ignores_a_broken_kind_of_others(server: ApiServer) -> None:
     config = Config.from_kubeconfig(server.kubeconfig)
     base = ManagementServer(config.server, "127.0.0.1", mark="demo.1")
     role = {

@@ -1,4 +1,4 @@
-"""The plan of `capelin up`, and what is refused before anything starts."""
+"""The plan of `capelin up` and its early errors."""
 
 import socket
 from dataclasses import replace
@@ -45,7 +45,7 @@ def desired(
     return next(step.settings for step in steps if isinstance(step, StartSupervisor))
 
 
-def test_the_plan_from_nothing_takes_a_version_that_can_be_upgraded() -> None:
+def test_the_first_plan_uses_the_oldest_tested_version() -> None:
     settings = Settings(kubernetes_version=TESTED_KUBERNETES[0], providers=["dev"])
     assert plan_up(UpRequest(providers=("dev",)), Observed("demo")) == (
         FetchPrograms(settings),
@@ -55,7 +55,7 @@ def test_the_plan_from_nothing_takes_a_version_that_can_be_upgraded() -> None:
     )
 
 
-def test_an_environment_that_is_there_goes_through_the_same_steps() -> None:
+def test_an_existing_environment_has_the_same_steps() -> None:
     before = Settings(kubernetes_version="v1.33.13", ports={"a/health": 1})
     assert plan_up(UpRequest(), Observed("demo", before)) == (
         FetchPrograms(before),
@@ -65,7 +65,7 @@ def test_an_environment_that_is_there_goes_through_the_same_steps() -> None:
     )
 
 
-def test_an_existing_api_server_is_checked_before_anything_is_started() -> None:
+def test_an_existing_api_server_is_checked_before_the_supervisor_starts() -> None:
     attachment = Attachment(CONFIG, EXISTING)
     steps = plan_up(UpRequest(providers=("dev",)), Observed("demo", None, attachment))
     assert [type(step) for step in steps] == [
@@ -82,7 +82,7 @@ def test_an_existing_api_server_is_checked_before_anything_is_started() -> None:
     assert steps[2].config is CONFIG
 
 
-def test_providers_are_added_to_those_that_there_are() -> None:
+def test_new_providers_are_added_to_existing_ones() -> None:
     first = desired(None, UpRequest(kubernetes_version="v1.34.4", providers=("kubeadm",)))
     second = desired(
         first.model_copy(update={"ports": {"a/health": 1}}),
@@ -93,19 +93,19 @@ def test_providers_are_added_to_those_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [("v1.33.1", "v1.33.13"), ("v1.34.4", "v1.34.4")])
-def test_removed_version_becomes_a_later_patch(before: str, after: str) -> None:
+def test_a_removed_version_becomes_a_later_patch(before: str, after: str) -> None:
     settings = Settings(kubernetes_version=before, ports={"a/health": 1})
     assert desired(settings, UpRequest()) == settings.model_copy(
         update={"kubernetes_version": after}
     )
 
 
-def test_an_environment_that_nothing_can_follow_says_how_to_go_on() -> None:
+def test_an_unsupported_version_fails_with_a_hint() -> None:
     with pytest.raises(InvalidInputError, match="clusterctl move"):
         desired(Settings(kubernetes_version="v1.38.0"), UpRequest())
 
 
-def test_an_older_capelin_does_not_touch_what_a_newer_one_brought_up() -> None:
+def test_an_older_capelin_rejects_an_environment_of_a_newer_one() -> None:
     before = Settings(kubernetes_version="v1.33.13", capelin="0.10.0")
     with pytest.raises(InvalidInputError, match=r"This is Capelin 0\.9\.0"):
         plan_up(UpRequest(), Observed("demo", before, capelin="0.9.0"))
@@ -118,7 +118,7 @@ def test_a_management_cluster_keeps_its_version() -> None:
         desired(Settings(kubernetes_version="v1.33.13"), UpRequest(kubernetes_version="v1.34.4"))
 
 
-def test_a_management_cluster_has_a_version_that_cluster_api_supports() -> None:
+def test_a_management_cluster_needs_a_version_that_cluster_api_supports() -> None:
     old = UpRequest(kubernetes_version="v1.32.2")
     with pytest.raises(InvalidInputError, match=r"supports v1\.33 to v1\.36 there") as caught:
         desired(None, old)
@@ -127,27 +127,27 @@ def test_a_management_cluster_has_a_version_that_cluster_api_supports() -> None:
     assert desired(None, old, attachment).kubernetes_version == "v1.32.2"
 
 
-def test_the_clusters_of_an_existing_api_server_need_not_have_its_version() -> None:
+def test_clusters_may_have_another_version_than_an_existing_api_server() -> None:
     before = Settings(
         kubernetes_version="v1.33.13",
         providers=["dev"],
         existing=EXISTING,
         ports={"cluster-api/health": 1},
     )
-    now = desired(
+    updated = desired(
         before,
         UpRequest(kubernetes_version="v1.34.4", providers=("kubeadm",)),
         Attachment(CONFIG, EXISTING.model_copy(update={"address": "127.0.0.2"})),
     )
-    assert now.kubernetes_version == "v1.34.4"
-    assert now.server_version == "v1.35.0+k3s1"
-    assert now.providers == ["dev", "kubeadm"]
-    assert now.ports == {"cluster-api/health": 1}
-    assert now.existing is not None
-    assert now.existing.address == "127.0.0.2"
+    assert updated.kubernetes_version == "v1.34.4"
+    assert updated.server_version == "v1.35.0+k3s1"
+    assert updated.providers == ["dev", "kubeadm"]
+    assert updated.ports == {"cluster-api/health": 1}
+    assert updated.existing is not None
+    assert updated.existing.address == "127.0.0.2"
 
 
-def test_the_target_is_remembered() -> None:
+def test_an_environment_keeps_its_target() -> None:
     existing, process = UpRequest(target="existing"), UpRequest(target="process")
     assert choose_target(UpRequest(), "demo", None) == "process"
     assert choose_target(existing, "demo", None) == "existing"
@@ -158,20 +158,22 @@ def test_the_target_is_remembered() -> None:
         choose_target(process, "demo", before)
 
 
-def test_a_kubeconfig_is_for_an_existing_api_server_only() -> None:
+def test_a_kubeconfig_needs_the_target_existing() -> None:
     request = UpRequest(kubeconfig=Path("lab.yaml"))
     with pytest.raises(InvalidInputError, match="Add --target existing"):
         choose_target(request, "demo", None)
     assert choose_target(replace(request, target="existing"), "demo", None) == "existing"
 
 
-def test_an_environment_of_before_there_were_targets_is_a_process(environment: Environment) -> None:
+def test_an_old_environment_without_a_target_is_a_process(environment: Environment) -> None:
     environment.settings_file.write_text('{"kubernetesVersion": "v1.34.4"}')
     request = UpRequest(target="process")
     assert choose_target(request, "demo", environment.settings()) == "process"
 
 
-async def test_port_is_taken(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_plan_fails_if_a_fixed_port_is_in_use(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dev_only, kubeadm = UpRequest(providers=("dev",)), UpRequest(providers=("kubeadm",))
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -183,18 +185,20 @@ async def test_port_is_taken(environment: Environment, monkeypatch: pytest.Monke
     plan_up(dev_only, await observe(environment, dev_only))
 
 
-def test_the_port_of_the_dev_provider_cannot_be_chosen() -> None:
+def test_the_dev_provider_has_a_fixed_port() -> None:
     (dev,) = OPTIONAL_PROVIDERS["dev"]
-    assert dev.fixed_ports == (19000,), "a second one on the machine would fail again and again"
+    assert dev.fixed_ports == (19000,), "a second one on the machine would fail repeatedly"
 
 
-async def test_environment_needs_a_supervisor(
+async def test_follow_status_fails_without_a_supervisor(
     environment: Environment,
 ) -> None:
     with pytest.raises(NotReadyError, match="Its supervisor does not run"):
         await anext(follow_status(environment))
 
 
-async def test_an_environment_that_never_ran_is_removed_too(environment: Environment) -> None:
+async def test_remove_environment_removes_an_environment_that_never_ran(
+    environment: Environment,
+) -> None:
     await remove_environment(environment)
     assert not environment.folder.exists()

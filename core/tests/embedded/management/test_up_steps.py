@@ -1,4 +1,4 @@
-"""How the steps of `capelin up` are carried out."""
+"""Execution of the steps of `capelin up`."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ SETTINGS = Settings(kubernetes_version=TESTED_KUBERNETES[0])
 
 
 class FakeBinaries(Binaries):
-    """Has all programs or none, and keeps what is fetched."""
+    """Has all programs or none, and records fetched ones."""
 
     def __init__(self, *, warm: bool) -> None:
         super().__init__(cache=Path("unused"), environment={})
@@ -47,7 +47,7 @@ class View(UpView):
 
 
 @pytest.mark.parametrize("warm", [True, False])
-async def test_cold_cache_is_filled_first(warm: bool, tmp_path: Path) -> None:
+async def test_a_cold_cache_fetches_all_required_programs(warm: bool, tmp_path: Path) -> None:
     binaries = FakeBinaries(warm=warm)
     await carry_out(Environment(tmp_path / "demo"), [FetchPrograms(SETTINGS)], View(binaries))
     programs = own_programs if warm else required_programs

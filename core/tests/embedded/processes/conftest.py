@@ -1,4 +1,4 @@
-"""State folders whose processes end with the test."""
+"""State folders whose processes are killed after the test."""
 
 import asyncio
 from collections.abc import Generator

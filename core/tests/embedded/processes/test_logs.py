@@ -7,7 +7,7 @@ import pytest
 from capelin.embedded.processes.state_dir import exit_reason, log_tail, open_log, rotate_log
 
 
-def test_a_long_log_moves_aside_while_its_writer_goes_on(tmp_path: Path) -> None:
+def test_rotation_does_not_interrupt_the_writer_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     descriptor = open_log(log)
     writer = subprocess.Popen(
@@ -19,7 +19,7 @@ def test_a_long_log_moves_aside_while_its_writer_goes_on(tmp_path: Path) -> None
     assert rotate_log(log, longest=50)
     writer.communicate(b"go\n")
     os.close(descriptor)
-    # What was written before the cut may be on either side of it; what comes after it is not lost.
+    # Earlier output may be in either file. Later output must be in the new one.
     assert log.read_text().endswith("after\n")
     assert "x" not in log.read_text()
     assert b"\0" not in log.read_bytes()
@@ -28,7 +28,7 @@ def test_a_long_log_moves_aside_while_its_writer_goes_on(tmp_path: Path) -> None
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
-def test_a_second_rotation_replaces_what_was_moved_aside(tmp_path: Path) -> None:
+def test_a_second_rotation_replaces_the_rotated_file(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     for text in ("first", "second"):
         log.write_text(text)
@@ -37,7 +37,7 @@ def test_a_second_rotation_replaces_what_was_moved_aside(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.log", "a.log.1"]
 
 
-def test_a_short_log_and_a_missing_one_stay_as_they_are(tmp_path: Path) -> None:
+def test_short_and_missing_logs_are_not_rotated(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     assert not rotate_log(log, longest=5)
     log.write_text("short")
@@ -45,19 +45,19 @@ def test_a_short_log_and_a_missing_one_stay_as_they_are(tmp_path: Path) -> None:
     assert log.read_text() == "short"
 
 
-def test_the_tail_starts_where_the_process_did(tmp_path: Path) -> None:
+def test_the_tail_starts_at_the_start_of_the_process(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
-    log.write_text("an earlier life\nnow\n")
-    assert log_tail(log, len("an earlier life\n")) == ["now"]
+    log.write_text("an earlier process\nnow\n")
+    assert log_tail(log, len("an earlier process\n")) == ["now"]
 
 
-def test_the_tail_of_a_log_that_was_cut_short_is_all_of_it(tmp_path: Path) -> None:
+def test_the_tail_of_a_truncated_log_is_the_whole_log(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("now\n")
     assert log_tail(log, 1000) == ["now"]
 
 
-def test_the_tail_of_a_long_log_holds_whole_lines(tmp_path: Path) -> None:
+def test_the_tail_of_a_long_log_has_complete_lines(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("".join(f"line {number:06}\n" for number in range(10_000)))
     lines = log_tail(log, 0)
@@ -112,15 +112,15 @@ def test_a_missing_log_has_no_tail(tmp_path: Path) -> None:
         (["ERROR: " + "x" * 1000], "ERROR: " + "x" * 293),
         (
             [
-                "2026-11-23T04:26:26.101Z ERROR   the port is taken",
+                "2026-11-23T04:26:26.101Z ERROR   the port is in use",
                 "2026-11-23T04:26:27.374Z WARNING etcd-0 has ended: was killed by SIGKILL",
             ],
-            "the port is taken",
+            "the port is in use",
         ),
         (["2026-11-23 04:26:27,374 INFO Watching; everything is listed"], ""),
     ],
 )
-def test_the_complaint_is_the_line_that_says_why(lines: list[str], expected: str) -> None:
+def test_exit_reason_returns_the_line_with_the_cause(lines: list[str], expected: str) -> None:
     assert exit_reason(lines) == expected
 
 

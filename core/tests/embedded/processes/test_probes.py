@@ -1,4 +1,4 @@
-"""What counts as alive, and what does not."""
+"""Liveness and readiness probes."""
 
 import asyncio
 import ssl
@@ -18,8 +18,8 @@ Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 async def server(
     *answers: bytes, tls: ssl.SSLContext | None = None
 ) -> AsyncGenerator[tuple[str, list[int]]]:
-    """Gives these answers, one after the other, on as many connections as it takes."""
-    left = iter(answers)
+    """Sends these responses in order, on any number of connections."""
+    remaining = iter(answers)
     connections: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -28,7 +28,7 @@ async def server(
             while True:
                 await reader.readuntil(b"\r\n\r\n")
                 connections[-1] += 1
-                answer = next(left)
+                answer = next(remaining)
                 if not answer:
                     break
                 writer.write(answer)
@@ -51,13 +51,13 @@ def answer(status: str, body: bytes = b"ok", *headers: str) -> bytes:
 
 
 def chunked(*chunks: bytes) -> bytes:
-    """As Go's servers send what is longer than their buffer."""
+    """A chunked response, which Go servers send for long bodies."""
     body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
     return b"HTTP/1.1 500 Oops\r\nTransfer-Encoding: chunked\r\n\r\n" + body
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("raw", "expected"),
     [
         (answer("200 OK"), ""),
         (answer("403 Forbidden"), ""),
@@ -69,24 +69,26 @@ def chunked(*chunks: bytes) -> bytes:
         (b"HTTP/1.1 200 OK\r\n", "{url} did not answer for 0.2 s"),
     ],
 )
-async def test_whoever_answers_that_it_is_not_broken_is_alive(given: bytes, said: str) -> None:
-    async with server(given) as (url, _):
-        asked = liveness_probe(url, within=0.2)
-        assert await anext(asked) == said.format(url=url)
-        await asked.aclose()
+async def test_a_server_is_alive_unless_it_fails_or_does_not_answer(
+    raw: bytes, expected: str
+) -> None:
+    async with server(raw) as (url, _):
+        probe = liveness_probe(url, within=0.2)
+        assert await anext(probe) == expected.format(url=url)
+        await probe.aclose()
 
 
-async def test_a_connection_is_kept_and_made_anew_when_it_was_lost() -> None:
+async def test_probes_share_a_connection_and_reconnect_after_its_loss() -> None:
     good = answer("200 OK")
     closing = answer("200 OK", b"ok", "Connection: close")
     async with server(good, good, b"", good, closing, good) as (url, connections):
-        asked = liveness_probe(url, within=5)
-        assert [bool(await anext(asked)) for _ in range(6)] == [False, False, True, *[False] * 3]
+        probe = liveness_probe(url, within=5)
+        assert [bool(await anext(probe)) for _ in range(6)] == [False, False, True, *[False] * 3]
         assert connections == [3, 2, 1]
-        await asked.aclose()
+        await probe.aclose()
 
 
-async def test_over_tls_only_whom_the_authority_vouches_for_is_alive(tmp_path: Path) -> None:
+async def test_a_server_with_an_untrusted_certificate_is_not_alive(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     authority, stranger = new_ca("shoal", now=now), new_ca("stranger", now=now)
     pair = issue(authority, common_name="a", usages=["server"], addresses=["127.0.0.1"], now=now)
@@ -97,17 +99,17 @@ async def test_over_tls_only_whom_the_authority_vouches_for_is_alive(tmp_path: P
     good = answer("200 OK", b"x" * 50_000)
     async with server(good, good, tls=tls) as (url, connections):
         ca.write_bytes(authority.certificate_pem)
-        asked = liveness_probe(url, ca=ca, within=5)
-        assert [await anext(asked), await anext(asked), connections] == ["", "", [2]]
-        await asked.aclose()
+        probe = liveness_probe(url, ca=ca, within=5)
+        assert [await anext(probe), await anext(probe), connections] == ["", "", [2]]
+        await probe.aclose()
         ca.write_bytes(stranger.certificate_pem)
-        asked = liveness_probe(url, ca=ca, within=5)
-        assert await anext(asked) == f"{url} does not answer"
-        await asked.aclose()
+        probe = liveness_probe(url, ca=ca, within=5)
+        assert await anext(probe) == f"{url} does not answer"
+        await probe.aclose()
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("raw", "expected"),
     [
         (answer("200 OK"), ""),
         (answer("401 Unauthorized", b"{}"), "it answers 401"),
@@ -116,7 +118,7 @@ async def test_over_tls_only_whom_the_authority_vouches_for_is_alive(tmp_path: P
         (b"", "{url} does not answer"),
     ],
 )
-async def test_only_healthy_servers_are_ready(given: bytes, said: str, tmp_path: Path) -> None:
+async def test_only_a_healthy_server_is_ready(raw: bytes, expected: str, tmp_path: Path) -> None:
     now = datetime.now(UTC)
     authority = new_ca("shoal", now=now)
     pair = issue(
@@ -128,11 +130,11 @@ async def test_only_healthy_servers_are_ready(given: bytes, said: str, tmp_path:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
     tls.verify_mode = ssl.CERT_REQUIRED
     tls.load_cert_chain(both)
-    async with server(given, answer("200 OK"), tls=tls) as (url, _):
-        asked = readiness_probe(url, ca=ca, certificate=both, key=both)
-        assert await anext(asked) == said.format(url=url)
-        assert await anext(asked) == ""
-        await asked.aclose()
+    async with server(raw, answer("200 OK"), tls=tls) as (url, _):
+        probe = readiness_probe(url, ca=ca, certificate=both, key=both)
+        assert await anext(probe) == expected.format(url=url)
+        assert await anext(probe) == ""
+        await probe.aclose()
 
 
 async def test_a_manager_is_ready_when_it_answers_200_over_plain_http() -> None:
@@ -144,9 +146,9 @@ async def test_a_manager_is_ready_when_it_answers_200_over_plain_http() -> None:
     assert connections == [2]
 
 
-async def test_where_nobody_listens_nobody_is_alive() -> None:
+async def test_an_address_without_a_listener_is_not_alive() -> None:
     async with server() as (url, _):
         pass
-    asked = liveness_probe(url, within=5)
-    assert await anext(asked) == f"{url} does not answer"
-    await asked.aclose()
+    probe = liveness_probe(url, within=5)
+    assert await anext(probe) == f"{url} does not answer"
+    await probe.aclose()

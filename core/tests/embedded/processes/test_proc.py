@@ -30,7 +30,7 @@ def child(arguments: list[str]) -> Generator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def orphan() -> int:
-    """The pid of a process whose parent is gone."""
+    """The pid of a process whose parent has ended."""
     script = "import subprocess as s; print(s.Popen(['/bin/sleep', '1000'], stdout=s.DEVNULL).pid)"
     return int(subprocess.check_output([sys.executable, "-c", script]))
 
@@ -42,14 +42,14 @@ def has_pidfd() -> bool:
 
 @pytest.fixture(autouse=True)
 def _kernel(has_pidfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_pid: int) -> int:
+    def fail(_pid: int) -> int:
         raise OSError(errno.ENOSYS, "no pidfd")
 
     if not has_pidfd:
-        monkeypatch.setattr(os, "pidfd_open", refuse)
+        monkeypatch.setattr(os, "pidfd_open", fail)
 
 
-def whoever(pid: int) -> Identity:
+def identity_of(pid: int) -> Identity:
     identity = identify(pid)
     assert identity is not None
     return identity
@@ -69,28 +69,28 @@ def test_identity_is_stable_and_unique(
     assert identify(2**22 + 1) is None
 
 
-def test_a_program_with_brackets_in_its_name_is_identified(tmp_path: Path) -> None:
+def test_a_program_with_brackets_in_its_name_has_an_identity(tmp_path: Path) -> None:
     program = tmp_path / "a) b (c"
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([program, "1000"]) as process:
         try:
-            assert whoever(process.pid).start_time > 0
+            assert identity_of(process.pid).start_time > 0
         finally:
             process.kill()
 
 
 @BOTH
 @pytest.mark.parametrize("differs", ["start_time", "boot"])
-def test_reused_pid_cannot_be_held(child: subprocess.Popen[bytes], differs: str) -> None:
+def test_open_returns_none_for_a_reused_pid(child: subprocess.Popen[bytes], differs: str) -> None:
     other = {"start_time": {"start_time": 1}, "boot": {"boot": "an earlier one"}}[differs]
-    assert Handle.open(dataclasses.replace(whoever(child.pid), **other)) is None
+    assert Handle.open(dataclasses.replace(identity_of(child.pid), **other)) is None
 
 
 @BOTH
-async def test_child_is_signalled_and_collected(
+async def test_a_child_is_signalled_and_reaped(
     child: subprocess.Popen[bytes],
 ) -> None:
-    handle = hold(whoever(child.pid))
+    handle = hold(identity_of(child.pid))
     assert handle.is_alive()
     handle.send(signal.SIGTERM)
     await handle.wait()
@@ -102,16 +102,16 @@ async def test_child_is_signalled_and_collected(
 
 @BOTH
 @pytest.mark.parametrize("arguments", [["/bin/sh", "-c", "exit 7"]])
-async def test_an_exit_code_is_told(child: subprocess.Popen[bytes]) -> None:
-    handle = hold(whoever(child.pid))
+async def test_reap_returns_the_exit_code(child: subprocess.Popen[bytes]) -> None:
+    handle = hold(identity_of(child.pid))
     await handle.wait()
     assert handle.reap() == 7
     child.returncode = 7
 
 
 @BOTH
-async def test_several_may_wait_for_one_end(child: subprocess.Popen[bytes]) -> None:
-    handle = hold(whoever(child.pid))
+async def test_several_tasks_can_wait_for_one_process(child: subprocess.Popen[bytes]) -> None:
+    handle = hold(identity_of(child.pid))
     waiting = [asyncio.create_task(handle.wait()) for _ in range(3)]
     await asyncio.sleep(0)
     handle.send(signal.SIGKILL)
@@ -120,8 +120,8 @@ async def test_several_may_wait_for_one_end(child: subprocess.Popen[bytes]) -> N
 
 
 @BOTH
-async def test_the_end_of_somebody_elses_child_is_seen(orphan: int) -> None:
-    handle = hold(whoever(orphan))
+async def test_wait_returns_when_an_unrelated_process_ends(orphan: int) -> None:
+    handle = hold(identity_of(orphan))
     handle.send(signal.SIGKILL)
     await handle.wait()
     assert handle.reap() is None
@@ -134,35 +134,37 @@ async def test_waiting_leaves_no_descriptor_behind(child: subprocess.Popen[bytes
     async def lose_patience() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await hold(whoever(child.pid)).wait()
+                await hold(identity_of(child.pid)).wait()
 
     await lose_patience()
     gc.collect()
     before = descriptors()
     for _ in range(20):
         await lose_patience()
-    gc.collect()  # the exceptions hold on to the last of them
+    gc.collect()  # the exceptions reference the last of them
     assert descriptors() <= before
 
 
 @pytest.mark.parametrize("has_pidfd", [False])
-def test_reused_pid_is_not_signalled(
+def test_a_reused_pid_is_not_signalled(
     child: subprocess.Popen[bytes],
 ) -> None:
-    earlier = Handle(dataclasses.replace(whoever(child.pid), start_time=1), None)
+    earlier = Handle(dataclasses.replace(identity_of(child.pid), start_time=1), None)
     assert not earlier.is_alive()
     earlier.send(signal.SIGKILL)
     with pytest.raises(subprocess.TimeoutExpired):
         child.wait(0.05)
 
 
-async def test_ending_a_stranger_with_our_pid_hits_nobody(child: subprocess.Popen[bytes]) -> None:
+async def test_kill_does_not_end_another_process_with_a_reused_pid(
+    child: subprocess.Popen[bytes],
+) -> None:
     await kill(Identity(child.pid, 1, boot_id()))
     with pytest.raises(subprocess.TimeoutExpired):
         await asyncio.to_thread(child.wait, 0.05)
 
 
-def test_marked_processes_are_found_by_their_folder(tmp_path: Path) -> None:
+def test_marked_processes_returns_processes_of_the_folder(tmp_path: Path) -> None:
     def start(folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             ["/bin/sleep", "1000"],
@@ -172,8 +174,8 @@ def test_marked_processes_are_found_by_their_folder(tmp_path: Path) -> None:
 
     ours, other = start(tmp_path), start(tmp_path.with_name("other"))
     try:
-        found = marked_processes(tmp_path)
-        assert [(one.identity.pid, one.session, one.name) for one in found] == [
+        marked = marked_processes(tmp_path)
+        assert [(process.identity.pid, process.session, process.name) for process in marked] == [
             (ours.pid, ours.pid, "a")
         ]
     finally:

@@ -1,4 +1,4 @@
-"""Processes are started, found again and ended; strangers are never touched."""
+"""Processes start, are adopted and end. Unrelated processes are never signalled."""
 
 import asyncio
 import dataclasses
@@ -57,10 +57,10 @@ def link(pid: int, what: str) -> Path:
 
 
 def slack() -> set[str]:
-    """How late the timers of our own threads may be."""
+    """Timer slack of our own threads."""
     slacks: set[str] = set()
     for thread in Path("/proc/self/task").iterdir():
-        # Threads of the pool end at any time, also between the listing and the reading.
+        # Threads of the pool can end between the listing and the read.
         with suppress(FileNotFoundError, ProcessLookupError):
             slacks.add(Path(f"/proc/{thread.name}/timerslack_ns").read_text())
     return slacks
@@ -98,7 +98,7 @@ def _input() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_input")
-async def test_a_process_runs_in_a_session_of_its_own_with_nothing_to_read(folder: Path) -> None:
+async def test_a_process_has_its_own_session_and_no_input(folder: Path) -> None:
     process = await Process.start(folder, declared(*SLEEP))
     assert process.is_running
     assert os.getsid(process.pid) == process.pid
@@ -109,7 +109,7 @@ async def test_a_process_runs_in_a_session_of_its_own_with_nothing_to_read(folde
     assert not process.is_running
 
 
-async def test_its_output_goes_to_its_log(folder: Path) -> None:
+async def test_the_output_of_a_process_goes_to_its_log(folder: Path) -> None:
     process = await Process.start(folder, declared(*shell("echo out; echo err >&2")))
     await process.wait()
     assert lines(process.log) == ["out", "err"]
@@ -118,8 +118,8 @@ async def test_its_output_goes_to_its_log(folder: Path) -> None:
 async def test_environment_of_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/ours")
     limits = Limits(memory_bytes=1_000_000_000)
-    wanted = declared("/usr/bin/env", environment={"GIVEN": "1"}, limits=limits)
-    process = await Process.start(folder, wanted)
+    spec = declared("/usr/bin/env", environment={"GIVEN": "1"}, limits=limits)
+    process = await Process.start(folder, spec)
     await process.wait()
     environment = dict(line.split("=", 1) for line in lines(process.log))
     assert (
@@ -134,21 +134,21 @@ async def test_environment_of_a_process(folder: Path, monkeypatch: pytest.Monkey
     assert "KUBECONFIG" not in environment
 
 
-async def test_it_is_found_again_by_its_name(folder: Path) -> None:
+async def test_adopt_returns_a_running_process_by_name(folder: Path) -> None:
     started = await Process.start(folder, declared(*SLEEP))
-    found = Process.adopt(folder, "a")
-    assert found is not None
-    assert (found.pid, found.hash) == (started.pid, declared(*SLEEP).command.hash)
-    await found.stop()
+    adopted = Process.adopt(folder, "a")
+    assert adopted is not None
+    assert (adopted.pid, adopted.hash) == (started.pid, declared(*SLEEP).command.hash)
+    await adopted.stop()
     assert not started.is_running
     assert Process.adopt(folder, "a") is None
 
 
-async def test_who_was_never_started_is_not_found(folder: Path) -> None:
+async def test_adopt_returns_none_for_an_unknown_process(folder: Path) -> None:
     assert Process.adopt(folder, "a") is None
 
 
-async def test_it_outlives_the_python_process_that_started_it(folder: Path) -> None:
+async def test_a_process_survives_its_python_parent(folder: Path) -> None:
     script = f"""
 import asyncio, os, pathlib, signal
 from capelin.embedded.processes import Command, ProcessSpec, Process
@@ -171,7 +171,7 @@ asyncio.run(main())
 async def test_record_with_a_reused_pid_is_ignored(
     folder: Path,
 ) -> None:
-    stranger = subprocess.Popen(SLEEP)  # noqa: ASYNC220 - a stranger is no child of the loop
+    stranger = subprocess.Popen(SLEEP)  # noqa: ASYNC220 - this process does not belong to the event loop
     try:
         await (await Process.start(folder, declared(*SLEEP))).stop()
         identity = identify(stranger.pid)
@@ -186,7 +186,7 @@ async def test_record_with_a_reused_pid_is_ignored(
         stranger.wait()
 
 
-async def test_it_is_asked_to_end(folder: Path) -> None:
+async def test_stop_sends_sigterm(folder: Path) -> None:
     script = "trap 'echo bye; exit 0' TERM; echo hello; while :; do sleep 0.01; done"
     process = await Process.start(folder, declared(*shell(script)))
     await first_line(process)
@@ -195,7 +195,7 @@ async def test_it_is_asked_to_end(folder: Path) -> None:
     assert lines(process.log) == ["hello", "bye"]
 
 
-async def test_it_is_killed_when_it_does_not_end_within_its_grace(folder: Path) -> None:
+async def test_stop_kills_a_process_after_its_grace_period(folder: Path) -> None:
     script = "trap '' TERM; echo hello; while :; do sleep 0.01; done"
     process = await Process.start(folder, declared(*shell(script), grace=0.05))
     await first_line(process)
@@ -206,7 +206,7 @@ async def test_it_is_killed_when_it_does_not_end_within_its_grace(folder: Path) 
 
 
 @pytest.mark.parametrize("adopted", [False, True])
-async def test_what_it_started_itself_ends_with_it(folder: Path, adopted: bool) -> None:
+async def test_stop_also_ends_children_of_the_process(folder: Path, adopted: bool) -> None:
     process = await Process.start(folder, declared(*shell("sleep 1000 & echo $!; wait")))
     child = int(await first_line(process))
     assert not is_dead(child)
@@ -216,12 +216,12 @@ async def test_what_it_started_itself_ends_with_it(folder: Path, adopted: bool) 
     assert is_dead(child)
 
 
-async def test_the_reason_of_an_end_is_what_it_said_last(folder: Path) -> None:
+async def test_the_reason_of_an_exit_contains_the_last_error(folder: Path) -> None:
     process = await Process.start(folder, declared(*shell("echo Error: no disk; exit 3")))
     ended = await process.wait()
     assert (ended.status, ended.reason) == (3, "exited with code 3: Error: no disk")
-    again = await Process.start(folder, declared(*shell("exit 4")))
-    assert (await again.wait()).reason == "exited with code 4"
+    silent = await Process.start(folder, declared(*shell("exit 4")))
+    assert (await silent.wait()).reason == "exited with code 4"
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ asyncio.run(Process.start(pathlib.Path({str(folder)!r}), a))
     assert (await process.wait()).reason == reason
 
 
-async def test_a_program_that_is_missing_leaves_nothing_behind(folder: Path) -> None:
+async def test_a_missing_program_leaves_no_record(folder: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await Process.start(folder, declared("/no/such/program"))
     assert Process.adopt(folder, "a") is None
@@ -263,10 +263,10 @@ async def test_a_program_that_is_missing_leaves_nothing_behind(folder: Path) -> 
     ],
 )
 async def test_invalid_arguments_fail_the_start(folder: Path, unusable: ProcessSpec) -> None:
-    with pytest.raises(OSError, match="cannot be passed on") as refused:
+    with pytest.raises(OSError, match="cannot be passed on") as error:
         await Process.start(folder, unusable)
-    assert refused.value.strerror is not None
-    assert refused.value.filename == SLEEP[0]
+    assert error.value.strerror is not None
+    assert error.value.filename == SLEEP[0]
     assert Process.adopt(folder, "a") is None
 
 
@@ -284,12 +284,14 @@ async def test_unrecorded_process_is_killed(folder: Path, monkeypatch: pytest.Mo
     assert identify(pid) is None
 
 
-async def test_it_gives_way_to_others_when_asked(folder: Path) -> None:
+async def test_a_process_has_the_given_niceness(folder: Path) -> None:
     process = await Process.start(folder, declared(*SLEEP, limits=Limits(nice=7)))
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == 7
 
 
-async def test_niceness_without_cgroups(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_limited_process_without_cgroups_is_niced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limited = declared(*SLEEP, limits=Limits(memory_bytes=50_000_000, cpus=0.5))
     process = await Process.start(folder, limited)
     record = state_dir.read_record(folder, "a")
@@ -299,15 +301,15 @@ async def test_niceness_without_cgroups(folder: Path, monkeypatch: pytest.Monkey
     await process.stop()
     assert (nice == 0) is is_limited
 
-    def none_can_be_made(*_: object) -> Iterator[cgroups.Group]:
+    def no_groups(*_: object) -> Iterator[cgroups.Group]:
         return iter(())
 
-    monkeypatch.setattr(cgroups, "groups", none_can_be_made)
+    monkeypatch.setattr(cgroups, "groups", no_groups)
     process = await Process.start(folder, limited)
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == 10
 
 
-async def test_its_timers_may_be_late_when_asked_and_ours_are_not(folder: Path) -> None:
+async def test_timer_slack_applies_only_to_the_process(folder: Path) -> None:
     before = slack()
     limits = Limits(timer_slack=0.05)
     process = await Process.start(
@@ -317,7 +319,7 @@ async def test_its_timers_may_be_late_when_asked_and_ours_are_not(folder: Path) 
     assert slack() == before
 
 
-async def test_a_memory_limit_is_enforced_where_control_groups_can_be_made(folder: Path) -> None:
+async def test_control_groups_enforce_a_memory_limit(folder: Path) -> None:
     limits = Limits(memory_bytes=50_000_000)
     greedy = shell(f"sleep 0.2; exec {sys.executable} -c 'x = b\"x\" * 10**9; input()'")
     process = await Process.start(folder, declared(*greedy, limits=limits))
@@ -325,7 +327,7 @@ async def test_a_memory_limit_is_enforced_where_control_groups_can_be_made(folde
     assert record is not None
     if not record.groups:
         await process.stop()
-        pytest.skip("this user cannot make control groups here")
+        pytest.skip("this user cannot create control groups")
     ended = await process.wait()
     assert ended.reason == "was killed by SIGKILL: it needed more memory than its limit"
     assert all(exists(group) for group in record.groups)
@@ -333,7 +335,7 @@ async def test_a_memory_limit_is_enforced_where_control_groups_can_be_made(folde
     assert not any(exists(group) for group in record.groups)
 
 
-async def test_all_processes_of_a_folder_can_be_killed_at_once(folder: Path) -> None:
+async def test_kill_all_kills_all_processes_of_a_folder(folder: Path) -> None:
     names = ("a", "b", "c")
     command = Command(SLEEP)
     started = [await Process.start(folder, ProcessSpec(name=n, command=command)) for n in names]

@@ -14,8 +14,8 @@ def declared(name: str, *after: str) -> ProcessSpec:
 
 
 def test_the_hash_does_not_depend_on_the_order_of_the_environment() -> None:
-    turned = dataclasses.replace(BASE, environment={"B": "2", "A": "1"})
-    assert turned.hash == BASE.hash
+    reordered = dataclasses.replace(BASE, environment={"B": "2", "A": "1"})
+    assert reordered.hash == BASE.hash
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def test_the_hash_does_not_depend_on_the_order_of_the_environment() -> None:
         dataclasses.replace(BASE, limits=Limits(nice=4)),
     ],
 )
-def test_hash_changes_with_each_setting(
+def test_the_hash_changes_with_each_setting(
     other: Command,
 ) -> None:
     assert other.hash != BASE.hash
 
 
-def test_limits_tell_go_to_stay_below_them() -> None:
+def test_limits_set_variables_for_go() -> None:
     limits = Limits(memory_bytes=100_000_000, cpus=1.5)
     assert limits.environment() == {"GOMEMLIMIT": "90000000B", "GOMAXPROCS": "2"}
     assert Limits().environment() == {}
@@ -50,27 +50,27 @@ def test_limits_tell_go_to_stay_below_them() -> None:
         ({"timer_slack": -1.0}, "cannot be early"),
     ],
 )
-def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any], message: str) -> None:
+def test_invalid_limits_fail(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Limits(**limits)
 
 
 @pytest.mark.parametrize("name", ["", "../etcd", "a/b", ".hidden", "Etcd", "a" * 101, "a-"])
-def test_a_name_that_cannot_be_a_file_is_refused(name: str) -> None:
+def test_a_name_must_be_a_valid_file_name(name: str) -> None:
     with pytest.raises(ValueError, match="cannot name a process"):
         declared(name)
 
 
-def test_two_processes_of_one_name_are_refused() -> None:
+def test_check_specs_rejects_duplicate_names() -> None:
     with pytest.raises(ValueError, match="two processes are called 'a'"):
         check_specs([declared("a"), declared("a")])
 
 
-def test_waiting_for_an_undeclared_process_is_refused() -> None:
+def test_check_specs_rejects_an_undeclared_dependency() -> None:
     with pytest.raises(ValueError, match="'a' starts after 'b', which is not declared"):
         check_specs([declared("a", "b")])
 
 
-def test_waiting_in_a_circle_is_refused() -> None:
+def test_check_specs_rejects_a_cycle() -> None:
     with pytest.raises(ValueError, match="processes wait for each other"):
         check_specs([declared("a", "b"), declared("b", "a")])

@@ -13,26 +13,26 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_what_is_written_is_read_again(folder: Path) -> None:
+def test_a_record_survives_a_round_trip(folder: Path) -> None:
     state_dir.write_record(folder, RECORD)
     assert state_dir.read_record(folder, "a") == RECORD
     assert list(state_dir.recorded_names(folder)) == ["a"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"identity": {"pid": 1}}'])
-def test_a_record_that_cannot_be_read_is_none(folder: Path, content: bytes) -> None:
+def test_an_unreadable_record_reads_as_none(folder: Path, content: bytes) -> None:
     (folder / "a.process").write_bytes(content)
     assert state_dir.read_record(folder, "a") is None
 
 
-def test_what_is_forgotten_is_gone_and_may_be_forgotten_again(folder: Path) -> None:
+def test_remove_record_is_idempotent(folder: Path) -> None:
     state_dir.write_record(folder, RECORD)
     state_dir.remove_record(folder, "a")
     state_dir.remove_record(folder, "a")
     assert list(state_dir.recorded_names(folder)) == []
 
 
-def test_folder_and_file_are_private_whatever_the_umask(tmp_path: Path) -> None:
+def test_folders_and_files_are_private_with_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         folder = state_dir.private_folder(tmp_path / "deep" / "state")
@@ -43,7 +43,7 @@ def test_folder_and_file_are_private_whatever_the_umask(tmp_path: Path) -> None:
     assert mode(folder / "secret") == 0o600
 
 
-def test_a_folder_that_others_could_read_is_made_private(tmp_path: Path) -> None:
+def test_private_folder_restricts_an_existing_folder(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     state_dir.private_folder(tmp_path)
     assert mode(tmp_path) == 0o700
@@ -55,7 +55,7 @@ def test_folder_of_another_user_fails(tmp_path: Path, monkeypatch: pytest.Monkey
         state_dir.private_folder(tmp_path)
 
 
-def test_a_file_that_is_replaced_becomes_private(tmp_path: Path) -> None:
+def test_write_private_restricts_an_existing_file(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes(b"old")
     file.chmod(0o644)

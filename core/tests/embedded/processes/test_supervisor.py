@@ -1,4 +1,4 @@
-"""A supervisor keeps what is declared running, over crashes of anybody, its own included."""
+"""A supervisor keeps declared processes running, also after its own crash."""
 
 import asyncio
 import errno
@@ -42,20 +42,22 @@ def declared(
     return ProcessSpec(name=name, command=Command(arguments), after=after, readiness=ready)
 
 
-def telling(journal: Path, name: str) -> tuple[str, ...]:
-    """A program that writes down when it is started and when it is told to stop."""
-    say = f"echo {{}} {name} >> {journal}"
-    script = f"trap '{say.format('stop')}; exit 0' TERM; {say.format('start')}; sleep 1000 & wait"
+def journaling(journal: Path, name: str) -> tuple[str, ...]:
+    """A program that records its start and its SIGTERM."""
+    write = f"echo {{}} {name} >> {journal}"
+    script = (
+        f"trap '{write.format('stop')}; exit 0' TERM; {write.format('start')}; sleep 1000 & wait"
+    )
     return ("/bin/sh", "-c", script)
 
 
-def told(journal: Path) -> list[str]:
+def entries(journal: Path) -> list[str]:
     return journal.read_text().splitlines() if journal.exists() else []
 
 
 async def has_started(journal: Path, name: str) -> AsyncGenerator[str, None]:
     while True:
-        yield "" if f"start {name}" in told(journal) else "it has not said that it started"
+        yield "" if f"start {name}" in entries(journal) else "it has not recorded its start"
 
 
 def pid_of(supervisor: Supervisor, name: str) -> int:
@@ -65,7 +67,7 @@ def pid_of(supervisor: Supervisor, name: str) -> int:
 
 
 async def replaced(supervisor: Supervisor, pid: int, name: str = "a") -> int:
-    """Kill a process and wait for the next one."""
+    """Kill a process and wait for its replacement."""
     os.kill(pid, signal.SIGKILL)
     await until(lambda: supervisor.states[name].pid not in {None, pid})
     return pid_of(supervisor, name)
@@ -83,7 +85,7 @@ def descriptors_of(pid: int) -> set[str]:
     return {path.name for path in Path(f"/proc/{pid}/fd").iterdir()}
 
 
-async def test_what_is_declared_runs(folder: Path) -> None:
+async def test_declared_processes_run(folder: Path) -> None:
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a"), declared("b"))
         await supervisor.ready()
@@ -102,7 +104,7 @@ async def test_processes_start_in_order_and_stop_in_reverse(folder: Path) -> Non
                 declared(
                     name,
                     *names[max(0, index - 1) : index],
-                    arguments=telling(journal, name),
+                    arguments=journaling(journal, name),
                     ready=partial(has_started, journal, name),
                 )
                 for index, name in enumerate(names)
@@ -111,7 +113,7 @@ async def test_processes_start_in_order_and_stop_in_reverse(folder: Path) -> Non
         await supervisor.ready()
         await supervisor.stop()
         assert supervisor.states == {}
-    assert told(journal) == [
+    assert entries(journal) == [
         "start etcd",
         "start api",
         "start manager",
@@ -122,7 +124,7 @@ async def test_processes_start_in_order_and_stop_in_reverse(folder: Path) -> Non
     assert list(state_dir.recorded_names(folder)) == []
 
 
-async def test_another_supervisor_stops_in_order_what_it_never_declared(folder: Path) -> None:
+async def test_another_supervisor_stops_undeclared_processes_in_order(folder: Path) -> None:
     journal = folder / "journal"
     async with Supervisor(folder) as supervisor:
         supervisor.declare(
@@ -130,7 +132,7 @@ async def test_another_supervisor_stops_in_order_what_it_never_declared(folder: 
                 declared(
                     name,
                     *after,
-                    arguments=telling(journal, name),
+                    arguments=journaling(journal, name),
                     ready=partial(has_started, journal, name),
                 )
                 for name, after in (("api", ("etcd",)), ("etcd", ()))
@@ -139,10 +141,10 @@ async def test_another_supervisor_stops_in_order_what_it_never_declared(folder: 
         await supervisor.ready()
     async with Supervisor(folder) as supervisor:
         await supervisor.stop()
-    assert told(journal)[2:] == ["stop api", "stop etcd"]
+    assert entries(journal)[2:] == ["stop api", "stop etcd"]
 
 
-async def test_a_killed_process_is_started_again(folder: Path) -> None:
+async def test_a_killed_process_restarts(folder: Path) -> None:
     async with Supervisor(folder, backoff=QUICK) as supervisor:
         supervisor.declare(declared("a"))
         await supervisor.ready()
@@ -163,7 +165,7 @@ async def test_restarts_are_counted(folder: Path, caplog: pytest.LogCaptureFixtu
         assert "a has ended and is started again: was killed by SIGKILL" in caplog.text
         supervisor.declare(declared("a", arguments=("/bin/sleep", "2000")), declared("b"))
         await supervisor.ready()
-        assert supervisor.states["a"].restarts == 2, "what is replaced did not end by itself"
+        assert supervisor.states["a"].restarts == 2, "a replacement is not a restart"
 
 
 async def test_restarts_are_counted_across_supervisors(folder: Path) -> None:
@@ -187,10 +189,10 @@ async def test_restarts_are_counted_across_supervisors(folder: Path) -> None:
     async with Supervisor(folder, backoff=QUICK) as supervisor:
         supervisor.declare(declared("a"))
         await supervisor.ready()
-        assert supervisor.states["a"].restarts == 0, "nothing restarts what a user has stopped"
+        assert supervisor.states["a"].restarts == 0, "a start after a stop is not a restart"
 
 
-async def test_nothing_is_left_of_what_was_killed(folder: Path) -> None:
+async def test_a_killed_process_leaves_no_record_and_no_groups(folder: Path) -> None:
     limited = Command(SLEEP, limits=Limits(memory_bytes=50_000_000, cpus=1))
     async with Supervisor(folder, backoff=Backoff(first=3600, longest=3600)) as supervisor:
         supervisor.declare(ProcessSpec(name="a", command=limited))
@@ -200,7 +202,7 @@ async def test_nothing_is_left_of_what_was_killed(folder: Path) -> None:
         os.kill(pid_of(supervisor, "a"), signal.SIGKILL)
         await until(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
         assert list(state_dir.recorded_names(folder)) == []
-        # Where none could be made, there were none.
+        # Without permissions for control groups, the record has none.
         assert not any(map(exists, record.groups))
 
 
@@ -228,7 +230,7 @@ def server(status: int) -> ProcessSpec:
     )
 
 
-async def test_what_hangs_is_found_and_started_again(folder: Path) -> None:
+async def test_a_hung_process_restarts(folder: Path) -> None:
     async with Supervisor(folder, backoff=Backoff(first=0.2, longest=0.2)) as supervisor:
         supervisor.declare(server(403))
         await supervisor.ready()
@@ -241,8 +243,8 @@ async def test_what_hangs_is_found_and_started_again(folder: Path) -> None:
         assert pid_of(supervisor, "a") != pid
 
 
-async def test_a_stopped_process_is_found_long_before_a_slow_one(folder: Path) -> None:
-    """No thread of it runs: it hangs for certain, however patient the threshold is."""
+async def test_a_process_stopped_by_a_signal_restarts_before_the_threshold(folder: Path) -> None:
+    """None of its threads runs, so it hangs regardless of the threshold."""
     spec = server(403)
     assert spec.liveness is not None
     patient = replace(spec, liveness=replace(spec.liveness, failure_threshold=10_000))
@@ -254,8 +256,8 @@ async def test_a_stopped_process_is_found_long_before_a_slow_one(folder: Path) -
         await until(lambda: supervisor.states["a"].pid not in {None, pid})
 
 
-async def test_what_is_stopped_before_it_was_ready_is_found_too(folder: Path) -> None:
-    """Otherwise it starts for ever: liveness probes begin when it is ready."""
+async def test_a_process_stopped_by_a_signal_before_it_is_ready_restarts(folder: Path) -> None:
+    """Liveness probes begin only when it is ready."""
     spec = server(403)
     assert spec.liveness is not None
     began, free = asyncio.Event(), asyncio.Event()
@@ -279,7 +281,7 @@ async def test_what_is_stopped_before_it_was_ready_is_found_too(folder: Path) ->
         await supervisor.ready()
 
 
-async def test_what_serves_nobody_any_more_is_not_ready_although_it_lives(
+async def test_a_live_process_that_stops_serving_is_not_ready(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("capelin.embedded.processes.lifecycle._UNREADY_SECONDS", 0.05)
@@ -307,12 +309,12 @@ async def test_what_serves_nobody_any_more_is_not_ready_although_it_lives(
 async def test_short_failures_are_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capelin.embedded.processes.lifecycle._PROBE_RETRY_SECONDS", 0.01)
     answers = ["", "", "not yet: etcd", "not yet: etcd", ""]
-    asked: list[str] = []
+    results: list[str] = []
 
     async def serves() -> AsyncGenerator[str, None]:
         while True:
-            asked.append(answers[len(asked)] if len(asked) < len(answers) else "")
-            yield asked[-1]
+            results.append(answers[len(results)] if len(results) < len(answers) else "")
+            yield results[-1]
 
     spec = replace(declared("a", ready=serves), readiness_period=0.01)
     phases: set[Phase] = set()
@@ -320,11 +322,11 @@ async def test_short_failures_are_ignored(folder: Path, monkeypatch: pytest.Monk
         supervisor.declare(spec)
         await supervisor.ready()
 
-        def are_given() -> bool:
+        def all_answers_are_used() -> bool:
             phases.add(supervisor.states["a"].phase)
-            return len(asked) > len(answers)
+            return len(results) > len(answers)
 
-        await until(are_given)
+        await until(all_answers_are_used)
     assert phases == {Phase.RUNNING}
 
 
@@ -351,7 +353,7 @@ async def test_slow_start_is_not_a_hang(folder: Path, monkeypatch: pytest.Monkey
         assert pid_of(supervisor, "a") is not None
 
 
-async def test_a_busy_process_that_does_not_answer_is_no_hung_one(folder: Path) -> None:
+async def test_a_busy_process_that_does_not_answer_is_not_hung(folder: Path) -> None:
     checks = asyncio.Semaphore(0)
 
     async def never_answers() -> AsyncGenerator[str, None]:
@@ -375,7 +377,7 @@ async def test_a_busy_process_that_does_not_answer_is_no_hung_one(folder: Path) 
         assert pid_of(supervisor, "a") == pid
 
 
-async def test_what_had_been_ready_restarts_at_once_however_often_it_is_killed(
+async def test_a_process_that_was_ready_always_restarts_at_once(
     folder: Path,
 ) -> None:
     spec = server(200)
@@ -390,46 +392,46 @@ async def test_what_had_been_ready_restarts_at_once_however_often_it_is_killed(
             await replaced(supervisor, pid)
 
 
-async def test_what_is_being_stopped_is_not_taken_for_hung(folder: Path) -> None:
+async def test_a_stopping_process_is_not_hung(folder: Path) -> None:
     journal = folder / "journal"
     drain = f"trap 'sleep 0.5; echo drained a >> {journal}; exit 0' TERM"
     script = f"{drain}; echo start a >> {journal}; sleep 1000 & wait"
-    asked_to_end = False
+    stopping = False
 
-    async def does_it_live() -> AsyncGenerator[str, None]:
+    async def is_live() -> AsyncGenerator[str, None]:
         while True:
-            yield "it has closed its door" if asked_to_end else ""
+            yield "it does not accept connections" if stopping else ""
 
     draining = ProcessSpec(
         name="a",
         command=Command(("/bin/sh", "-c", script)),
         readiness=partial(has_started, journal, "a"),
-        liveness=Liveness(probe=does_it_live, period=0.01, retry_period=0.05),
+        liveness=Liveness(probe=is_live, period=0.01, retry_period=0.05),
     )
     async with Supervisor(folder) as supervisor:
         supervisor.declare(draining)
         await supervisor.ready()
         supervisor.declare()
-        asked_to_end = True
+        stopping = True
         await until(lambda: supervisor.states == {})
-    assert told(journal) == ["start a", "drained a"]
+    assert entries(journal) == ["start a", "drained a"]
 
 
-async def test_what_must_not_be_started_now_says_why_and_is_tried_again(folder: Path) -> None:
-    reasons = ["its disk is not there"]
-    refused = ProcessSpec(
+async def test_a_failed_start_check_is_reported_and_repeated(folder: Path) -> None:
+    reasons = ["its disk is missing"]
+    blocked = ProcessSpec(
         name="a", command=Command(SLEEP), start_check=lambda: reasons[0] if reasons else ""
     )
     async with Supervisor(folder, backoff=QUICK) as supervisor:
-        supervisor.declare(refused)
+        supervisor.declare(blocked)
         await until(lambda: supervisor.states["a"].phase is Phase.FAILED)
-        assert supervisor.states["a"].reason == "its disk is not there"
+        assert supervisor.states["a"].reason == "its disk is missing"
         assert not (folder / "a.log").exists()
         reasons.clear()
         await until(lambda: supervisor.states["a"].phase is Phase.RUNNING)
 
 
-async def test_some_of_those_before_can_be_enough(folder: Path) -> None:
+async def test_a_process_can_start_after_some_of_its_dependencies(folder: Path) -> None:
     async def never() -> AsyncGenerator[str, None]:
         while True:
             yield "no answer"
@@ -443,7 +445,7 @@ async def test_some_of_those_before_can_be_enough(folder: Path) -> None:
         await until(lambda: supervisor.states["c"].phase is Phase.RUNNING)
 
 
-async def test_whoever_waits_itself_starts_before_what_it_waits_for_is_ready(folder: Path) -> None:
+async def test_a_process_starts_when_its_dependency_is_reachable(folder: Path) -> None:
     answers: list[str] = ["nothing listens"]
 
     async def reachable() -> AsyncGenerator[str, None]:
@@ -466,14 +468,14 @@ async def test_whoever_waits_itself_starts_before_what_it_waits_for_is_ready(fol
         assert supervisor.states["a"].phase is Phase.STARTING
 
 
-async def test_what_says_that_it_is_broken_is_started_again(folder: Path) -> None:
+async def test_a_process_that_answers_500_restarts(folder: Path) -> None:
     async with Supervisor(folder, backoff=Backoff(first=0.2, longest=0.2)) as supervisor:
         supervisor.declare(server(500))
         await until(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
         assert supervisor.states["a"].reason == "hung: it answers 500"
 
 
-async def test_crash_loop_is_reported_with_its_reason(
+async def test_a_crash_loop_is_reported_with_its_reason(
     folder: Path,
 ) -> None:
     failing = declared("a", arguments=("/bin/sh", "-c", "echo Error: no disk; exit 3"))
@@ -492,7 +494,7 @@ async def test_crash_loop_is_reported_with_its_reason(
         )
 
 
-async def test_a_new_command_is_tried_at_once_after_the_old_one_failed(folder: Path) -> None:
+async def test_a_new_command_starts_at_once_after_a_failed_one(folder: Path) -> None:
     async with Supervisor(folder, backoff=Backoff(first=3600, longest=3600)) as supervisor:
         supervisor.declare(declared("a", arguments=("/no/such/program",)))
         await until(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
@@ -504,15 +506,15 @@ async def test_a_new_command_is_tried_at_once_after_the_old_one_failed(folder: P
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory"),
         (OSError(errno.ENOENT, "No such file", "/shoal"), "No such file: /shoal"),
-        (ChildProcessError("a was collected by somebody else"), "a was collected by somebody else"),
+        (ChildProcessError("another process has reaped a"), "another process has reaped a"),
     ],
 )
-async def test_why_a_process_cannot_be_started_is_said_with_what_is_known(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
+async def test_the_reason_of_a_failed_start_contains_the_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, expected: str
 ) -> None:
     async def fails(*_: object, **__: object) -> Process:
         raise error
@@ -521,10 +523,10 @@ async def test_why_a_process_cannot_be_started_is_said_with_what_is_known(
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a"))
         await until(lambda: supervisor.states["a"].reason)
-        assert supervisor.states["a"].reason == f"cannot be started: {said}"
+        assert supervisor.states["a"].reason == f"cannot be started: {expected}"
 
 
-async def test_who_is_not_ready_in_time_is_named_with_what_is_missing(folder: Path) -> None:
+async def test_ready_fails_with_the_reason_for_each_unready_process(folder: Path) -> None:
     async def never() -> AsyncGenerator[str, None]:
         while True:
             yield "no answer"
@@ -539,7 +541,7 @@ async def test_who_is_not_ready_in_time_is_named_with_what_is_missing(folder: Pa
         )
 
 
-async def test_next_supervisor_adopts_processes(
+async def test_the_next_supervisor_adopts_processes(
     folder: Path,
 ) -> None:
     async with Supervisor(folder) as supervisor:
@@ -553,7 +555,7 @@ async def test_next_supervisor_adopts_processes(
         await replaced(supervisor, pid)
 
 
-async def test_the_next_supervisor_knows_what_is_ready_before_it_decides(folder: Path) -> None:
+async def test_probed_waits_for_the_first_results_of_probes(folder: Path) -> None:
     async def answers_late() -> AsyncGenerator[str, None]:
         await asyncio.sleep(0.05)
         yield ""
@@ -580,7 +582,7 @@ async def test_the_next_supervisor_knows_what_is_ready_before_it_decides(folder:
         assert supervisor.states["a"].phase is Phase.STARTING
 
 
-async def test_a_changed_command_replaces_what_runs(folder: Path) -> None:
+async def test_a_changed_command_replaces_the_process(folder: Path) -> None:
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a"), declared("b"))
         await supervisor.ready()
@@ -593,14 +595,16 @@ async def test_a_changed_command_replaces_what_runs(folder: Path) -> None:
         await until(lambda: arguments_of(pid_of(supervisor, "a")) == ["/bin/sleep", "1001"])
 
 
-async def test_late_end_of_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep, told_late = Process.kill_session, asyncio.Event()
+async def test_a_late_end_of_a_process_does_not_affect_its_successor(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep, swept_late = Process.kill_session, asyncio.Event()
     slow = iter([True])
 
     async def sweeps(process: Process) -> None:
         if next(slow, False):
             await asyncio.sleep(0.3)
-            told_late.set()
+            swept_late.set()
         await sweep(process)
 
     monkeypatch.setattr(Process, "kill_session", sweeps)
@@ -611,14 +615,14 @@ async def test_late_end_of_a_process(folder: Path, monkeypatch: pytest.MonkeyPat
         supervisor.declare(declared("a", arguments=("/bin/sleep", "1001")))
         await until(lambda: supervisor.states["a"].pid not in {None, first})
         second = pid_of(supervisor, "a")
-        await told_late.wait()
+        await swept_late.wait()
         # A wrongly attributed end would stop the second process within this time.
         await asyncio.sleep(0.2)
         assert running_in(folder) == [second]
         assert pid_of(supervisor, "a") == second
 
 
-async def test_what_is_no_longer_declared_is_stopped(folder: Path) -> None:
+async def test_an_undeclared_process_is_stopped(folder: Path) -> None:
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a"), declared("b"))
         await supervisor.ready()
@@ -627,7 +631,7 @@ async def test_what_is_no_longer_declared_is_stopped(folder: Path) -> None:
     assert list(state_dir.recorded_names(folder)) == ["b"]
 
 
-async def test_a_new_order_is_remembered_without_a_restart(folder: Path) -> None:
+async def test_new_dependencies_are_recorded_without_a_restart(folder: Path) -> None:
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a", "b"), declared("b"))
         await supervisor.ready()
@@ -675,7 +679,7 @@ asyncio.run(main())
     assert running_in(folder) == []
 
 
-async def test_a_process_that_lost_its_state_file_is_reaped(folder: Path) -> None:
+async def test_a_process_without_its_state_file_is_killed(folder: Path) -> None:
     process = await Process.start(folder, declared("a"))
     (folder / "a.process").unlink()
     async with Supervisor(folder) as supervisor:
@@ -685,7 +689,7 @@ async def test_a_process_that_lost_its_state_file_is_reaped(folder: Path) -> Non
         assert pid_of(supervisor, "a") != process.pid
 
 
-async def test_a_process_that_died_while_nobody_looked_is_forgotten(folder: Path) -> None:
+async def test_the_record_of_a_dead_process_is_removed(folder: Path) -> None:
     process = await Process.start(folder, declared("a"))
     process.signal(signal.SIGKILL)
     await process.wait()
@@ -694,7 +698,7 @@ async def test_a_process_that_died_while_nobody_looked_is_forgotten(folder: Path
     assert list(state_dir.recorded_names(folder)) == []
 
 
-async def test_orphans_end_before_the_restart(
+async def test_children_of_a_killed_process_end_before_its_restart(
     folder: Path,
 ) -> None:
     arguments = ("/bin/sh", "-c", "sleep 1000 & echo $!; wait")
@@ -702,26 +706,26 @@ async def test_orphans_end_before_the_restart(
         supervisor.declare(declared("a", arguments=arguments))
         await supervisor.ready()
         await until(lambda: (folder / "a.log").read_text() != "")
-        left = int((folder / "a.log").read_text())
-        await until(lambda: left in running_in(folder))
+        child = int((folder / "a.log").read_text())
+        await until(lambda: child in running_in(folder))
         await replaced(supervisor, pid_of(supervisor, "a"))
-        assert left not in running_in(folder)
+        assert child not in running_in(folder)
 
 
-async def test_what_is_started_gets_nothing_that_we_have_open(folder: Path) -> None:
-    given = os.open("/dev/null", os.O_RDONLY)
-    os.set_inheritable(given, True)
+async def test_a_process_inherits_no_open_descriptors(folder: Path) -> None:
+    descriptor = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(descriptor, True)
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a"))
         await supervisor.ready()
         pid = pid_of(supervisor, "a")
         await until(lambda: arguments_of(pid) == list(SLEEP))
-        # While it starts, the dynamic loader opens libraries.
+        # The dynamic loader opens libraries during the start.
         await until(lambda: descriptors_of(pid) == {"0", "1", "2"})
-    os.close(given)
+    os.close(descriptor)
 
 
-async def test_two_supervisors_never_share_a_folder(folder: Path) -> None:
+async def test_two_supervisors_cannot_share_a_folder(folder: Path) -> None:
     async with Supervisor(folder):
         with pytest.raises(AlreadySupervisedError, match="another Capelin process supervises"):
             async with Supervisor(folder):
@@ -730,7 +734,7 @@ async def test_two_supervisors_never_share_a_folder(folder: Path) -> None:
         pass
 
 
-async def test_a_long_log_is_moved_aside_while_its_process_runs(folder: Path) -> None:
+async def test_a_long_log_is_rotated_while_its_process_runs(folder: Path) -> None:
     arguments = ("/bin/sh", "-c", "while :; do echo aaaaaaaaaaaaaaa; sleep 0.001; done")
     async with Supervisor(folder, log_bytes=100, log_check_seconds=0.01) as supervisor:
         supervisor.declare(declared("a", arguments=arguments))
@@ -741,21 +745,21 @@ async def test_a_long_log_is_moved_aside_while_its_process_runs(folder: Path) ->
         assert pid_of(supervisor, "a") == pid
 
 
-async def test_changes_are_told_until_nobody_listens(folder: Path) -> None:
+async def test_changes_yields_states_until_it_is_closed(folder: Path) -> None:
     async with Supervisor(folder) as supervisor:
         changes = supervisor.changes()
         supervisor.declare(declared("a"))
-        seen: list[Phase] = []
+        phases: list[Phase] = []
         async with asyncio.timeout(10):
             async for states in changes:
-                seen.append(states["a"].phase)
+                phases.append(states["a"].phase)
                 if states["a"].phase is Phase.RUNNING:
                     break
-        assert seen[-1] is Phase.RUNNING
+        assert phases[-1] is Phase.RUNNING
         await changes.aclose()
 
 
-async def test_broken_probe_is_reported(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broken_probe_is_reported(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 
     async def broken() -> AsyncGenerator[str, None]:
@@ -794,11 +798,11 @@ async def test_a_log_that_cannot_be_rotated_does_not_end_the_supervisor(
         assert not exists(f"/proc/{pid}")
         assert supervisor.failure is None
     assert caplog.text.count("a.log: [Errno 28] No space left on device") == 1, (
-        "not again every few seconds"
+        "the error must not repeat every few seconds"
     )
 
 
-def test_failed_rotation_leaves_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_rotation_leaves_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.log").write_text("content")
 
     def is_full(*_: object) -> None:
@@ -810,7 +814,9 @@ def test_failed_rotation_leaves_no_copy(tmp_path: Path, monkeypatch: pytest.Monk
     assert [file.name for file in tmp_path.iterdir()] == ["a.log"]
 
 
-async def test_record_stays_on_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_record_that_cannot_be_removed_does_not_end_the_supervisor(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def is_read_only(_: Path, __: str) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -825,7 +831,7 @@ async def test_record_stays_on_error(folder: Path, monkeypatch: pytest.MonkeyPat
         assert supervisor.failure is None
 
 
-async def test_a_start_check_that_fails_is_tried_again(folder: Path) -> None:
+async def test_a_start_check_that_raises_is_repeated(folder: Path) -> None:
     calls: list[int] = []
 
     def check() -> str:
@@ -840,7 +846,7 @@ async def test_a_start_check_that_fails_is_tried_again(folder: Path) -> None:
     assert len(calls) == 3
 
 
-async def test_declare_on_a_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_declare_works_on_a_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def is_full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -857,7 +863,7 @@ async def test_declare_on_a_full_disk(folder: Path, monkeypatch: pytest.MonkeyPa
         assert record.grace == 3.0
 
 
-async def test_a_supervisor_that_failed_says_so_and_leaves_the_folder_to_the_next(
+async def test_a_failed_supervisor_raises_and_frees_the_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_: object) -> None:
@@ -879,26 +885,26 @@ async def test_a_supervisor_that_failed_says_so_and_leaves_the_folder_to_the_nex
         with pytest.raises(SupervisorFailedError):
             await supervisor.stop()
     assert "ZeroDivisionError" in caplog.text
-    async with Supervisor(folder) as next_one:
-        next_one.declare(declared("a"), declared("b"))
-        await next_one.ready()
-        assert pid_of(next_one, "a") == pid
+    async with Supervisor(folder) as successor:
+        successor.declare(declared("a"), declared("b"))
+        await successor.ready()
+        assert pid_of(successor, "a") == pid
 
 
 async def test_failed_start_frees_the_lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: Path) -> list[str]:
-        raise OSError("the disk is away")
+        raise OSError("the disk is missing")
 
     with monkeypatch.context() as away:
         away.setattr(state_dir, "recorded_names", fails)
-        with pytest.raises(OSError, match="the disk is away"):
+        with pytest.raises(OSError, match="the disk is missing"):
             async with Supervisor(folder):
                 pass
     async with Supervisor(folder) as supervisor:
         assert supervisor.states == {}
 
 
-async def test_nothing_is_started_before_something_is_declared(folder: Path) -> None:
+async def test_a_supervisor_without_declarations_keeps_running_processes(folder: Path) -> None:
     process = await Process.start(folder, declared("a"))
     async with Supervisor(folder) as supervisor:
         assert supervisor.states["a"].pid == process.pid
@@ -906,13 +912,13 @@ async def test_nothing_is_started_before_something_is_declared(folder: Path) -> 
 
 
 def running_in(folder: Path) -> list[int]:
-    """The pids of everything alive that carries the folder's marker."""
-    found: list[int] = []
+    """Pids of live processes with the marker of the folder."""
+    pids: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             environment = (entry / "environ").read_bytes()
         except OSError:
             continue
         if f"CAPELIN_PROCESS={folder}/".encode() in environment:
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids

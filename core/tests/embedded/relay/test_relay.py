@@ -1,4 +1,4 @@
-"""The relay as a process of its own, between real sockets."""
+"""The relay in its own process, between real sockets."""
 
 import json
 import resource
@@ -18,7 +18,7 @@ HOST = "127.64.200.1"
 
 
 class Upper:
-    """A server that answers in upper case, with its name before the first answer."""
+    """A server that sends its name and then echoes data in upper case."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -39,13 +39,13 @@ class Upper:
                 connection.sendall(data.upper())
 
     def close(self) -> None:
-        # Closing alone doesn't wake the thread that waits in accept.
+        # `close` does not wake the thread that waits in accept.
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
 
 
 class RunningRelay:
-    """A relay process, and the ways to talk to it."""
+    """A relay process and its control socket."""
 
     def __init__(self, folder: Path) -> None:
         self.targets = folder / "targets"
@@ -60,8 +60,8 @@ class RunningRelay:
             ]
         )
 
-    def ask(self) -> dict[str, int]:
-        """Have the targets read anew; how many connections each has."""
+    def reload(self) -> dict[str, int]:
+        """Reload the targets. Returns the number of connections of each."""
         with socket.socket(socket.AF_UNIX) as asker, reachable(self.control) as address:
             asker.connect(address)
             asker.sendall(b"\n")
@@ -69,7 +69,7 @@ class RunningRelay:
 
     def point_at(self, *servers: Upper) -> dict[str, int]:
         self.targets.write_text("".join(f"{server.address}\n" for server in servers))
-        return self.ask()
+        return self.reload()
 
     def connect(self) -> socket.socket:
         return socket.create_connection((HOST, self.port), timeout=10)
@@ -78,7 +78,7 @@ class RunningRelay:
         while True:
             assert self.process.poll() is None
             with suppress(OSError):
-                self.ask()
+                self.reload()
                 return
 
 
@@ -102,7 +102,7 @@ def upper(*names: str) -> Generator[list[Upper]]:
         server.close()
 
 
-def said(connection: socket.socket, length: int) -> bytes:
+def receive(connection: socket.socket, length: int) -> bytes:
     received = b""
     while len(received) < length:
         data = connection.recv(65536)
@@ -111,67 +111,67 @@ def said(connection: socket.socket, length: int) -> bytes:
     return received
 
 
-def test_connections_take_turns_among_the_targets(relay: RunningRelay) -> None:
+def test_connections_alternate_between_the_targets(relay: RunningRelay) -> None:
     with upper("a", "b") as servers:
         relay.point_at(*servers)
         greetings: list[bytes] = []
         for _ in range(4):
             with relay.connect() as connection:
-                greetings.append(said(connection, 2))
+                greetings.append(receive(connection, 2))
         assert sorted(greetings) == [b"a:", b"a:", b"b:", b"b:"]
 
 
-def test_refusing_target_is_skipped(
+def test_a_target_that_refuses_connections_is_skipped(
     relay: RunningRelay,
 ) -> None:
-    with upper("gone", "b") as (gone, b):
-        relay.point_at(gone, b)
-        gone.close()
+    with upper("closed", "b") as (closed, b):
+        relay.point_at(closed, b)
+        closed.close()
         for _ in range(4):
             with relay.connect() as connection:
-                assert said(connection, 2) == b"b:"
-        gone.listener = socket.create_server((HOST, 0))
+                assert receive(connection, 2) == b"b:"
+        closed.listener = socket.create_server((HOST, 0))
 
 
-def test_removed_target_keeps_its_connections(
+def test_a_removed_target_keeps_its_connections(
     relay: RunningRelay,
 ) -> None:
     with upper("a", "b") as (a, b):
         relay.point_at(a)
         with relay.connect() as old:
-            assert said(old, 2) == b"a:"
+            assert receive(old, 2) == b"a:"
             assert relay.point_at(b) == {a.address: 1, b.address: 0}
             with relay.connect() as new:
-                assert said(new, 2) == b"b:"
+                assert receive(new, 2) == b"b:"
             old.sendall(b"still here")
-            assert said(old, 10) == b"STILL HERE"
-        while relay.ask()[a.address]:
+            assert receive(old, 10) == b"STILL HERE"
+        while relay.reload()[a.address]:
             pass
 
 
-def test_much_data_goes_through_a_slow_reader_whole(relay: RunningRelay) -> None:
+def test_a_slow_reader_receives_all_data(relay: RunningRelay) -> None:
     size = 8 * 1024 * 1024
     with upper("a") as servers:
         relay.point_at(*servers)
         with relay.connect() as connection:
-            said(connection, 2)
+            receive(connection, 2)
             writer = threading.Thread(target=connection.sendall, args=(b"x" * size,))
             writer.start()
-            assert said(connection, size) == b"X" * size
+            assert receive(connection, size) == b"X" * size
             writer.join()
 
 
-def test_the_end_of_one_way_leaves_the_other_open(relay: RunningRelay) -> None:
+def test_a_half_closed_connection_still_receives_data(relay: RunningRelay) -> None:
     with upper("a") as servers:
         relay.point_at(*servers)
         with relay.connect() as connection:
-            connection.sendall(b"last words")
+            connection.sendall(b"last bytes")
             connection.shutdown(socket.SHUT_WR)
-            assert said(connection, 12) == b"a:LAST WORDS"
+            assert receive(connection, 12) == b"a:LAST BYTES"
             assert connection.recv(1) == b""
 
 
-def test_a_client_is_let_go_when_no_target_answers(relay: RunningRelay) -> None:
+def test_a_client_is_disconnected_if_no_target_answers(relay: RunningRelay) -> None:
     relay.point_at()
     with relay.connect() as connection:
         assert connection.recv(1) == b""
@@ -181,7 +181,7 @@ def test_the_control_socket_is_private(relay: RunningRelay) -> None:
     assert relay.control.stat().st_mode & 0o077 == 0
 
 
-def test_an_address_in_use_is_said_in_one_line(relay: RunningRelay, tmp_path: Path) -> None:
+def test_an_address_in_use_fails_with_one_line(relay: RunningRelay, tmp_path: Path) -> None:
     second = subprocess.run(
         [
             *(sys.executable, "-I", "-S", relay_module.__file__),
@@ -201,16 +201,16 @@ def test_an_address_in_use_is_said_in_one_line(relay: RunningRelay, tmp_path: Pa
     ("text", "target"),
     [("127.0.0.1:6443", ("127.0.0.1", 6443)), ("[::1]:6443\n", ("::1", 6443))],
 )
-def test_targets_are_read_with_either_kind_of_address(text: str, target: tuple[str, int]) -> None:
+def test_targets_may_have_ipv4_or_ipv6_addresses(text: str, target: tuple[str, int]) -> None:
     assert parse_target(text) == target
 
 
-def test_no_file_means_no_targets(tmp_path: Path) -> None:
+def test_a_missing_file_means_no_targets(tmp_path: Path) -> None:
     assert read_targets(tmp_path / "none") == []
 
 
-def test_a_relay_without_descriptors_goes_on_when_it_has_some_again(relay: RunningRelay) -> None:
-    """It must not end, and not spin, while a client holds more connections than it may open."""
+def test_a_relay_without_descriptors_recovers(relay: RunningRelay) -> None:
+    """It must not end or spin while a client holds more connections than it may open."""
     server = Upper("a")
     with closing(server):
         relay.point_at(server)
@@ -225,7 +225,7 @@ def test_a_relay_without_descriptors_goes_on_when_it_has_some_again(relay: Runni
             clients[-1].settimeout(1)
             clients[-1].recv(1)
         assert relay.process.poll() is None
-        assert _cpu_ticks(relay.process.pid) - before < 30, "it spins"
+        assert _cpu_ticks(relay.process.pid) - before < 30, "the relay spins"
         for client in clients:
             client.close()
         with relay.connect() as after:

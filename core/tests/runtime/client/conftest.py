@@ -1,4 +1,4 @@
-"""What the tests of the calling side share."""
+"""Fixtures for tests of the client of hooks."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -10,7 +10,7 @@ from .hook_server import Server, credentials, listening, server_context
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncGenerator[Server]:
-    made = Server()
+    server = Server()
     context = server_context(credentials(tmp_path / "served"))
-    async with listening(made.handle, context) as made.port:
-        yield made
+    async with listening(server.handle, context) as server.port:
+        yield server

@@ -1,4 +1,4 @@
-"""A server that answers what a test tells it to, over TLS."""
+"""A TLS server with configurable responses."""
 
 import json
 import socket
@@ -19,24 +19,24 @@ CA = new_ca("calling", now=NOW)
 Respond = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-def answer(**said: Any) -> web.Response:
-    return web.Response(body=json.dumps(said), content_type="text/plain")
+def answer(**fields: Any) -> web.Response:
+    return web.Response(body=json.dumps(fields), content_type="text/plain")
 
 
 class Server:
-    """Keeps what it is asked, and answers by path what it is told to; success if nothing."""
+    """Records requests. Sends the response configured for the path, or success by default."""
 
     def __init__(self) -> None:
-        self.asked: list[web.BaseRequest] = []
+        self.requests: list[web.BaseRequest] = []
         self.bodies: list[dict[str, Any]] = []
-        self.says: dict[str, Respond | dict[str, Any]] = {}
+        self.responses: dict[str, Respond | dict[str, Any]] = {}
         self.port = 0
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        self.asked.append(request)
+        self.requests.append(request)
         self.bodies.append(json.loads(await request.read()))
-        said = self.says.get(request.path, {"status": "Success"})
-        return answer(**said) if isinstance(said, dict) else await said(request)
+        response = self.responses.get(request.path, {"status": "Success"})
+        return answer(**response) if isinstance(response, dict) else await response(request)
 
     @property
     def url(self) -> str:
@@ -52,7 +52,7 @@ class Server:
 
 
 def credentials(folder: Path, *, names: tuple[str, ...] = ()) -> Path:
-    """A certificate and key for this machine, or for some names."""
+    """A certificate and key for this machine or for the given names."""
     folder.mkdir(exist_ok=True)
     pair = issue(
         CA,
@@ -74,7 +74,7 @@ def server_context(folder: Path) -> ssl.SSLContext:
 
 
 def bound() -> socket.socket:
-    """A port of this machine that nobody else gets, and at which nobody listens."""
+    """A reserved port of this machine that does not accept connections."""
     port = socket.socket()
     port.bind(("127.0.0.1", 0))
     return port
@@ -84,7 +84,7 @@ def bound() -> socket.socket:
 async def listening(
     respond: Respond, context: ssl.SSLContext, at: socket.socket | None = None
 ) -> AsyncGenerator[int]:
-    """A port at which requests are answered."""
+    """Serves requests and yields the port."""
     runner = web.ServerRunner(web.Server(respond), shutdown_timeout=0.1)
     await runner.setup()
     site = web.SockSite(runner, at or bound(), ssl_context=context)

@@ -1,4 +1,4 @@
-"""Calls over real connections."""
+"""Hook calls over real connections."""
 
 import asyncio
 import socket
@@ -47,7 +47,7 @@ def handler(name: str, hook: str = "BeforeClusterCreate", **more: Any) -> dict[s
     return {"name": name, "requestHook": {"apiVersion": HOOK, "hook": hook}, **more}
 
 
-def discovers(*handlers: dict[str, Any]) -> dict[str, Any]:
+def discovery_response(*handlers: dict[str, Any]) -> dict[str, Any]:
     return {"status": "Success", "handlers": list(handlers)}
 
 
@@ -55,7 +55,7 @@ def endpoint(server: Server) -> Endpoint:
     return endpoint_of(server.config().spec.client_config)
 
 
-async def ask(server: Server, seconds: float = 10) -> BeforeClusterCreateResponse:
+async def call_gate(server: Server, seconds: float = 10) -> BeforeClusterCreateResponse:
     async with Connections() as connections:
         return await call(
             connections,
@@ -67,27 +67,29 @@ async def ask(server: Server, seconds: float = 10) -> BeforeClusterCreateRespons
         )
 
 
-async def test_a_call_travels_as_cluster_api_sends_it(server: Server) -> None:
-    server.says[GATE] = {"status": "Success", "message": "closed", "retryAfterSeconds": 30}
-    response = await ask(server, seconds=7)
+async def test_a_call_matches_that_of_cluster_api(server: Server) -> None:
+    server.responses[GATE] = {"status": "Success", "message": "closed", "retryAfterSeconds": 30}
+    response = await call_gate(server, seconds=7)
     assert (response.message, response.retry_after_seconds) == ("closed", 30)
-    (asked,), (body,) = server.asked, server.bodies
-    assert (asked.method, asked.query_string) == ("POST", "timeout=7s")
-    assert not {"Content-Type", "Accept", "Cookie"} & set(asked.headers)
+    (request,), (body,) = server.requests, server.bodies
+    assert (request.method, request.query_string) == ("POST", "timeout=7s")
+    assert not {"Content-Type", "Accept", "Cookie"} & set(request.headers)
     assert body == {"apiVersion": HOOK, "kind": "BeforeClusterCreateRequest", **CREATE}
 
 
-async def test_handlers_are_discovered_or_refused_with_all_problems(server: Server) -> None:
+async def test_discover_returns_handlers_or_lists_all_problems(server: Server) -> None:
     async with Connections() as connections:
 
         async def discovered() -> list[ExtensionHandler]:
             return await discover(connections, endpoint(server), name="ext", catalog=CLUSTER_API)
 
-        server.says[DISCOVERY] = discovers(handler("gate", timeoutSeconds=7))
-        (found,) = await discovered()
-        assert (found.name, found.timeout_seconds) == ("gate", 7)
+        server.responses[DISCOVERY] = discovery_response(handler("gate", timeoutSeconds=7))
+        (gate,) = await discovered()
+        assert (gate.name, gate.timeout_seconds) == ("gate", 7)
         assert server.bodies == [{"apiVersion": HOOK, "kind": "DiscoveryRequest"}]
-        server.says[DISCOVERY] = discovers(handler("Gate"), handler("slow", timeoutSeconds=60))
+        server.responses[DISCOVERY] = discovery_response(
+            handler("Gate"), handler("slow", timeoutSeconds=60)
+        )
         with pytest.raises(DiscoveryError) as error:
             await discovered()
     assert len(error.value.problems) == 2
@@ -125,7 +127,7 @@ async def words(_: web.BaseRequest) -> web.StreamResponse:
     return web.Response(text="fine")
 
 
-TROUBLES = [
+FAILURES = [
     (broken_status, "status", "gate responded with status 500: '" + "x" * 512 + "...'"),
     (redirecting, "redirect", "gate redirects (status 307)"),
     (endless, "timeout", "does not respond (no response in 1 s)"),
@@ -135,23 +137,25 @@ TROUBLES = [
 ]
 
 
-@pytest.mark.parametrize(("does", "trouble", "words"), TROUBLES)
-async def test_failed_calls_show_why(server: Server, does: Any, trouble: str, words: str) -> None:
-    server.says[GATE] = does
+@pytest.mark.parametrize(("respond", "failure", "words"), FAILURES)
+async def test_a_failed_call_raises_its_cause(
+    server: Server, respond: Any, failure: str, words: str
+) -> None:
+    server.responses[GATE] = respond
     with pytest.raises(NoResponseError) as error:
-        await ask(server, seconds=1)
-    assert error.value.failure_kind == trouble
+        await call_gate(server, seconds=1)
+    assert error.value.failure_kind == failure
     assert words in str(error.value)
 
 
 @pytest.mark.parametrize("status", ["Failure", "Perhaps"])
-async def test_any_status_but_success_is_an_error(server: Server, status: str) -> None:
-    server.says[GATE] = {"status": status, "message": "closed"}
+async def test_any_status_except_success_is_an_error(server: Server, status: str) -> None:
+    server.responses[GATE] = {"status": status, "message": "closed"}
     with pytest.raises(RefusedError, match="closed"):
-        await ask(server)
+        await call_gate(server)
 
 
-async def test_a_refused_connection_is_no_response() -> None:
+async def test_a_refused_connection_raises_unreachable() -> None:
     with bound() as port:
         closed = Endpoint("127.0.0.1", port.getsockname()[1], ca=CA.certificate_pem)
         async with Connections() as connections:
@@ -161,7 +165,7 @@ async def test_a_refused_connection_is_no_response() -> None:
 
 
 @pytest.mark.parametrize("has_certificate", [False, True])
-async def test_a_client_certificate_that_is_missing_or_refused_is_named(
+async def test_the_error_mentions_a_missing_or_untrusted_client_certificate(
     tmp_path: Path, has_certificate: bool
 ) -> None:
     context = server_context(credentials(tmp_path / "server"))
@@ -176,10 +180,10 @@ async def test_a_client_certificate_that_is_missing_or_refused_is_named(
     assert f"{hint} client certificate" in str(error.value)
 
 
-async def test_a_connection_that_nobody_accepts_is_unreachable() -> None:
+async def test_an_unaccepted_connection_raises_unreachable() -> None:
     with bound() as port, ExitStack() as waiting:
         port.listen(0)
-        # Fill the queue, so that the next connection gets no answer at all.
+        # Fill the queue, so that the next connection gets no response.
         for _ in range(4):
             client = waiting.enter_context(socket.socket())
             client.setblocking(False)
@@ -187,12 +191,14 @@ async def test_a_connection_that_nobody_accepts_is_unreachable() -> None:
         full = Endpoint("127.0.0.1", port.getsockname()[1], ca=CA.certificate_pem)
         async with Connections() as connections:
             with pytest.raises(NoResponseError, match="no connection in time") as error:
-                # A tenth of it lies between the two timeouts: enough for a busy machine.
+                # The two timeouts differ by a tenth of this, which is enough for a busy machine.
                 await connections.post(full, DISCOVERY, b"{}", seconds=5)
     assert error.value.failure_kind == "unreachable"
 
 
-async def test_deprecation_warnings(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_discovery_of_a_deprecated_hook_logs_a_warning(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     zoo = Catalog()
 
     @zoo.hook(
@@ -205,7 +211,7 @@ async def test_deprecation_warnings(server: Server, caplog: pytest.LogCaptureFix
         """Feeds."""
 
     hook = {"apiVersion": Feed.id.api_version, "hook": "Feed"}
-    server.says[DISCOVERY] = discovers({"name": "a", "requestHook": hook})
+    server.responses[DISCOVERY] = discovery_response({"name": "a", "requestHook": hook})
     async with Connections() as connections:
         await discover(connections, endpoint(server), name="ext", catalog=zoo)
     (warning,) = (record for record in caplog.records if record.levelname == "WARNING")
@@ -214,22 +220,22 @@ async def test_deprecation_warnings(server: Server, caplog: pytest.LogCaptureFix
 
 
 async def post(connections: Connections, address: Endpoint) -> int:
-    answer = await connections.post(address, DISCOVERY, b"{}", seconds=10)
-    return answer.status
+    response = await connections.post(address, DISCOVERY, b"{}", seconds=10)
+    return response.status
 
 
 @asynccontextmanager
-async def also(
+async def another_port(
     server: Server, folder: Path, change: Callable[[ssl.SSLContext], None]
 ) -> AsyncGenerator[Endpoint]:
-    """Another port of the same server, with TLS of its own."""
+    """Another port of the same server with its own TLS settings."""
     context = server_context(folder)
     change(context)
     async with listening(server.handle, context) as port:
         yield Endpoint("127.0.0.1", port, ca=CA.certificate_pem)
 
 
-async def test_a_certificate_that_is_not_trusted_is_no_answer(server: Server) -> None:
+async def test_an_untrusted_certificate_fails_the_call(server: Server) -> None:
     async with Connections() as connections:
         address = Endpoint("127.0.0.1", server.port, ca=CA.certificate_pem)
         assert await post(connections, address) == 200
@@ -238,31 +244,36 @@ async def test_a_certificate_that_is_not_trusted_is_no_answer(server: Server) ->
     assert error.value.failure_kind == "untrusted"
 
 
-async def test_service_is_called_through_a_tunnel(server: Server, tmp_path: Path) -> None:
+async def test_a_call_through_a_tunnel_verifies_the_service_name(
+    server: Server, tmp_path: Path
+) -> None:
     named = credentials(tmp_path / "named", names=("gate.guards.svc",))
-    async with also(server, named, lambda _: None) as other, Connections() as connections:
+    async with another_port(server, named, lambda _: None) as other, Connections() as connections:
         address = Endpoint("gate.guards.svc", ca=CA.certificate_pem, through=other.authority)
         assert await post(connections, address) == 200
-        assert server.asked[-1].headers["Host"] == "gate.guards.svc"
+        assert server.requests[-1].headers["Host"] == "gate.guards.svc"
         with pytest.raises(NoResponseError, match="not trusted"):
             await post(connections, replace(address, host="other.guards.svc"))
 
 
-async def test_client_certificate_is_reloaded(server: Server, tmp_path: Path) -> None:
+async def test_a_renewed_client_certificate_is_loaded(server: Server, tmp_path: Path) -> None:
     mine = credentials(tmp_path / "mine")
-    identity = ClientCertificate(mine / "tls.crt", mine / "tls.key")
+    certificate = ClientCertificate(mine / "tls.crt", mine / "tls.key")
 
     def demand(context: ssl.SSLContext) -> None:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=CA.certificate_pem.decode())
 
     served = credentials(tmp_path / "other")
-    async with also(server, served, demand) as address, Connections(identity) as connections:
+    async with (
+        another_port(server, served, demand) as address,
+        Connections(certificate) as connections,
+    ):
         shown: set[int] = set()
 
         async def serial() -> None:
             assert await post(connections, address) == 200
-            transport = server.asked[-1].transport
+            transport = server.requests[-1].transport
             assert transport
             shown.add(transport.get_extra_info("peercert")["serialNumber"])
 
@@ -272,9 +283,9 @@ async def test_client_certificate_is_reloaded(server: Server, tmp_path: Path) ->
         credentials(tmp_path / "mine")
         await serial()
         assert len(shown) == 2
-        async with Connections() as nobody:
+        async with Connections() as anonymous:
             with pytest.raises(NoResponseError):
-                await post(nobody, address)
-        identity.key.unlink()
+                await post(anonymous, address)
+        certificate.key.unlink()
         with pytest.raises(EndpointError, match="cannot read the client certificate"):
             await post(connections, address)

@@ -1,4 +1,4 @@
-"""What is decided without a server."""
+"""Rules of calls that need no server."""
 
 import pytest
 from capelin.api.capi import ExtensionClientConfig, ServiceReference
@@ -22,7 +22,7 @@ from capelin.runtime.v1alpha1 import (
 HOOK = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 
 
-def said(
+def handler(
     name: str = "gate",
     hook: str = "BeforeClusterCreate",
     version: str = HOOK,
@@ -43,7 +43,7 @@ def blocking(seconds: int, message: str = "") -> BeforeClusterCreateResponse:
     )
 
 
-def test_a_service_is_reached_by_its_name_in_the_cluster() -> None:
+def test_a_service_endpoint_has_its_dns_name_in_the_cluster() -> None:
     service = ServiceReference(namespace="guards", name="gate", port=9443, path="/hooks/")
     address = endpoint_of(ExtensionClientConfig(service=service, ca_bundle=b"PEM"))
     assert (address.authority, address.ca) == ("gate.guards.svc:9443", b"PEM")
@@ -59,7 +59,7 @@ def test_a_url_keeps_its_prefix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "asked"),
+    ("path", "expected"),
     [
         ("hooks", "/hooks/c"),
         ("//hooks", "/hooks/c"),
@@ -68,14 +68,14 @@ def test_a_url_keeps_its_prefix() -> None:
         ("../..", "/c"),
     ],
 )
-def test_a_path_stays_one_whatever_is_in_it(path: str, asked: str) -> None:
+def test_special_characters_in_a_path_are_escaped(path: str, expected: str) -> None:
     service = ServiceReference(namespace="guards", name="gate", path=path)
     address = endpoint_of(ExtensionClientConfig(service=service))
-    assert (address.authority, address.path("/c")) == ("gate.guards.svc", asked)
+    assert (address.authority, address.path("/c")) == ("gate.guards.svc", expected)
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("config", "words"),
     [
         (ExtensionClientConfig(), "either a url or a service"),
         (
@@ -95,24 +95,26 @@ def test_a_path_stays_one_whatever_is_in_it(path: str, asked: str) -> None:
         (ExtensionClientConfig(url="https://a?b=c"), "must have no user, query"),
     ],
 )
-def test_what_leads_nowhere_is_refused(said: ExtensionClientConfig, words: str) -> None:
+def test_an_invalid_client_config_fails_without_quoting_secrets(
+    config: ExtensionClientConfig, words: str
+) -> None:
     with pytest.raises(EndpointError, match=words) as error:
-        endpoint_of(said)
+        endpoint_of(config)
     assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("handlers", "words"),
     [
-        ([said(), said(hook="BeforeClusterDelete")], "2 handlers are called gate"),
-        ([said("Gate_1")], "'Gate_1' is no valid handler name"),
-        ([said("a" * 64)], "is no valid handler name"),
-        ([said("")], "'' is no valid handler name"),
-        ([said(seconds=31)], "gate has a timeout of 31 seconds"),
-        ([said(seconds=-1)], "gate has a timeout of -1 seconds"),
-        ([said(policy="Retry")], "failure policy 'Retry'"),
-        ([said(hook="BeforeLunch")], "gate serves BeforeLunch"),
-        ([said(version="hooks.runtime.cluster.x-k8s.io/v1")], "which is not known here"),
+        ([handler(), handler(hook="BeforeClusterDelete")], "2 handlers are called gate"),
+        ([handler("Gate_1")], "'Gate_1' is no valid handler name"),
+        ([handler("a" * 64)], "is no valid handler name"),
+        ([handler("")], "'' is no valid handler name"),
+        ([handler(seconds=31)], "gate has a timeout of 31 seconds"),
+        ([handler(seconds=-1)], "gate has a timeout of -1 seconds"),
+        ([handler(policy="Retry")], "failure policy 'Retry'"),
+        ([handler(hook="BeforeLunch")], "gate serves BeforeLunch"),
+        ([handler(version="hooks.runtime.cluster.x-k8s.io/v1")], "which is not known here"),
     ],
 )
 def test_invalid_discovery_is_rejected(handlers: list[ExtensionHandler], words: str) -> None:
@@ -121,12 +123,12 @@ def test_invalid_discovery_is_rejected(handlers: list[ExtensionHandler], words: 
 
 
 def test_discovery_accepts_missing_and_zero_values() -> None:
-    handlers = [said(), said("zero", seconds=0), said("other", policy="Ignore")]
+    handlers = [handler(), handler("zero", seconds=0), handler("other", policy="Ignore")]
     assert not problems_of(handlers, CLUSTER_API)
 
 
-def test_an_answer_is_read_as_go_reads_it() -> None:
-    body = b' {"STATUS":"Success","Message":"m","more":1} and what comes after it'
+def test_a_response_is_read_like_in_go() -> None:
+    body = b' {"STATUS":"Success","Message":"m","more":1} and trailing text'
     assert read_response("h", BeforeClusterCreateResponse, body) == blocking(0, "m")
 
 
@@ -146,7 +148,7 @@ def test_an_answer_is_read_as_go_reads_it() -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_no_answer(body: bytes, words: str) -> None:
+def test_an_unreadable_response_fails(body: bytes, words: str) -> None:
     with pytest.raises(NoResponseError, match=words) as error:
         read_response("h", GeneratePatchesResponse, body)
     assert error.value.failure_kind == "unreadable"
@@ -160,6 +162,6 @@ def test_what_cannot_be_read_is_no_answer(body: bytes, words: str) -> None:
         (b"{}", "h responded with the unknown status ''"),
     ],
 )
-def test_what_is_no_success_is_refused(body: bytes, words: str) -> None:
+def test_any_status_except_success_fails(body: bytes, words: str) -> None:
     with pytest.raises(RefusedError, match=words):
         read_response("h", BeforeClusterCreateResponse, body)
