@@ -109,7 +109,7 @@ def test_what_is_not_wanted_any_more_goes_and_others_are_left_to_others() -> Non
 
 
 def test_saying_something_twice_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="condition Ready is said twice"):
+    with pytest.raises(ValueError, match="condition Ready is set twice"):
         update_conditions(
             [],
             [ConditionSpec("Ready", "True", "A"), ConditionSpec("Ready", "False", "B")],

@@ -99,7 +99,7 @@ def test_a_second_controller_is_refused() -> None:
     with pytest.raises(
         ControllerTakenError,
         match=r"^Cluster demo already controls this object, so MachinePool pool cannot; "
-        "remove that owner, or refer to another object$",
+        "Remove that owner, or refer to another object$",
     ):
         ensure_owner(taken, reference_to(POOL, controller=True))
 

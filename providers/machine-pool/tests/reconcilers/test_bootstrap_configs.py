@@ -157,7 +157,7 @@ async def test_machines_stay_while_their_bootstrap_config_is_not_there(is_served
     up_to_date = find_condition(status.conditions, "UpToDate")
     assert up_to_date is not None
     assert "bootstrap.configRef" in up_to_date.message
-    assert "create it again" in up_to_date.message
+    assert "Create it again" in up_to_date.message
 
 
 async def test_a_bootstrap_config_that_comes_back_as_it_was_replaces_no_machine() -> None:
