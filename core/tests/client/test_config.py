@@ -365,7 +365,7 @@ def test_outside_of_a_cluster_there_is_no_service_account(tmp_path: Path) -> Non
 
 
 def test_the_kubeconfig_at_home_is_the_last_resort(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no kubeconfig: set KUBECONFIG"):
+    with pytest.raises(ConfigError, match="no kubeconfig found: set KUBECONFIG"):
         Config.find(environ={"HOME": str(tmp_path)})
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").write_bytes(kubeconfig())
