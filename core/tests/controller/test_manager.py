@@ -490,7 +490,7 @@ async def test_taken_address_names_its_flag(config: Config, running: Any) -> Non
 
 
 async def test_two_reconcilers_of_one_name_are_refused(config: Config) -> None:
-    with pytest.raises(ValueError, match="two reconcilers are called shoal"):
+    with pytest.raises(ValueError, match="two reconcilers have the name shoal"):
         Manager("m", [Seen(), Seen()], Options(), config)
 
 

@@ -252,7 +252,7 @@ def test_turns_that_were_overtaken_do_not_pile_up() -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 def test_after_takes_only_times_that_can_be_waited_for(seconds: float) -> None:
-    with pytest.raises(ValueError, match="is not a time to wait"):
+    with pytest.raises(ValueError, match="is not a delay"):
         After(seconds)
 
 

@@ -190,7 +190,7 @@ async def test_the_next_run_starts_when_it_is_due_and_not_before() -> None:
     [
         (RuntimeError("no net"), logging.ERROR, "The reconcile failed: RuntimeError: no net"),
         (Unreachable("API server does not answer"), logging.ERROR, "API server does not answer"),
-        (Conflict(409, "Conflict", "somebody wrote"), logging.INFO, "somebody wrote; trying again"),
+        (Conflict(409, "Conflict", "somebody wrote"), logging.INFO, "somebody wrote. Trying again"),
     ],
 )
 async def test_a_failure_is_told_counted_and_tried_again(
@@ -229,7 +229,7 @@ async def test_unreadable_object_has_an_event(
         (
             "Unreadable",
             "1",
-            "It is not reconciled until it changes, because it cannot be read: it is too deep",
+            "It is unreadable, and is not reconciled until it changes: it is too deep",
         )
     }
 
@@ -266,9 +266,7 @@ async def test_missing_result_is_a_failure(
     setup = Setup(lambda _: None)
     await setup.run(A)
     assert setup.ended("error") == 1
-    assert "Angler.reconcile returned None; it has to return Done() or After(seconds)" in (
-        caplog.text
-    )
+    assert "Angler.reconcile returned None instead of Done() or After(seconds)" in (caplog.text)
 
 
 async def test_no_more_run_at_once_than_are_allowed() -> None:
@@ -319,7 +317,7 @@ async def test_a_reconcile_that_cannot_be_cancelled_does_not_hold_up_the_end(
     setup.runner.add(A)
     await asyncio.sleep(0)
     await setup.runner.stop(0)
-    assert "fish: reconcile of sea/a goes on although it was cancelled" in caplog.text
+    assert "fish: reconcile of sea/a continues although it was cancelled" in caplog.text
     released.set()
     await setup.quiet()
 

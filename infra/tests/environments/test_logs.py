@@ -169,4 +169,4 @@ async def test_all_lines_since_a_moment(environment: Environment) -> None:
 def test_what_is_no_duration_is_refused(tmp_path: Path) -> None:
     ended = capelin("logs", "--since", "yesterday", "-e", "lab", home=tmp_path)
     assert ended.returncode == 2
-    assert "write it as 1h30m, 90s" in ended.stderr.replace("\n", " ")
+    assert "examples: 1h30m, 90s" in ended.stderr.replace("\n", " ")
