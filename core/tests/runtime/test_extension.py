@@ -78,7 +78,7 @@ def refusing(hook: AnyHook = BeforeClusterCreate, name: str = "good", **registra
 
 @pytest.mark.parametrize("name", ["", "Upper", "under_score", "-dash", "dash-", "a.b", "a" * 64])
 def test_a_handler_has_the_name_of_a_dns_label(name: str) -> None:
-    assert f"{name!r} is no valid handler name" in refusing(name=name)
+    assert f"{name!r} is not a valid handler name" in refusing(name=name)
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a" * 63, "a--b"])
@@ -91,13 +91,13 @@ def test_any_dns_label_will_do(name: str) -> None:
 @pytest.mark.parametrize("seconds", [-1, 0, 31])
 def test_a_timeout_is_one_to_thirty_seconds(seconds: int) -> None:
     said = refusing(timeout_seconds=seconds)
-    assert f"good has a timeout of {seconds} seconds; use 1 to 30" in said
+    assert f"good has a timeout of {seconds} seconds: use 1 to 30" in said
 
 
 @pytest.mark.parametrize("seconds", [2.5, 2.0, True, "3", None])
 def test_a_timeout_is_whole_seconds(seconds: Any) -> None:
     said = refusing(timeout_seconds=seconds)
-    assert f"good has a timeout of {seconds!r} seconds; use a whole number, 1 to 30" in said
+    assert f"good has a timeout of {seconds!r} seconds: use a whole number, 1 to 30" in said
 
 
 @pytest.mark.parametrize("seconds", [1, 30])
@@ -108,7 +108,7 @@ def test_the_shortest_and_the_longest_timeout_will_do(seconds: int) -> None:
 
 
 def test_a_failure_policy_is_one_of_two() -> None:
-    assert "good has the failure policy Maybe; use Fail or Ignore" in refusing(
+    assert "good has the failure policy Maybe: use Fail or Ignore" in refusing(
         failure_policy="Maybe"
     )
 
@@ -121,7 +121,7 @@ def test_names_are_unique_over_all_hooks() -> None:
     ext = Extension("guard")
     ext.handler(BeforeClusterCreate, name="quota")(lambda _: None)
     ext.handler(BeforeClusterUpgrade, name="quota")(lambda _: None)
-    assert "2 handlers are called quota; give each its own name" in problem_of(ext)
+    assert "2 handlers have the name quota. Use unique names" in problem_of(ext)
 
 
 @pytest.mark.parametrize("hook", [CanUpdateMachine, UpdateMachine])
@@ -130,7 +130,7 @@ def test_in_place_hooks_have_one_handler(hook: type[CanUpdateMachine]) -> None:
     ext.handler(hook, name="a")(lambda _: None)
     ext.check()
     ext.handler(hook, name="b")(lambda _: None)
-    assert f"{hook.id.name} has 2 handlers, and only one can be" in problem_of(ext)
+    assert f"{hook.id.name} has 2 handlers, but allows only one" in problem_of(ext)
 
 
 ZOO = Catalog()
@@ -152,20 +152,20 @@ class Forgotten(Hook[Message, Response]):
 
 def test_every_handler_of_other_hooks_is_found_by_its_name() -> None:
     assert (
-        "good serves Animals, whose path has no handler name, so that no caller finds"
-        " it; register the hook without singleton"
+        "good serves Animals, whose path has no handler name, so no caller finds it."
+        " Register the hook without singleton"
     ) in refusing(Animals)
 
 
 def test_settings_are_for_requests_that_carry_some() -> None:
     assert (
-        "good wants settings, and requests of BeforeOpening carry none; derive Message from Request"
+        "good has settings, but requests of BeforeOpening do not. Derive Message from Request"
     ) in refusing(BeforeOpening, settings=Settings)
 
 
 def test_a_hook_that_nobody_registered_is_named() -> None:
     assert (
-        "good serves Forgotten, which is in no catalog; register it with"
+        "good serves Forgotten, which is in no catalog. Register it with"
         ' @CATALOG.hook("GROUP/VERSION", ...)'
     ) in refusing(Forgotten)
 
@@ -176,8 +176,8 @@ def test_an_extension_for_other_callers_has_none_of_cluster_apis_hooks() -> None
     ext.check()
     ext.handler(BeforeClusterCreate, name="quota")(lambda _: None)
     assert (
-        "gates serves a hook of zoo.example.com, which Cluster API does not know; serve it from"
-        " an extension of its own"
+        "gates serves a hook of zoo.example.com, which Cluster API does not support. Serve it"
+        " from a separate extension"
     ) in problem_of(ext)
 
 
@@ -193,8 +193,8 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     ext = Extension("guard")
     ext.handler(BeforeClusterCreate, name="A", timeout_seconds=99)(lambda _: None)
     said = problem_of(ext)
-    assert said.startswith("Cluster API would refuse the extension guard: ")
-    assert "'A' is no valid handler name" in said
+    assert said.startswith("Cluster API would reject the extension guard: ")
+    assert "'A' is not a valid handler name" in said
     assert "timeout of 99" in said
 
 

@@ -40,7 +40,7 @@ def test_the_same_scene_gives_the_same_request() -> None:
 
 
 def test_nobody_makes_up_what_other_hooks_are_about() -> None:
-    with pytest.raises(CatalogError, match="give it in a file"):
+    with pytest.raises(CatalogError, match="Provide one in a file"):
         request_for(Feed, sample_cluster())
 
 
@@ -184,7 +184,7 @@ def test_a_patch_sees_the_variables_that_it_has_defined() -> None:
 @pytest.mark.parametrize("hook", [CanUpdateMachine, CanUpdateMachineSet, UpdateMachine])
 def test_nobody_makes_up_a_machine_where_there_is_none(hook: AnyHook) -> None:
     scene = ClusterFixture({"metadata": {"name": "blue"}}, "v1.0.0", "v1.0.0")
-    with pytest.raises(CatalogError, match=r"is about a machine .* give it in a file"):
+    with pytest.raises(CatalogError, match=r"needs .* machine.* Provide the request in a file"):
         request_for(hook, scene)
 
 

@@ -154,7 +154,7 @@ def test_merge_patches_are_short(before: Any, after: Any, patch: Any) -> None:
 def test_a_merge_patch_does_not_lose_a_null(before: Any, after: Any, where: str) -> None:
     with pytest.raises(PatchError) as refusal:
         merge_patch(before, after)
-    assert str(refusal.value) == f"a merge patch cannot set {where} to null; use a JSON Patch"
+    assert str(refusal.value) == f"a merge patch cannot set {where} to null: use a JSON Patch"
 
 
 def test_numbers_and_truths_are_not_the_same() -> None:

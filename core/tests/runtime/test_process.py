@@ -10,8 +10,8 @@ from capelin.runtime.server.process import end_unfinished
     ("others", "said"),
     [
         ([threading.Thread(name="pool-1")], "threads that hang: pool-1"),
-        ([], "a task goes on although it was cancelled"),
-        ([threading.Thread(name="handler", daemon=True)], "a task goes on although"),
+        ([], "a task continues although it was cancelled"),
+        ([threading.Thread(name="handler", daemon=True)], "a task continues although"),
     ],
 )
 def test_a_process_that_is_held_up_says_by_what(

@@ -139,7 +139,7 @@ async def test_half_renewal_is_ignored(tmp_path: Path, caplog: pytest.LogCapture
         (tmp_path / "tls.crt").write_bytes(second.certificate_pem)
         assert not certificates.refresh()
         assert not certificates.refresh()
-        assert caplog.text.count("keeping what is in use") == 1
+        assert caplog.text.count("Keeping the current certificate") == 1
         still = await connect(port)
         (tmp_path / "tls.key").write_bytes(second.private_key_pem)
         assert certificates.refresh()
@@ -219,7 +219,7 @@ def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path, missing: str) -
     with pytest.raises(CertificateError) as refusal:
         Certificates(tmp_path)
     assert str(refusal.value) == (
-        f"{tmp_path / missing} cannot be read; mount the certificate there, or name another folder"
+        f"{tmp_path / missing} is unreadable. Mount the certificate there, or use another folder"
     )
 
 
@@ -240,8 +240,8 @@ def test_invalid_client_ca_is_named(tmp_path: Path, content: bytes | None, why: 
     with pytest.raises(CertificateError) as refusal:
         Certificates(tmp_path, client_ca)
     said = str(refusal.value)
-    assert said.startswith(f"{client_ca} holds no CA of the clients ({why}")
-    assert said.endswith("); name a file of certificates in PEM")
+    assert said.startswith(f"{client_ca} does not contain a CA for clients ({why}")
+    assert said.endswith("). Use a file with certificates in PEM")
     assert "tls." not in said
 
 

@@ -53,7 +53,7 @@ def test_its_own_tests_pass_and_hold_down_what_is_released(folder: Path) -> None
     handlers.write_text(handlers.read_text().replace("/etc/motd", "/etc/issue"))
     changed = run(folder, *tests, "tests/test_released.py")
     assert changed.returncode == 1
-    assert "motto-v1 answers example otherwise than it did" in changed.stdout
+    assert "motto-v1 now responds to example differently" in changed.stdout
 
 
 def test_it_is_found_where_capelin_is_a_checkout(folder: Path) -> None:

@@ -91,7 +91,7 @@ async def test_handlers_are_discovered_or_refused_with_all_problems(server: Serv
         with pytest.raises(DiscoveryError) as error:
             await discovered()
     assert len(error.value.problems) == 2
-    assert "the handlers of ext are invalid: 'Gate' is no valid handler name" in str(error.value)
+    assert "the handlers of ext are invalid: 'Gate' is not a valid handler name" in str(error.value)
 
 
 async def broken_status(_: web.BaseRequest) -> web.StreamResponse:
@@ -129,7 +129,11 @@ TROUBLES = [
     (broken_status, "status", "gate responded with status 500: '" + "x" * 512 + "...'"),
     (redirecting, "redirect", "gate redirects (status 307)"),
     (endless, "timeout", "does not respond (no response in 1 s)"),
-    (hanging_up, "unreachable", "(it closed the connection; it may require a client certificate)"),
+    (
+        hanging_up,
+        "unreachable",
+        "(it closed the connection, perhaps because it requires a client certificate)",
+    ),
     (boundless, "unreadable", "above 20 MiB"),
     (words, "unreadable", "not JSON"),
 ]
@@ -172,7 +176,7 @@ async def test_a_client_certificate_that_is_missing_or_refused_is_named(
     async with listening(Server().handle, context) as port, Connections(certificate) as connections:
         with pytest.raises(NoResponseError) as error:
             await post(connections, Endpoint("127.0.0.1", port, ca=CA.certificate_pem))
-    hint = "may not trust the" if has_certificate else "may require a"
+    hint = "does not trust the" if has_certificate else "requires a"
     assert f"{hint} client certificate" in str(error.value)
 
 

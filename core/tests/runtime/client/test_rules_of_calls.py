@@ -104,10 +104,10 @@ def test_what_leads_nowhere_is_refused(said: ExtensionClientConfig, words: str) 
 @pytest.mark.parametrize(
     ("handlers", "words"),
     [
-        ([said(), said(hook="BeforeClusterDelete")], "2 handlers are called gate"),
-        ([said("Gate_1")], "'Gate_1' is no valid handler name"),
-        ([said("a" * 64)], "is no valid handler name"),
-        ([said("")], "'' is no valid handler name"),
+        ([said(), said(hook="BeforeClusterDelete")], "2 handlers have the name gate"),
+        ([said("Gate_1")], "'Gate_1' is not a valid handler name"),
+        ([said("a" * 64)], "is not a valid handler name"),
+        ([said("")], "'' is not a valid handler name"),
         ([said(seconds=31)], "gate has a timeout of 31 seconds"),
         ([said(seconds=-1)], "gate has a timeout of -1 seconds"),
         ([said(policy="Retry")], "failure policy 'Retry'"),
@@ -138,7 +138,7 @@ def test_an_answer_is_read_as_go_reads_it() -> None:
         (b"\xff", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
         (b'{"a":' * 100_000, "is not JSON"),
-        (b"[]", "is no JSON object"),
+        (b"[]", "is not a JSON object"),
         (b'{"status":1}', "cannot be read"),
         (
             b'{"status":"Success","items":[{"uid":"1","patchType":"JSONPatch","patch":"["}]}',
