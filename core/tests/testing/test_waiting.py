@@ -82,9 +82,11 @@ async def test_a_failure_tells_what_was_asked_and_what_was_seen_last() -> None:
             within=SOON,
         )
     said = str(failure.value)
-    assert said.startswith("not so within 0.05 s:\n    lambda shoal: shoal.spec.size > 10**9")
+    assert said.startswith(
+        "condition not met within 0.05 s:\n    lambda shoal: shoal.spec.size > 10**9"
+    )
     assert "await" not in said
-    assert said.partition("seen last:\n")[2] == (
+    assert said.partition("last value:\n")[2] == (
         "    {\n"
         "        'apiVersion': 'waiting.capelin.dev/v1alpha1',\n"
         "        'kind': 'Shoal',\n"
@@ -99,10 +101,10 @@ async def test_a_question_that_was_written_elsewhere_is_told_whole() -> None:
         return tide.look() >= 10**9
 
     tide = Tide()
-    told = """not so within 0.05 s:
+    told = """condition not met within 0.05 s:
     async def is_high() -> bool:
         return tide.look() >= 10**9
-seen last:
+last value:
     False"""
     with pytest.raises(AssertionError) as failure:
         await until(is_high, within=SOON)
@@ -118,8 +120,8 @@ def test_in_a_test_that_is_no_coroutine_the_same_is_told() -> None:
     with pytest.raises(AssertionError) as failure:
         wait_until(is_found, within=SOON)
     assert str(failure.value) == (
-        "not so within 0.05 s:\n    def is_found() -> list[int]:\n        return found\n"
-        "seen last:\n    []"
+        "condition not met within 0.05 s:\n    def is_found() -> list[int]:\n        return found\n"
+        "last value:\n    []"
     )
 
 
@@ -143,7 +145,7 @@ async def test_secrets_and_who_wrote_what_are_not_told() -> None:
 
 
 async def test_a_look_that_does_not_end_is_ended() -> None:
-    with pytest.raises(AssertionError, match="nothing: the first look has not come to an end"):
+    with pytest.raises(AssertionError, match="none, because the first look has not ended"):
         await until(asyncio.Event().wait, within=SOON)
 
 
