@@ -92,7 +92,7 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
         (["logs", "-e", "none"], 4, "There is no environment none"),
         (["down", "-e", "none"], 4, "There is no environment none"),
         (["upgrade", "cluster", "demo", "v1.34.0"], 4, "There is no environment default"),
-        (["cache", "prefetch", "kube-proxyy"], 2, "is not a program"),
+        (["cache", "prefetch", "kube-proxyy"], 2, "is not a binary"),
     ],
 )
 def test_invalid_options(arguments: list[str], code: int, said: str, tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def test_an_existing_api_server_that_does_not_answer_is_refused(tmp_path: Path) 
     ended = capelin("up", "--target", "existing", "--kubeconfig", str(kubeconfig), home=home)
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == [
-        "Error: The API server at https://127.64.0.9:1 cannot be used.",
+        "Error: The API server at https://127.64.0.9:1 is not usable.",
         "  API server at https://127.64.0.9:1 does not answer (connection refused).",
-        "  See that it runs, and that kubectl get nodes works with the same kubeconfig.",
+        "  Check that it runs, and that kubectl get nodes works with this kubeconfig.",
     ]
     assert list(home.iterdir()) == []
 
@@ -141,7 +141,7 @@ def test_unreadable_settings_keep_the_api_server(
     environment.settings_file.touch()
     hesitant = capelin("down", home=tmp_path)
     assert hesitant.returncode == 2
-    assert "The settings of environment default cannot be read." in hesitant.stderr
+    assert "The settings of environment default are unreadable." in hesitant.stderr
     assert environment.folder.exists()
     ended = capelin("down", "--yes", home=tmp_path)
     assert ended.returncode == 0

@@ -111,11 +111,11 @@ def test_resources_are_read_as_kubernetes_writes_them() -> None:
     [
         (
             {"apiServer": {"extraArgs": {"feature-gates": "Shoal"}}},
-            r"spec\.apiServer\.extraArgs\[feature-gates\]: 'Shoal' is not a feature gate; write",
+            r"spec\.apiServer\.extraArgs\[feature-gates\]: 'Shoal' is not a feature gate. Write",
         ),
         (
             {"scheduler": {"extraArgs": {"v=2": "2"}}},
-            r"spec\.scheduler\.extraArgs: 'v=2' is not the name of a flag; write",
+            r"spec\.scheduler\.extraArgs: 'v=2' is not the name of a flag. Write",
         ),
         (
             {"controllerManager": {"extraArgs": {"leader-elect": "true"}}},

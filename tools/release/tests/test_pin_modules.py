@@ -77,11 +77,11 @@ def test_the_command_tells_where_it_wrote_and_what_go_that_needs(
 
 def test_the_command_tells_why_it_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*_: object) -> Path:
-        raise BinariesError("there is no go command on PATH")
+        raise BinariesError("PATH has no go command")
 
     monkeypatch.setattr("tools.pin_modules.pin_modules", refused)
     monkeypatch.setattr("sys.argv", ["pin", "kwok", "v0.8.0"])
-    with pytest.raises(SystemExit, match=r"^there is no go command on PATH$"):
+    with pytest.raises(SystemExit, match=r"^PATH has no go command$"):
         main()
 
 

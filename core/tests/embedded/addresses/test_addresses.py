@@ -55,7 +55,7 @@ def test_an_address_whose_port_is_in_use_is_passed_over(listener: socket.socket)
 def test_somebody_who_listens_everywhere_leaves_no_address() -> None:
     with socket.create_server(("0.0.0.0", 0)) as everywhere:  # noqa: S104 - that is the point
         port = everywhere.getsockname()[1]
-        with pytest.raises(OSError, match=f"has its ports {port} free; stop what listens"):
+        with pytest.raises(OSError, match=f"has its ports {port} free. Stop programs"):
             free_address("a", ports=[port])
 
 

@@ -157,7 +157,7 @@ async def test_a_flag_that_the_api_server_does_not_know_is_named(folder: Path) -
         await server.start()
     assert str(error.value) == (
         "kube-apiserver is not ready (Failed): exited with code 1: "
-        f"Error: unknown flag: --no-such-flag; its log is {server.processes}/kube-apiserver.log"
+        f"Error: unknown flag: --no-such-flag (log: {server.processes}/kube-apiserver.log)"
     )
 
 

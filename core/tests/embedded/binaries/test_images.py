@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NAME, TAG = "kube-apiserver", "v1.34.4"
 IMAGE = f"registry.k8s.io/{NAME}:{TAG}"
-CREDENTIALS = "it wants credentials, and Capelin pulls public images only"
+CREDENTIALS = "it requires credentials, but Capelin pulls only public images"
 PROGRAM = {f"usr/local/bin/{NAME}": b"#!/bin/sh\n# the real one\n"}
 
 
@@ -174,8 +174,8 @@ async def test_forged_manifest_is_rejected(binaries: "Making", registry: "Regist
 @pytest.mark.parametrize(
     ("manifest", "reason"),
     [
-        ("<html>", "its manifest cannot be read: Invalid JSON: expected value"),
-        ('{"layers": [{"digest": "md5:1", "size": 1}]}', "its manifest cannot be read: layers.0"),
+        ("<html>", "its manifest is unreadable: Invalid JSON: expected value"),
+        ('{"layers": [{"digest": "md5:1", "size": 1}]}', "its manifest is unreadable: layers.0"),
         ('{"layers": [], "config": null}', "its manifest lists no layers"),
         (" " * 5_000_000, f"/manifests/{TAG} is far larger than such a document should be"),
     ],
@@ -189,7 +189,7 @@ async def test_a_manifest_that_is_none_is_refused(
 
 async def test_image_without_the_program(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, {"usr/bin/other": b""}, {"base": b""})
-    assert await failure_of(binaries()) == f"it holds no /usr/local/bin/{NAME}"
+    assert await failure_of(binaries()) == f"it has no /usr/local/bin/{NAME}"
 
 
 async def test_link_in_an_image_is_rejected(binaries: "Making", registry: "Registry") -> None:
@@ -235,8 +235,8 @@ async def test_expired_token_is_fetched_again(binaries: "Making", registry: "Reg
             'Bearer realm="file:///etc"',
             CREDENTIALS,
         ),
-        ('Bearer realm="{url}/none"', "it gives no anonymous token (answer 401)"),
-        ('Bearer realm="{url}/token"', "it gives no anonymous token (its answer has none)"),
+        ('Bearer realm="{url}/none"', "it grants no anonymous token (status 401)"),
+        ('Bearer realm="{url}/token"', "it grants no anonymous token (its response has none)"),
     ],
 )
 async def test_a_registry_that_lets_nobody_in_is_told(
@@ -250,7 +250,7 @@ async def test_refused_token_is_an_error(binaries: "Making", registry: "Registry
     registry.token = "old"
     registry.challenge = f'Bearer realm="{registry.url}/token"'
     registry.refuses = True
-    reason = f"it does not let /manifests/{TAG} be read (answer 401)"
+    reason = f"it denies access to /manifests/{TAG} (status 401)"
     assert await failure_of(binaries()) == reason
 
 
@@ -305,7 +305,7 @@ async def test_retries_end(binaries: "Making", registry: "Registry") -> None:
     registry.cuts = [10] * 9
     with pytest.raises(NotObtainableError) as failure:
         await binaries().path(NAME)
-    reason = "127.0.0.1 broke off in the middle of an answer"
+    reason = "127.0.0.1 broke off in the middle of a response"
     assert (f"image {IMAGE}", reason) in failure.value.attempts
     assert len(registry.blob_requests()) == 3
 
@@ -347,8 +347,8 @@ async def test_replaced_image_has_a_hint(binaries: "Making", registry: "Registry
         await made.path(NAME)
     record = made.cache.digest_file(IMAGE)
     reason = (
-        f"the registry has no {digest} of it; this digest was recorded when the image was first"
-        f" pulled, so the image has been replaced. To trust the new one, remove {record}"
+        f"the registry has no {digest} of it. The digest was recorded at the first pull of the"
+        f" image, so the image has been replaced. To trust the new one, remove {record}"
     )
     assert (f"image {IMAGE}", reason) in failure.value.attempts
     record.unlink()
@@ -445,4 +445,4 @@ async def test_large_layer_is_not_downloaded(binaries: "Making", registry: "Regi
 async def test_invalid_configuration_is_rejected(binaries: "Making", registry: "Registry") -> None:
     config, layer = registry.add(NAME, b"[]"), registry.add(NAME, b"layer")
     registry.add_manifest(NAME, {"config": config, "layers": [layer]}, TAG)
-    assert (await failure_of(binaries())).startswith("its configuration cannot be read: ")
+    assert (await failure_of(binaries())).startswith("its configuration is unreadable: ")

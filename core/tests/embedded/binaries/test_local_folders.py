@@ -122,7 +122,7 @@ async def test_another_version_than_asked_for_is_told_and_passed_over(
     [
         ("echo Kubernetes v1.30.1", "mine/kube-apiserver is v1.30.1"),
         ("exit 3", "mine/kube-apiserver does not run (exit status 3)"),
-        (None, "mine has no program kube-apiserver"),
+        (None, "mine has no binary kube-apiserver"),
     ],
 )
 async def test_why_a_folder_did_not_do_is_part_of_the_error(
@@ -172,7 +172,7 @@ async def test_file_without_mode_x(tmp_path: Path, binaries: "Making", go: "Fake
 
 def test_a_folder_that_is_not_there_is_refused_at_once(tmp_path: Path, binaries: "Making") -> None:
     nowhere = tmp_path / "typo"
-    with pytest.raises(BinariesError, match=re.escape(f"{nowhere} is not a folder with programs;")):
+    with pytest.raises(BinariesError, match=re.escape(f"{nowhere} is not a folder with binaries.")):
         binaries(folders=(nowhere,))
     with pytest.raises(BinariesError, match=r"typo is not .* \(CAPELIN_BINARIES names it\)"):
         binaries(CAPELIN_BINARIES=str(nowhere))

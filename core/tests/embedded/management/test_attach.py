@@ -64,7 +64,7 @@ def test_a_cluster_api_of_somebody_else_is_refused_with_who_put_it_there() -> No
     there = [crd("cluster.x-k8s.io", managers=("clusterctl",)), crd("ipam.cluster.x-k8s.io")]
     with pytest.raises(InvalidInputError) as caught:
         check_ownership(there, "demo.1", URL)
-    assert caught.value.message == f"The API server at {URL} has a Cluster API already."
+    assert caught.value.message == f"The API server at {URL} already has a Cluster API."
     assert caught.value.reason.endswith("things.cluster.x-k8s.io and 1 more came from clusterctl.")
 
 
@@ -134,7 +134,7 @@ async def test_somebody_without_rights_is_refused(
     await client.apply(ServiceAccount.of("poor", namespace))
     token = (await client.create_token("poor", namespace)).value
     server = Config.from_kubeconfig(api_server.kubeconfig).server
-    with pytest.raises(InvalidInputError, match="not allowed enough"):
+    with pytest.raises(InvalidInputError, match="not have enough permissions"):
         await examine_server(Config(server, User(token=token)), environment, None)
 
 
@@ -149,7 +149,7 @@ async def test_a_vacant_api_server_is_taken_if_it_can_call(
     other = ExistingServer(
         cluster="another", version="v1.34.4", address="127.0.0.1", mark=found.server.mark
     )
-    with pytest.raises(InvalidInputError, match="lives in another cluster"):
+    with pytest.raises(InvalidInputError, match="uses another cluster"):
         await examine_server(config, environment, other)
     # As one that has no way to this machine.
     monkeypatch.setattr(attach, "source_towards", Mock(return_value=None))

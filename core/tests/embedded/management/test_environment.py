@@ -95,7 +95,7 @@ def test_a_second_command_is_told_at_once_who_is_at_work(environment: Environmen
     try:
         assert ours.recv() == "held"
         with (
-            pytest.raises(BusyError, match="capelin up is at work on it"),
+            pytest.raises(BusyError, match="capelin up is changing it"),
             environment.locked("down"),
         ):
             pytest.fail("two commands changed one environment")

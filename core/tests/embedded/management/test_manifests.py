@@ -106,7 +106,7 @@ def test_a_webhook_that_nothing_serves_is_refused() -> None:
     configuration = manifest(
         "MutatingWebhookConfiguration", webhooks=[{"name": "a", "clientConfig": service("/")}]
     )
-    with pytest.raises(ValueError, match="capi-webhook-service, which no process serves"):
+    with pytest.raises(ValueError, match="capi-webhook-service, but no process serves it"):
         the([configuration], listener=None)
 
 
@@ -172,11 +172,11 @@ def test_a_deployment_says_how_its_manager_is_started() -> None:
 
 
 def test_components_that_start_nothing_or_two_things_are_refused() -> None:
-    with pytest.raises(ValueError, match="one Deployment, these have 0"):
+    with pytest.raises(ValueError, match="must have one Deployment, not 0"):
         launch_spec([manifest("Service")])
     two = deployment()
     two["spec"]["template"]["spec"]["containers"] *= 2
-    with pytest.raises(ValueError, match="one container, this has 2"):
+    with pytest.raises(ValueError, match="must have one container, not 2"):
         launch_spec([two])
 
 

@@ -72,7 +72,7 @@ def test_programs_have_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         InvalidInputError,
-        match=r"'aws'. Providers that can be added: kubeadm-bootstrap, kubeadm, dev",
+        match=r"'aws'. Available providers: kubeadm-bootstrap, kubeadm, dev",
     ):
         upstream_providers(["kubeadm", "aws"])
 

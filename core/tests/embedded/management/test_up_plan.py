@@ -177,7 +177,7 @@ async def test_port_is_taken(environment: Environment, monkeypatch: pytest.Monke
         port = server.getsockname()[1]
         dev = replace(OPTIONAL_PROVIDERS["dev"][0], fixed_ports=(port,))
         monkeypatch.setitem(OPTIONAL_PROVIDERS, "dev", (dev,))
-        with pytest.raises(BusyError, match=f"always listens on port {port}"):
+        with pytest.raises(BusyError, match=f"always uses port {port}"):
             plan_up(dev_only, await observe(environment, dev_only))
         plan_up(kubeadm, await observe(environment, kubeadm))
     plan_up(dev_only, await observe(environment, dev_only))

@@ -117,7 +117,7 @@ def test_a_missing_log_has_no_tail(tmp_path: Path) -> None:
             ],
             "the port is taken",
         ),
-        (["2026-11-23 04:26:27,374 INFO Watching; everything is listed"], ""),
+        (["2026-11-23 04:26:27,374 INFO Watching all kinds: their first lists are complete"], ""),
     ],
 )
 def test_the_complaint_is_the_line_that_says_why(lines: list[str], expected: str) -> None:

@@ -263,7 +263,7 @@ async def test_a_program_that_is_missing_leaves_nothing_behind(folder: Path) -> 
     ],
 )
 async def test_invalid_arguments_fail_the_start(folder: Path, unusable: ProcessSpec) -> None:
-    with pytest.raises(OSError, match="cannot be passed on") as refused:
+    with pytest.raises(OSError, match="cannot be passed") as refused:
         await Process.start(folder, unusable)
     assert refused.value.strerror is not None
     assert refused.value.filename == SLEEP[0]

@@ -62,7 +62,7 @@ def test_a_name_that_cannot_be_a_file_is_refused(name: str) -> None:
 
 
 def test_two_processes_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two processes are called 'a'"):
+    with pytest.raises(ValueError, match="two processes have the name 'a'"):
         check_specs([declared("a"), declared("a")])
 
 
