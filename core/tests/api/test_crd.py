@@ -318,7 +318,7 @@ def test_a_class_that_is_no_kind_says_what_it_needs() -> None:
 
     with pytest.raises(TypeError, match=r"NoKind is not a kind: decorate it with @kind\(group="):
         crd(NoKind)
-    with pytest.raises(TypeError, match="NoKind is no kind"):
+    with pytest.raises(TypeError, match="NoKind is not a kind"):
         NoKind.of("a", spec=Spec(version="v1.34.4")).dump()
 
 

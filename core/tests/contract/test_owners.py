@@ -98,7 +98,7 @@ def test_a_second_controller_is_refused() -> None:
     taken = [reference(controller=True)]
     with pytest.raises(
         ControllerTakenError,
-        match=r"^Cluster demo already controls this object, so MachinePool pool cannot; "
+        match=r"^Cluster demo already controls this object, so MachinePool pool cannot\. "
         "Remove that owner, or refer to another object$",
     ):
         ensure_owner(taken, reference_to(POOL, controller=True))

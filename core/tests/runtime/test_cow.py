@@ -64,7 +64,7 @@ def test_a_draft_changes_as_a_copy_of_everything_does(
             expected = copy if what == "whole" else plainly(copy, path, make)
         except UnexpectedTemplateError as refused:
             ask = draft.sequence if what == "sequence" else draft.mapping
-            with pytest.raises(UnexpectedTemplateError, match=f"^{refused} is no "):
+            with pytest.raises(UnexpectedTemplateError, match=f"^{refused} is not an? "):
                 ask(path)
             continue
         match what:
