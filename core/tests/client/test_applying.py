@@ -439,7 +439,7 @@ async def test_a_model_may_be_the_value_of_a_field(client: Client, shells: Resou
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"spec.numbr": 1}, 'Shell has no field spec.numbr: no "numbr" (did you mean "number"'),
+        ({"spec.numbr": 1}, r'Shell has no field spec.numbr: no "numbr" \(did you mean "number"'),
         ({"spec.number.x": 1}, 'Shell has no field spec.number.x: no "x"'),
         ({"spec.number": "1"}, "Shell spec.number: Input should be a valid integer"),
         ({"spec.inner": {"c": "1"}}, "Shell spec.inner: Extra inputs are not permitted"),

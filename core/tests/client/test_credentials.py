@@ -223,7 +223,7 @@ async def test_a_program_s_certificate_is_shown(program: Program, certificate: K
                 f"status = {{'token': 'T', 'expirationTimestamp': 'soon'}}\n"
                 f"print(json.dumps({{'apiVersion': '{V1}', 'status': status}}))"
             ),
-            "no time",
+            "not a time",
         ),
     ],
 )

@@ -276,5 +276,5 @@ def _read(watch: Watches[KindT], body: Mapping[str, Any]) -> KindT:
         except ValueError as error:
             resource, reason = watch.kind.resource, reason_of(error)
             unreadable = UnreadableObject.of(resource, body["metadata"], reason)
-            raise Unreadable(f"{unreadable} is unreadable: {reason}", unreadable) from None
+            raise Unreadable(f"{unreadable} cannot be read: {reason}", unreadable) from None
     return watch.kind.model_construct(metadata=ObjectMeta.read(body["metadata"]))

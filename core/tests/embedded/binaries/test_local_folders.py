@@ -174,7 +174,7 @@ def test_a_folder_that_is_not_there_is_refused_at_once(tmp_path: Path, binaries:
     nowhere = tmp_path / "typo"
     with pytest.raises(BinariesError, match=re.escape(f"{nowhere} is not a folder with binaries.")):
         binaries(folders=(nowhere,))
-    with pytest.raises(BinariesError, match=r"typo is not .* \(CAPELIN_BINARIES names it\)"):
+    with pytest.raises(BinariesError, match=r"typo is not .* \(from CAPELIN_BINARIES\)"):
         binaries(CAPELIN_BINARIES=str(nowhere))
 
 

@@ -97,7 +97,7 @@ def test_entry_point_adds_a_provider(tmp_path: Path, monkeypatch: pytest.MonkeyP
     "text", ["None", "Provider(name='p', type='Unheard', version='v1', module='m')"]
 )
 def test_invalid_entry_point(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"The entry point 'mine' .* no provider"):
+    with pytest.raises(UserError, match=r"The entry point 'mine' .* not describe a provider"):
         installed_providers([entry_point(text, tmp_path, monkeypatch)])
 
 

@@ -120,7 +120,7 @@ def test_a_management_cluster_keeps_its_version() -> None:
 
 def test_a_management_cluster_has_a_version_that_cluster_api_supports() -> None:
     old = UpRequest(kubernetes_version="v1.32.2")
-    with pytest.raises(InvalidInputError, match=r"supports v1\.33 to v1\.36 there") as caught:
+    with pytest.raises(InvalidInputError, match=r"supports v1\.33 to v1\.36 for it") as caught:
         desired(None, old)
     assert "create cluster NAME --kubernetes-version v1.32.2" in caught.value.hint
     attachment = Attachment(CONFIG, EXISTING)

@@ -44,10 +44,10 @@ def test_limits_tell_go_to_stay_below_them() -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"memory_bytes": 0}, "needs memory"),
-        ({"cpus": -1.0}, "needs time"),
+        ({"memory_bytes": 0}, "memory limit must be positive"),
+        ({"cpus": -1.0}, "CPU limit must be positive"),
         ({"nice": 20}, "from 0 to 19"),
-        ({"timer_slack": -1.0}, "cannot be early"),
+        ({"timer_slack": -1.0}, "slack must not be negative"),
     ],
 )
 def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any], message: str) -> None:
