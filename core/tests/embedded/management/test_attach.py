@@ -123,7 +123,7 @@ def test_unknown_context_lists_the_known_ones(environment: Environment, tmp_path
 
 
 async def test_an_api_server_that_does_not_answer_is_refused(environment: Environment) -> None:
-    with pytest.raises(UserError, match="cannot be used") as caught:
+    with pytest.raises(UserError, match="is not usable") as caught:
         await examine_server(Config(Server("https://127.64.0.9:1")), environment, None)
     assert "127.64.0.9:1" in caught.value.reason
 
