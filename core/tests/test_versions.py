@@ -46,7 +46,7 @@ def test_a_version_is_read(text: str, expected: Version) -> None:
     ],
 )
 def test_parse_rejects_invalid_versions(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a version of Kubernetes; write it as vMAJOR"):
+    with pytest.raises(ValueError, match=r"is not a Kubernetes version. Write it as vMAJOR"):
         Version.parse(text)
 
 

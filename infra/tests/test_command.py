@@ -92,7 +92,7 @@ def test_help_appears_quickly(tmp_path: Path) -> None:
         (["logs", "-e", "none"], 4, "Environment none does not exist"),
         (["down", "-e", "none"], 4, "Environment none does not exist"),
         (["upgrade", "cluster", "demo", "v1.34.0"], 4, "Environment default does not exist"),
-        (["cache", "prefetch", "kube-proxyy"], 2, "is not a program"),
+        (["cache", "prefetch", "kube-proxyy"], 2, "is not a binary"),
     ],
 )
 def test_invalid_options(arguments: list[str], code: int, text: str, tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def test_an_unreachable_existing_api_server_is_rejected(tmp_path: Path) -> None:
     ended = capelin("up", "--target", "existing", "--kubeconfig", str(kubeconfig), home=home)
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == [
-        "Error: The API server at https://127.64.0.9:1 cannot be used.",
+        "Error: The API server at https://127.64.0.9:1 is not usable.",
         "  API server at https://127.64.0.9:1 does not answer (connection refused).",
-        "  See that it runs, and that kubectl get nodes works with the same kubeconfig.",
+        "  Check that it runs, and that kubectl get nodes works with this kubeconfig.",
     ]
     assert list(home.iterdir()) == []
 
@@ -141,7 +141,7 @@ def test_unreadable_settings_keep_the_api_server(
     environment.settings_file.touch()
     hesitant = capelin("down", home=tmp_path)
     assert hesitant.returncode == 2
-    assert "The settings of environment default cannot be read." in hesitant.stderr
+    assert "The settings of environment default are unreadable." in hesitant.stderr
     assert environment.folder.exists()
     ended = capelin("down", "--yes", home=tmp_path)
     assert ended.returncode == 0

@@ -217,7 +217,7 @@ async def test_a_second_up_reports_that_the_first_is_running(home: Home) -> None
     await until(has_begun)
     second = await home.capelin("up", "--management-only")
     assert second.code == 5
-    assert "capelin up is at work on it" in second.err
+    assert "capelin up is changing it" in second.err
     await first.communicate()
     assert first.returncode == 0
 

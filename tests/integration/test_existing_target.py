@@ -55,7 +55,7 @@ async def test_existing_api_server(own_api_server: ApiServer, home: Home) -> Non
 
         other = await home.capelin("up", "-e", "other", *there)
         assert other.code == 2
-        assert "Another Capelin environment, called default" in other.err
+        assert "Another Capelin environment, default" in other.err
         elsewhere = await home.capelin("up", "--target", "process")
         assert elsewhere.code == 2
         assert "has the target existing" in elsewhere.err

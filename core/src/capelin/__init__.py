@@ -1,7 +1,7 @@
-"""Cluster API in Python: what providers and Runtime Extensions are made of.
+"""Cluster API in Python: the building blocks of providers and Runtime Extensions.
 
-The names here are those that nearly every provider or extension needs; each comes from the room
-named beside it, which is imported when the name is used for the first time.
+These are the names that nearly every provider or extension needs. Each is imported from its own
+module on first use.
 """
 
 from importlib import import_module

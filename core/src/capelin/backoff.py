@@ -8,7 +8,7 @@ _MAX_DOUBLINGS = 63
 
 
 def exponential_delay(failures: int, *, first: float, longest: float, factor: float = 2.0) -> float:
-    """Seconds to wait after so many failures in a row; none after no failure."""
+    """Seconds to wait after this many failures in a row. No failure means no delay."""
     if failures < 1:
         return 0.0
     # More doublings overflow a float.

@@ -1,10 +1,10 @@
-"""Errors that a person can understand and act on: what happened, why, and what to do about it."""
+"""Errors that a person can understand and act on: the problem, its cause and the remedy."""
 
 from typing import ClassVar
 
 
 class UserError(Exception):
-    """An error for people. The command prints it without a trace and ends with its exit code."""
+    """An error for people. The command prints it without a traceback and exits with its code."""
 
     exit_code: ClassVar[int] = 1
 
@@ -16,7 +16,7 @@ class UserError(Exception):
 
 
 class InvalidInputError(UserError):
-    """What was asked for is not possible."""
+    """The input is invalid, or asks for something that is not possible."""
 
     exit_code = 2
 
@@ -28,7 +28,7 @@ class UnfitMachineError(UserError):
 
 
 class MissingError(UserError):
-    """There is no such environment, cluster or process."""
+    """The environment, cluster or process does not exist."""
 
     exit_code = 4
 
@@ -46,4 +46,4 @@ class WaitTimeoutError(UserError):
 
 
 class NotReadyError(UserError):
-    """What was started did not become ready."""
+    """A started component did not become ready."""

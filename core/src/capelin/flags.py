@@ -20,15 +20,15 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class OptionsError(ValueError):
-    """Options that cannot be, or cannot be together. Says all that is wrong, a line each."""
+    """Invalid options, or a combination that is not allowed. Lists all problems, one per line."""
 
 
 def seconds(text: str) -> float:
-    """A time as Kubernetes' flags take it: `10h`, `1m30s`, `250ms`; a bare number is seconds."""
+    """A duration in the form of Kubernetes' flags: `10h`, `1m30s`, `250ms`, or plain seconds."""
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
     if not re.fullmatch(r"(\d+(\.\d+)?(ms|s|m|h))+", text):
-        raise ValueError(f'"{text}" is not a time; write 10h, 1m30s or 250ms')
+        raise ValueError(f'"{text}" is not a time (examples: 10h, 1m30s, 250ms)')
     parts: list[tuple[str, str]] = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text)
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
@@ -72,7 +72,7 @@ def flag(
 ) -> ValueT:
     """A field of options: its default, how to read it from text, and its line of --help.
 
-    `shown` is the default as a user would write it. A flag with a `short` form, as -v, counts.
+    `shown` is the default as a user would write it. A flag with a `short` form, such as -v, counts.
     """
     flag = _Flag(help, read, shown if shown is not None else str(default), short)
     return dataclasses.field(default=default, metadata={"flag": flag})
@@ -85,15 +85,15 @@ def parse(
     arguments: Sequence[str],
     environ: Mapping[str, str] | None = None,
 ) -> T:
-    """Options from the command line, else from `CAPELIN_<FLAG>`, else as they are by default.
+    """Read options from the command line, else from `CAPELIN_<FLAG>`, else use their defaults.
 
     Raises:
-        OptionsError: one or more of them make no sense.
+        OptionsError: An option is invalid, or options contradict each other.
     """
     kind: Any = options
     fields = dataclasses.fields(kind)
     flags = {field.name: cast("_Flag", field.metadata["flag"]) for field in fields}
-    # `--namespace=` is how Cluster API's providers are told to watch every namespace.
+    # Users pass `--namespace=` to Cluster API's providers to watch every namespace.
     optional = {field.name for field in fields if field.default is None}
     parser = argparse.ArgumentParser(
         program,
@@ -140,7 +140,7 @@ def _add(parser: argparse.ArgumentParser, field: str, flag: _Flag) -> None:
     if flag.short is not None:
         parser.add_argument(flag.short, _long(field), action="count", dest=field, help=explained)
     elif flag.read is truth:
-        # Both `--leader-elect` and `--leader-elect=true`, as manifests have it.
+        # Manifests use both `--leader-elect` and `--leader-elect=true`.
         parser.add_argument(
             _long(field), nargs="?", const="true", metavar="true|false", dest=field, help=explained
         )

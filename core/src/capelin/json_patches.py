@@ -18,12 +18,12 @@ class PatchError(ValueError):
 
 
 def apply_json_patch(document: Any, patch: Iterable[Operation]) -> Any:
-    """The document after the steps; the argument is not changed.
+    """The document after the steps. The argument stays unchanged.
 
     Raises:
         PatchError: a step does not fit.
     """
-    # A step changes the inside of something, and may replace the document as a whole.
+    # A step can replace the whole document, so the document is itself a member.
     outside = {"": deepcopy(document)}
     for step in patch:
         try:
@@ -35,7 +35,7 @@ def apply_json_patch(document: Any, patch: Iterable[Operation]) -> Any:
 
 
 def apply_merge_patch(document: Any, patch: Any) -> Any:
-    """The document with the patch's fields; the argument is not changed."""
+    """The document with the patch's fields. The argument stays unchanged."""
     if not isinstance(patch, dict):
         return deepcopy(patch)
     merged = dict(cast("dict[str, Any]", document)) if isinstance(document, dict) else {}

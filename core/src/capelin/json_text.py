@@ -40,8 +40,8 @@ class Part(NamedTuple):
 def read_json(data: bytes) -> Any:
     """Parse JSON.
 
-    Every other step (validating, copying, writing) works on what this returns: Python's own parser
-    accepts five times as many levels, with which these fail by `RecursionError`.
+    Python's own parser accepts five times as many levels, but validating, copying or writing the
+    result would then fail with `RecursionError`.
 
     Raises:
         TooDeepError: it has more than `MAX_LEVELS` nested levels.
@@ -91,7 +91,7 @@ def members(data: bytes) -> Iterator[Part]:
 
 
 def items(data: bytes) -> Iterator[bytes]:
-    """The items of a list, in order; no items if it is null. They are neither parsed nor checked.
+    """The items of a list in order, or no items for null. They are neither parsed nor checked.
 
     Raises:
         ValueError: the data is neither a list nor null.
@@ -106,7 +106,7 @@ def items(data: bytes) -> Iterator[bytes]:
 
 
 def metadata_of(data: bytes) -> dict[str, Any]:
-    """The metadata of an object of any depth; without managed fields, which are as deep."""
+    """The metadata of an object of any depth. Omits managed fields, which are just as deep."""
     metadata: dict[str, Any] = {}
     try:
         found = next((part.value for part in members(data) if part.key == "metadata"), b"{}")

@@ -1,4 +1,4 @@
-"""Versions of Kubernetes and of what goes with it: parsing and ordering."""
+"""Kubernetes versions: parsing and ordering."""
 
 import re
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Version:
         match = _VERSION.fullmatch(text)
         if match is None:
             raise ValueError(
-                f'"{text}" is not a version of Kubernetes; write it as vMAJOR.MINOR.PATCH, v1.34.4'
+                f'"{text}" is not a Kubernetes version. Write it as vMAJOR.MINOR.PATCH: v1.34.4'
             )
         major, minor, patch, prerelease, build = match.groups()
         return cls(
@@ -88,7 +88,7 @@ def _key(version: Version) -> tuple[object, ...]:
 
 
 def _ordered(identifiers: tuple[str, ...]) -> tuple[tuple[bool, int, str], ...]:
-    """Numbers sort by value and before words; of two equal beginnings the longer is greater."""
+    """Numbers sort by value and before words. An identifier list sorts after its own prefix."""
     return tuple(
         (False, int(text), "") if text.isdecimal() else (True, 0, text) for text in identifiers
     )

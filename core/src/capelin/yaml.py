@@ -5,10 +5,10 @@ from typing import Any, Final, cast
 
 import yaml
 
-# Up to ten times as fast where PyYAML was built with libyaml, as its wheels are.
+# Up to ten times as fast if PyYAML was built with libyaml. Its wheels are.
 _LOADER: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SAFE_DUMPER: Final[type[yaml.SafeDumper]] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""For representers of one's own. Widths have to be whole numbers."""
+"""For custom representers. `width` must be a whole number."""
 
 
 def read_yaml(text: str | bytes) -> Any:
@@ -16,7 +16,7 @@ def read_yaml(text: str | bytes) -> Any:
 
 
 def read_all_yaml(text: str | bytes) -> Iterator[Any]:
-    """Parse documents one after the other, each when it is asked for."""
+    """Parse documents one after the other, on demand."""
     return yaml.load_all(text, Loader=_LOADER)
 
 
@@ -25,13 +25,13 @@ def write_yaml(value: Any, *, sort_keys: bool = False) -> str:
 
 
 def read_untrusted_yaml(text: str | bytes) -> Any:
-    """Parse one document from somebody who is not trusted.
+    """Parse one document from an untrusted source.
 
-    Parsers do not agree on merge keys, duplicate keys, tags and the like, so that another program
-    would see something else in the same bytes. Documents that have them are refused.
+    Parsers do not agree on merge keys, duplicate keys, tags and the like, so another program could
+    read the same bytes differently. This rejects documents that contain them.
 
     Raises:
-        yaml.YAMLError: it is no YAML, or parsers may read it differently.
+        yaml.YAMLError: The text is not YAML, or parsers may read it differently.
     """
     loader = _untrusted_loader(text)
     try:
@@ -41,10 +41,10 @@ def read_untrusted_yaml(text: str | bytes) -> Any:
 
 
 def read_all_untrusted_yaml(text: str | bytes) -> Iterator[Any]:
-    """Parse documents from somebody who is not trusted, each when it is asked for.
+    """Parse documents from an untrusted source, on demand.
 
     Raises:
-        yaml.YAMLError: one is no YAML, or parsers may read it differently.
+        yaml.YAMLError: A document is not YAML, or parsers may read it differently.
     """
     loader = _untrusted_loader(text)
     try:
@@ -79,8 +79,8 @@ def _check_keys(node: yaml.Node | None) -> None:
         keys: set[str] = set()
         for key, value in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
             if key.tag != "tag:yaml.org,2002:str" or key.value == "<<":
-                raise yaml.YAMLError("merge keys, and keys that are no text, are not allowed")
+                raise yaml.YAMLError("merge keys, and keys that are not strings, are not allowed")
             if key.value in keys:
-                raise yaml.YAMLError("a key is there twice")
+                raise yaml.YAMLError("a key appears twice")
             keys.add(key.value)
             _check_keys(value)

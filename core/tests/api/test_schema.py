@@ -58,31 +58,31 @@ def schema_of(annotation: Any, default: Any = ...) -> Unstructured:
 
 
 UNSUPPORTED: list[tuple[Any, Any, str]] = [
-    (str, ..., "spec.x: a string without a bound; say Annotated[str, MaxLen(n)]"),
-    (bytes, ..., "spec.x: a string without a bound; say Annotated[str, MaxLen(n)]"),
-    (int, ..., "spec.x: a number without bounds; use Int32, or say Ge(n) and Le(n)"),
+    (str, ..., "spec.x: a string without a bound: use Annotated[str, MaxLen(n)]"),
+    (bytes, ..., "spec.x: a string without a bound: use Annotated[str, MaxLen(n)]"),
+    (int, ..., "spec.x: a number without bounds: use Int32, or Ge(n) and Le(n)"),
     (Annotated[int, Ge(0)], ..., "spec.x: a number without bounds"),
     (Annotated[int, Ge(0), Le(2**60)], ..., "spec.x: limits beyond 2**53 are not exact"),
-    (float, ..., "spec.x: a number without bounds; say Ge(n) and Le(n)"),
-    (list[Text], ..., "spec.x: a list without a bound; say Annotated[list[...], MaxLen(n)]"),
-    (dict[str, Text], ..., "spec.x: a map without a bound; say Annotated[dict[str, ...], Max"),
+    (float, ..., "spec.x: a number without bounds: use Ge(n) and Le(n)"),
+    (list[Text], ..., "spec.x: a list without a bound: use Annotated[list[...], MaxLen(n)]"),
+    (dict[str, Text], ..., "spec.x: a map without a bound: use Annotated[dict[str, ...], Max"),
     (Annotated[list[str], MaxLen(3)], ..., "spec.x[]: a string without a bound"),
     (Annotated[dict[str, str], MaxLen(3)], ..., "spec.x.*: a string without a bound"),
     (Annotated[list[Text | None], MaxLen(3)], ..., "spec.x[]: may not be None"),
     (Annotated[dict[int, Text], MaxLen(3)], ..., "spec.x: the keys of a map are plain strings"),
     (Annotated[dict[Text, Text], MaxLen(3)], ..., "spec.x: the keys of a map are plain strings"),
     (Annotated[int | str, MaxLen(3)], ..., "spec.x: a number without bounds"),
-    (int | bool, ..., "spec.x: the only union that the schema of a CRD can say is int | str"),
-    (Named | Empty, ..., "spec.x: the only union that the schema of a CRD can say is int | str"),
+    (int | bool, ..., "spec.x: the only union that a CRD's schema can express is int | str"),
+    (Named | Empty, ..., "spec.x: the only union that a CRD's schema can express is int | str"),
     (Literal["a", 1], ..., "spec.x: any type is allowed"),
-    (Any, ..., "spec.x: any type is allowed; use AnyValue or AnyObject if that is meant"),
+    (Any, ..., "spec.x: any type is allowed: use AnyValue or AnyObject if that is the intention"),
     (Annotated[dict[str, Any], MaxLen(3)], ..., "spec.x.*: any type is allowed"),
-    (tuple[int, str], ..., "spec.x: the schema of a CRD cannot say tuple[int, str]"),
-    (set[int], ..., "spec.x: the schema of a CRD cannot say set[int]"),
-    (Callable[[], int], ..., "spec.x: the schema of a CRD cannot say collections.abc.Callable["),
+    (tuple[int, str], ..., "spec.x: a CRD's schema cannot express tuple[int, str]"),
+    (set[int], ..., "spec.x: a CRD's schema cannot express set[int]"),
+    (Callable[[], int], ..., "spec.x: a CRD's schema cannot express collections.abc.Callable["),
     (Recursive, ..., "spec.x.child: Recursive contains itself, and a CRD has no recursion"),
-    (MaybeText, ..., "spec.x: may be None but must be given; say `= None`, or leave `| None`"),
-    (MaybeText, "a", "spec.x: has a default, so that it cannot be None; say `= None`, or"),
+    (MaybeText, ..., "spec.x: may be None but is required: write `= None`, or omit `| None`"),
+    (MaybeText, "a", "spec.x: has a default, so it cannot be None: write `= None`, or"),
     (
         Annotated[list[Named], map_list("other"), MaxLen(3)],
         ...,
@@ -109,9 +109,9 @@ def test_one_error_lists_all_problems() -> None:
         schema_of(Wrong)
     assert str(refused.value) == snapshot("""\
 capelin.test/v1 Sample cannot become a CRD:
-  spec.x.a: a string without a bound; say Annotated[str, MaxLen(n)]
-  spec.x.b[]: a number without bounds; use Int32, or say Ge(n) and Le(n)
-  spec.x.b: a list without a bound; say Annotated[list[...], MaxLen(n)]\
+  spec.x.a: a string without a bound: use Annotated[str, MaxLen(n)]
+  spec.x.b[]: a number without bounds: use Int32, or Ge(n) and Le(n)
+  spec.x.b: a list without a bound: use Annotated[list[...], MaxLen(n)]\
 """)
 
 

@@ -118,7 +118,7 @@ def resized(
 def test_the_spec_of_a_template_is_immutable(policed: Wire) -> None:
     answer = resized(policed)
     assert answer.status == 422
-    assert "spec.template.spec cannot be changed, because nothing that was" in answer.message
+    assert "spec.template.spec is immutable, because existing objects" in answer.message
 
 
 def test_the_topology_controller_may_dry_run_a_change(policed: Wire) -> None:

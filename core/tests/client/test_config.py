@@ -365,7 +365,7 @@ def test_in_cluster_fails_outside_of_a_cluster(tmp_path: Path) -> None:
 
 
 def test_the_kubeconfig_in_the_home_directory_comes_last(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no kubeconfig: set KUBECONFIG"):
+    with pytest.raises(ConfigError, match="no kubeconfig found: set KUBECONFIG"):
         Config.find(environ={"HOME": str(tmp_path)})
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").write_bytes(kubeconfig())

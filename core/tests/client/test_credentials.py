@@ -233,7 +233,7 @@ async def test_a_plugin_may_return_a_client_certificate(
                 f"status = {{'token': 'T', 'expirationTimestamp': 'soon'}}\n"
                 f"print(json.dumps({{'apiVersion': '{V1}', 'status': status}}))"
             ),
-            "no time",
+            "not a time",
         ),
     ],
 )

@@ -243,7 +243,7 @@ async def test_unreleased_lease_expires(server: Scripted, caplog: pytest.LogCapt
         (election,) = elections(client, "default", "me")
         assert await election.run(work) == 7
     assert (
-        "Could not release the lease default/election; it will expire: it is Forbidden"
+        "Could not release the lease default/election, so it has to expire: it is Forbidden"
         in caplog.text
     )
 

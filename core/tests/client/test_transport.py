@@ -151,7 +151,7 @@ async def test_an_unreadable_response_is_an_error(server: Scripted) -> None:
     server.then(server.reply(200, b"[]"), server.reply(200, b"<html>"))
     async with server.client() as client:
         for _ in range(2):
-            with pytest.raises(Unreadable, match="ConfigMap cannot be read"):
+            with pytest.raises(Unreadable, match="sent an unreadable ConfigMap"):
                 await client.get(MAPS, "a", "b")
 
 
@@ -160,7 +160,7 @@ async def test_an_unreadable_field_is_named_without_its_value(server: Scripted) 
     server.then(server.reply(200, {"metadata": metadata, "data": {"key": "?geheim?"}}))
     async with server.client() as client:
         with pytest.raises(
-            Unreadable, match=r"sent as Secret cannot be read \(data\.key: "
+            Unreadable, match=r"sent an unreadable Secret \(data\.key: "
         ) as caught:
             await client.get(Secret, "a", "b")
     assert "geheim" not in "".join(traceback.format_exception(caught.value))

@@ -272,7 +272,7 @@ BROKEN: dict[str, tuple[type[Plain], str, str]] = {
     "an HTTP error": (responding(_status_500), "status-200", "HTTP status 500"),
     "a redirect": (responding(_redirect), "redirects", "HTTP status 308"),
     "no response": (responding(_hang), "timeouts", "no response in 2 s"),
-    "no JSON": (responding(_page), "responses", "is no JSON object"),
+    "no JSON": (responding(_page), "responses", "is not a JSON object"),
     "requires Content-Type": (NeedsContentType, "content-type", "without Content-Type"),
     "a wrong type": (
         answering(_of("items", lambda items: items[0].update(patch="not base64"))),
@@ -300,12 +300,12 @@ BROKEN: dict[str, tuple[type[Plain], str, str]] = {
     "an invalid name": (
         discovering(lambda all_: all_[0].update(name="Gate_Keeper")),
         "handler-names",
-        "'Gate_Keeper' is no valid handler name",
+        "'Gate_Keeper' is not a valid handler name",
     ),
     "a duplicate name": (
         discovering(lambda all_: all_.append(all_[0])),
         "unique-names",
-        "2 handlers are called patches",
+        "2 handlers have the name patches",
     ),
     "a long timeout": (
         discovering(lambda all_: all_[0].update(timeoutSeconds=60)),

@@ -141,7 +141,7 @@ async def test_handlers_of_unknown_hooks_are_skipped(
         report = await check_extension(address, cluster=replace(sample_cluster(), machine={}))
     assert report.failed == []
     (skipped,) = report.left_out
-    assert skipped.startswith("place: a request of UpdateMachine is about a machine")
+    assert skipped.startswith("place: a request of UpdateMachine needs the current and the desired")
 
 
 async def test_every_rule_has_a_server_that_breaks_it() -> None:

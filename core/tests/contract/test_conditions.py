@@ -109,7 +109,7 @@ def test_update_drops_conditions_that_are_not_desired() -> None:
 
 
 def test_a_duplicate_type_fails() -> None:
-    with pytest.raises(ValueError, match="condition Ready is said twice"):
+    with pytest.raises(ValueError, match="condition Ready is set twice"):
         update_conditions(
             [],
             [ConditionSpec("Ready", "True", "A"), ConditionSpec("Ready", "False", "B")],

@@ -22,7 +22,10 @@ def test_provider_ids_are_sorted() -> None:
         ([""], "a provider id has 1 to 512 characters, and this one has 0"),
         (["x" * 513], "a provider id has 1 to 512 characters, and this one has 513"),
         (["b", "a", "b"], "2 instances have the provider id 'b', and core finds"),
-        (map(str, range(10001)), "a pool cannot have 10001 instances: the contract ends at 10000"),
+        (
+            map(str, range(10001)),
+            "a pool cannot have 10001 instances, because the contract allows at most 10000",
+        ),
     ],
 )
 def test_invalid_provider_ids_fail(ids: list[str], words: str) -> None:

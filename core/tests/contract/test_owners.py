@@ -98,8 +98,8 @@ def test_ensure_owner_rejects_a_second_controller() -> None:
     taken = [reference(controller=True)]
     with pytest.raises(
         ControllerTakenError,
-        match=r"^Cluster demo already controls this object, so MachinePool pool cannot; "
-        "remove that owner, or refer to another object$",
+        match=r"^Cluster demo already controls this object, so MachinePool pool cannot\. "
+        "Remove that owner, or refer to another object$",
     ):
         ensure_owner(taken, reference_to(POOL, controller=True))
 

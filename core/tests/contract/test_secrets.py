@@ -117,8 +117,8 @@ def test_complete_secret_has_no_problem(purpose: SecretPurpose, keys: tuple[str,
 @pytest.mark.parametrize("label", [None, "other"])
 def test_a_secret_without_the_cluster_label_has_a_hint(label: str | None) -> None:
     assert secret_problem(user_secret("value", label=label), "kubeconfig", cluster="demo") == (
-        "Secret demo-x lacks the label cluster.x-k8s.io/cluster-name=demo, without which Cluster "
-        "API does not see it; kubectl label --overwrite secret demo-x "
+        "Secret demo-x lacks the label cluster.x-k8s.io/cluster-name=demo, and Cluster "
+        "API ignores secrets without it. Run kubectl label --overwrite secret demo-x "
         "cluster.x-k8s.io/cluster-name=demo"
     )
 
@@ -136,8 +136,8 @@ def test_an_incomplete_secret_names_the_missing_keys(
     purpose: SecretPurpose, keys: tuple[str, ...], missing: str
 ) -> None:
     assert secret_problem(user_secret(*keys), purpose, cluster="demo") == (
-        f"Secret demo-x has nothing under {missing}; "
-        "add it, or delete the secret so that it is made anew"
+        f"Secret demo-x has no data under {missing}. "
+        "Add it, or delete the secret so that Capelin creates it again"
     )
 
 

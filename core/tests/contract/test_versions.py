@@ -30,36 +30,36 @@ def test_an_upgrade_by_at_most_one_minor_is_allowed(current: str, desired: str) 
         (
             "v1.34.4",
             "v1.34.3",
-            "v1.34.3 is older than v1.34.4, and Kubernetes cannot go back; give v1.34.4 or newer",
+            "v1.34.3 is older than v1.34.4, and Kubernetes cannot downgrade. Use v1.34.4 or newer",
         ),
         (
             "v1.34.0",
             "v1.34.0-rc.1",
             (
-                "v1.34.0-rc.1 is older than v1.34.0, and Kubernetes cannot go back; "
-                "give v1.34.0 or newer"
+                "v1.34.0-rc.1 is older than v1.34.0, and Kubernetes cannot downgrade. "
+                "Use v1.34.0 or newer"
             ),
         ),
         (
             "v1.33.13",
             "v1.35.0",
             (
-                "v1.35.0 is 2 minor versions after v1.33.13, and Kubernetes goes up one at a time; "
-                "go to v1.34 first"
+                "v1.35.0 is 2 minor versions after v1.33.13, and Kubernetes "
+                "upgrades one at a time. Upgrade to v1.34 first"
             ),
         ),
         (
             "v1.33.13",
             "v1.36.1",
             (
-                "v1.36.1 is 3 minor versions after v1.33.13, and Kubernetes goes up one at a time; "
-                "go to v1.34 first"
+                "v1.36.1 is 3 minor versions after v1.33.13, and Kubernetes "
+                "upgrades one at a time. Upgrade to v1.34 first"
             ),
         ),
         (
             "v1.34.4",
             "v2.0.0",
-            "nobody knows how to go from v1.34.4 to v2.0.0; stay with v1",
+            "no upgrade from v1.34.4 to v2.0.0 exists. Stay with v1",
         ),
     ],
 )

@@ -25,7 +25,7 @@ def test_main_reports_all_invalid_options(
 ) -> None:
     assert run("--concurrency=x", CAPELIN_NAMESPACE="A") == 2
     namespace, concurrency = capsys.readouterr().err.splitlines()
-    assert namespace.startswith('capelin-test: CAPELIN_NAMESPACE: "A" is not a name; use')
+    assert namespace.startswith('capelin-test: CAPELIN_NAMESPACE: "A" is not a name: use')
     assert concurrency == 'capelin-test: --concurrency: "x" is not a whole number'
 
 

@@ -510,7 +510,7 @@ async def test_the_error_for_a_taken_address_names_its_flag(config: Config, runn
 
 
 async def test_a_manager_rejects_two_reconcilers_with_one_name(config: Config) -> None:
-    with pytest.raises(ValueError, match="two reconcilers are called shoal"):
+    with pytest.raises(ValueError, match="two reconcilers have the name shoal"):
         Manager("m", [Shoals(), Shoals()], Options(), config)
 
 

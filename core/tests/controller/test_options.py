@@ -74,9 +74,9 @@ def test_one_error_lists_all_problems_with_their_source() -> None:
     with pytest.raises(OptionsError) as caught:
         options("--namespace=A", "--metrics-address=x", CAPELIN_CONCURRENCY="many")
     assert str(caught.value).splitlines() == [
-        '--namespace: "A" is not a name; use lowercase letters, digits and "-", at most 63',
+        '--namespace: "A" is not a name: use lowercase letters, digits and "-", at most 63',
         'CAPELIN_CONCURRENCY: "many" is not a whole number',
-        '--metrics-address: "x" is not an address; write :8080, 127.0.0.1:8080, or 0 for none',
+        '--metrics-address: "x" is not an address: write :8080, 127.0.0.1:8080, or 0 for none',
     ]
 
 
@@ -139,5 +139,5 @@ def test_durations_have_the_format_of_kubernetes(text: str, expected: float) -> 
 
 @pytest.mark.parametrize("text", ["", "h", "10 h", "-1s", "1d", "s1", "1e3"])
 def test_an_invalid_duration_fails(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a time; write 10h"):
+    with pytest.raises(ValueError, match=r"is not a time \(examples: 10h"):
         seconds(text)

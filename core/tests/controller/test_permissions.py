@@ -133,11 +133,11 @@ async def nothing(*_: Any) -> Result:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"watches": (For(Lagoon),)}, r"Wrong reconciles Reef, but its watches say For\(Lagoon\)"),
-        ({}, r"Wrong has no watches; add watches = \(For\(Reef\),\)"),
+        ({"watches": (For(Lagoon),)}, r"Wrong reconciles Reef, but its watches have For\(Lagoon\)"),
+        ({}, r"Wrong has no watches: add watches = \(For\(Reef\),\)"),
         ({"watches": For(Reef)}, r"Wrong\.watches is not a tuple"),
-        ({"watches": (For(Reef), Reef)}, r"it takes For, Owns and Watches"),
-        ({"watches": (For(Reef), Owns(cast("Any", Unkind)))}, r"which is no kind; add @kind"),
+        ({"watches": (For(Reef), Reef)}, r"it takes only For, Owns and Watches"),
+        ({"watches": (For(Reef), Owns(cast("Any", Unkind)))}, r"which is not a kind: add @kind"),
     ],
 )
 def test_invalid_declaration_is_rejected(body: dict[str, Any], message: str) -> None:

@@ -252,7 +252,7 @@ def test_superseded_entries_do_not_accumulate() -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 def test_after_rejects_invalid_durations(seconds: float) -> None:
-    with pytest.raises(ValueError, match="is not a time to wait"):
+    with pytest.raises(ValueError, match="is not a delay"):
         After(seconds)
 
 

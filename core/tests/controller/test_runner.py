@@ -193,7 +193,7 @@ async def test_the_next_run_starts_no_earlier_than_due() -> None:
         (
             Conflict(409, "Conflict", "another client wrote"),
             logging.INFO,
-            "another client wrote; trying again",
+            "another client wrote. Trying again",
         ),
     ],
 )
@@ -233,7 +233,7 @@ async def test_an_unreadable_object_gets_an_event(
         (
             "Unreadable",
             "1",
-            "It is not reconciled until it changes, because it cannot be read: it is too deep",
+            "It is unreadable, and is not reconciled until it changes: it is too deep",
         )
     }
 
@@ -270,9 +270,7 @@ async def test_a_missing_result_is_a_failure(
     setup = Setup(lambda _: None)
     await setup.run(A)
     assert setup.ended("error") == 1
-    assert "Angler.reconcile returned None; it has to return Done() or After(seconds)" in (
-        caplog.text
-    )
+    assert "Angler.reconcile returned None instead of Done() or After(seconds)" in (caplog.text)
 
 
 async def test_concurrency_limits_parallel_reconciles() -> None:
@@ -323,7 +321,7 @@ async def test_an_uncancellable_reconcile_does_not_delay_stop(
     setup.runner.add(A)
     await asyncio.sleep(0)
     await setup.runner.stop(0)
-    assert "fish: reconcile of sea/a goes on although it was cancelled" in caplog.text
+    assert "fish: reconcile of sea/a continues although it was cancelled" in caplog.text
     released.set()
     await setup.quiet()
 

@@ -124,7 +124,7 @@ def test_an_expired_ca_issues_nothing() -> None:
     assert issue(ca, common_name="admin", usages=("client",), now=end - timedelta(seconds=1))
     with pytest.raises(
         ValueError,
-        match=r"cannot issue a certificate for admin: the CA CN=kubernetes expired on 2026-03-02; ",
+        match=r"cannot issue a certificate for admin: the CA CN=kubernetes expired on 2026-03-02\. ",
     ):
         issue(ca, common_name="admin", usages=("client",), now=end)
 
@@ -253,8 +253,8 @@ def test_digest_fits_the_key_of_the_ca(curve: ec.EllipticCurve, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"common_name": ""}, "common name '' has 0 characters; X.509 allows 1 to 64"),
-        ({"common_name": "x" * 65}, "has 65 characters; X.509 allows 1 to 64"),
+        ({"common_name": ""}, "common name '' has 0 characters, but X.509 allows 1 to 64"),
+        ({"common_name": "x" * 65}, "has 65 characters, but X.509 allows 1 to 64"),
         ({"usages": ()}, "a certificate for x needs a usage: server, client or both"),
         ({"validity": timedelta()}, "the validity of a certificate must be positive, not 0:00:00"),
         ({"addresses": ["127.0.0"]}, "'127.0.0' does not appear to be an IPv4 or IPv6 address"),

@@ -144,28 +144,28 @@ def doctored(pem: bytes, old: bytes, new: bytes) -> bytes:
 
 
 CERTIFICATES = {
-    "missing": (None, NOW, "CertificateMissing", "there is no CA certificate; "),
-    "empty": (b" \n", NOW, "CertificateMissing", "there is no CA certificate; "),
-    "text": (b"hello", NOW, "CertificateNotReadable", "is not a certificate in PEM; "),
-    "binary": (bytes(range(256)), NOW, "CertificateNotReadable", "is not a certificate in PEM; "),
+    "missing": (None, NOW, "CertificateMissing", "the CA certificate is missing. "),
+    "empty": (b" \n", NOW, "CertificateMissing", "the CA certificate is missing. "),
+    "text": (b"hello", NOW, "CertificateNotReadable", "is not a certificate in PEM. "),
+    "binary": (bytes(range(256)), NOW, "CertificateNotReadable", "is not a certificate in PEM. "),
     "damaged": (
         CA.certificate_pem[:200] + b"A" + CA.certificate_pem[201:-60],
         NOW,
         "CertificateNotReadable",
-        "is not a certificate in PEM; ",
+        "is not a certificate in PEM. ",
     ),
-    "a key": (CA.private_key_pem, NOW, "CertificateNotReadable", "is not a certificate in PEM; "),
+    "a key": (CA.private_key_pem, NOW, "CertificateNotReadable", "is not a certificate in PEM. "),
     "chain": (
         CA.certificate_pem + OTHER.certificate_pem,
         NOW,
         "SeveralCertificates",
-        "there are 2 certificates instead of one CA, so it is unclear which of them signs; ",
+        "there are 2 certificates instead of one CA, so it is unclear which of them signs. ",
     ),
     "leaf": (
         LEAF.certificate_pem,
         NOW,
         "NotACertificateAuthority",
-        "certificate CN=leaf is not a CA (its basic constraints have no CA:TRUE); ",
+        "certificate CN=leaf is not a CA (its basic constraints have no CA:TRUE). ",
     ),
     "no authority": (
         NOT_A_CA.certificate_pem,
@@ -183,31 +183,31 @@ CERTIFICATES = {
         NO_SIGN.certificate_pem,
         NOW,
         "MustNotSignCertificates",
-        "certificate CN=own must not sign certificates (its key usage lacks keyCertSign); ",
+        "certificate CN=own must not sign certificates (its key usage lacks keyCertSign). ",
     ),
     "expired": (
         CA.certificate_pem,
         NOW + 10 * DAY,
         "Expired",
-        "certificate CN=corporate expired on 2026-03-11 at 12:00 UTC; ",
+        "certificate CN=corporate expired on 2026-03-11 at 12:00 UTC. ",
     ),
     "a second too early": (
         CA.certificate_pem,
         NOW - timedelta(days=366, minutes=5, seconds=1),
         "NotYetValid",
-        "certificate CN=corporate is not valid before 2025-02-28 at 11:55 UTC; ",
+        "certificate CN=corporate is not valid before 2025-02-28 at 11:55 UTC. ",
     ),
     "nameless": (
         own_ca(p256(), name=x509.Name([])).certificate_pem,
         NOW + DAY,
         "Expired",
-        "certificate (without a subject) expired on 2026-03-02 at 12:00 UTC; ",
+        "certificate (without a subject) expired on 2026-03-02 at 12:00 UTC. ",
     ),
     "not yet": (
         CA.certificate_pem,
         NOW - 400 * DAY,
         "NotYetValid",
-        "certificate CN=corporate is not valid before 2025-02-28 at 11:55 UTC; ",
+        "certificate CN=corporate is not valid before 2025-02-28 at 11:55 UTC. ",
     ),
     "ed25519": (ED25519.certificate_pem, NOW, "KeyNotSupported", "the key is Ed25519, "),
     "weak": (WEAK.certificate_pem, NOW, "KeyNotSupported", "the key is RSA with 1024 bits, "),
@@ -221,7 +221,7 @@ CERTIFICATES = {
         doctored(CA.certificate_pem, AUTHORITY_KEY_ID, SUBJECT_KEY_ID),
         NOW,
         "CertificateNotReadable",
-        "certificate CN=corporate has extensions that cannot be read; ",
+        "certificate CN=corporate has unreadable extensions. ",
     ),
     "curve": (KOBLITZ.certificate_pem, NOW, "KeyNotSupported", "the key is the curve secp256k1, "),
 }
@@ -237,12 +237,12 @@ def test_an_unusable_certificate_fails_with_its_reason(case: str) -> None:
 
 
 KEYS = {
-    "missing": (None, "KeyMissing", "there is no private key; "),
-    "empty": (b"\n", "KeyMissing", "there is no private key; "),
+    "missing": (None, "KeyMissing", "the private key is missing. "),
+    "empty": (b"\n", "KeyMissing", "the private key is missing. "),
     "other": (OTHER.private_key_pem, "KeyDoesNotMatch", "does not belong to the CA certificate "),
-    "certificate": (CA.certificate_pem, "KeyNotReadable", "is not a private key in PEM; "),
-    "text": (b"hello", "KeyNotReadable", "is not a private key in PEM; "),
-    "damaged": (CA.private_key_pem[:80], "KeyNotReadable", "is not a private key in PEM; "),
+    "certificate": (CA.certificate_pem, "KeyNotReadable", "is not a private key in PEM. "),
+    "text": (b"hello", "KeyNotReadable", "is not a private key in PEM. "),
+    "damaged": (CA.private_key_pem[:80], "KeyNotReadable", "is not a private key in PEM. "),
     "encrypted, traditional": (
         encrypted(serialization.PrivateFormat.TraditionalOpenSSL),
         "KeyEncrypted",

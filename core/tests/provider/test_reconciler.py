@@ -108,7 +108,7 @@ class Events:
         return [f"{event.type} {event.reason}: {event.note}" for event in self.recorded]
 
 
-PROVISIONED = ["Normal Provisioned: it has been made", "Normal Ready: it is as it should be"]
+PROVISIONED = ["Normal Provisioned: it was created", "Normal Ready: it is as it should be"]
 """Events of a provisioned machine."""
 
 
@@ -248,7 +248,7 @@ def test_a_class_for_a_wrong_kind_fails_at_its_definition() -> None:
         class NoKind(InfraMachineReconciler):  # pyright: ignore[reportMissingTypeArgument, reportUnusedClass]
             pass
 
-    with pytest.raises(TypeError, match=r"NotAKind.*name a class with @kind"):
+    with pytest.raises(TypeError, match=r"NotAKind.*use a class with @kind"):
 
         class NotAKind(InfraMachineReconciler[int]):  # pyright: ignore[reportInvalidTypeArguments, reportUnusedClass]
             pass
@@ -258,7 +258,7 @@ def test_a_class_for_a_wrong_kind_fails_at_its_definition() -> None:
         class NoContract(InfraMachineReconciler[Wrong]):  # pyright: ignore[reportUnusedClass]
             pass
 
-    with pytest.raises(TypeError, match=r"Twice is for Box; leave other For\(...\) out"):
+    with pytest.raises(TypeError, match=r"Twice is for Box: remove the other For\(...\)"):
 
         class Twice(Boxes):  # pyright: ignore[reportUnusedClass]
             watches = (For(Shelf),)
@@ -285,7 +285,7 @@ def test_a_machine_needs_its_status_and_a_contract_version() -> None:
         class Half(InfraMachineReconciler[HalfMachine]):  # pyright: ignore[reportUnusedClass]
             pass
 
-    with pytest.raises(TypeError, match="NoVersion names no contract version; add one"):
+    with pytest.raises(TypeError, match="NoVersion names no contract version: use @kind"):
 
         class Unversioned(InfraMachineReconciler[NoVersion]):  # pyright: ignore[reportUnusedClass]
             pass
@@ -542,7 +542,7 @@ async def test_set_status_rejects_another_class(world: World) -> None:
         ctx.set_status(InfraClusterStatus())
         return Done()
 
-    with pytest.raises(TypeError, match="BoxStatus, and not a InfraClusterStatus"):
+    with pytest.raises(TypeError, match="BoxStatus, not InfraClusterStatus"):
         await world.reconcile(Boxes(act))
 
 

@@ -223,8 +223,8 @@ async def test_hanging_handlers_do_not_delay_others(
     healthy = Client(UPGRADED, path=AfterClusterUpgrade.id.path("other"))
     assert (await healthy.call(app))["message"] == "fine"
     assert (await Client().call(app))["message"] == (
-        f"handler try accepts no call while {MAX_THREADS} earlier ones hang; find what they wait"
-        " for, or restart the extension"
+        f"handler try accepts no call while {MAX_THREADS} earlier ones hang. Find the reason,"
+        " or restart the extension"
     )
 
 

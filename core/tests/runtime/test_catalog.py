@@ -138,8 +138,8 @@ def test_the_error_for_an_unknown_hook_lists_known_hooks() -> None:
     with pytest.raises(CatalogError) as error:
         CATALOG.find(f"{GROUP}/v2", "Quota")
     assert str(error.value) == (
-        f"no hook Quota {GROUP}/v2 in this catalog; "
-        f"known: Quota {GROUP}/v1, Quota {GROUP}/v1alpha1, Quota {GROUP}/v1alpha2"
+        f"no hook Quota {GROUP}/v2 in this catalog "
+        f"(known: Quota {GROUP}/v1, Quota {GROUP}/v1alpha1, Quota {GROUP}/v1alpha2)"
     )
 
 
@@ -155,7 +155,7 @@ def test_a_hook_can_be_registered_only_once() -> None:
 @pytest.mark.parametrize(
     ("api_version", "problem"),
     [
-        *((f"{group}v1", "is not a group and a version") for group in ("", "/", "a/b/", "A.b/")),
+        *((f"{group}v1", "is not GROUP/VERSION") for group in ("", "/", "a/b/", "A.b/")),
         ("example.com/1", "is not a version"),
     ],
 )
@@ -166,7 +166,7 @@ def test_a_hook_needs_a_group_and_a_version(api_version: str, problem: str) -> N
 
 def test_a_hook_must_declare_its_messages() -> None:
     nothing: Any = type("Nothing", (Hook,), {})
-    with pytest.raises(CatalogError, match="Nothing does not say its messages"):
+    with pytest.raises(CatalogError, match="Nothing does not declare its messages"):
         Catalog().hook("example.com/v1", summary="", tag="")(nothing)
 
 
@@ -206,10 +206,10 @@ def test_load_catalog_imports_a_catalog_by_name(
     (tmp_path / "broken_hooks.py").write_text("raise OSError('no sea')")
     assert isinstance(load_catalog("zoo_hooks:ZOO"), Catalog)
     for reference, words in (
-        ("zoo_hooks", "write it as module:name"),
-        ("zoo_hooks:", "write it as module:name"),
-        ("zoo_hooks:SEA", "has no catalog called SEA"),
-        ("zoo_hooks:Catalog", "has no catalog called Catalog"),
+        ("zoo_hooks", "Write it as module:name"),
+        ("zoo_hooks:", "Write it as module:name"),
+        ("zoo_hooks:SEA", "has no catalog SEA"),
+        ("zoo_hooks:Catalog", "has no catalog Catalog"),
         ("no_hooks:ZOO", "no_hooks cannot be imported"),
         ("broken_hooks:ZOO", r"\(OSError: no sea\)"),
     ):

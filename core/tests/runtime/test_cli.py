@@ -119,7 +119,7 @@ def test_without_a_client_ca_only_loopback_addresses_are_served(host: str, addre
     ],
 )
 def test_other_addresses_need_a_client_ca(host: str) -> None:
-    with pytest.raises(AnonymousClientsError, match="set --client-ca"):
+    with pytest.raises(AnonymousClientsError, match="Set --client-ca"):
         host_of(replace(DEFAULTS, host=host))
     assert host_of(replace(DEFAULTS, host=host, client_ca=Path("ca.crt"))) == host
     assert host_of(replace(DEFAULTS, host="", client_ca=Path("ca.crt"))) == ""

@@ -64,7 +64,7 @@ def test_a_draft_behaves_like_a_full_copy(
             expected = copy if what == "whole" else plainly(copy, path, make)
         except UnexpectedTemplateError as error:
             read = draft.sequence if what == "sequence" else draft.mapping
-            with pytest.raises(UnexpectedTemplateError, match=f"^{error} is no "):
+            with pytest.raises(UnexpectedTemplateError, match=f"^{error} is not an? "):
                 read(path)
             continue
         match what:

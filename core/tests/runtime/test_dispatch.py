@@ -145,8 +145,8 @@ async def test_a_misspelt_setting_is_a_failure_with_its_name() -> None:
     response = orjson.loads((await with_another_handler(succeed).respond(body)).body)
     assert response["status"] == "Failure"
     assert response["message"] == (
-        "handler try cannot read the request: settings: no setting is called tokn;"
-        " known: replicas, storageClass, token"
+        "handler try cannot read the request: settings: unknown tokn"
+        " (known: replicas, storageClass, token)"
     )
 
 
@@ -230,7 +230,7 @@ async def test_a_failure_without_a_text_message_is_a_failure_too() -> None:
         raise failure
 
     answer = await response_of(handler)
-    assert answer["message"] == "handler try failed with AttributeError; see its log"
+    assert answer["message"] == "handler try failed with AttributeError (see its log)"
 
 
 async def test_exceptions_are_only_logged(
@@ -241,7 +241,7 @@ async def test_exceptions_are_only_logged(
 
     answer = await response_of(handler)
     assert answer["status"] == "Failure"
-    assert answer["message"] == "handler try failed with ConnectionError; see its log"
+    assert answer["message"] == "handler try failed with ConnectionError (see its log)"
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert "handler try failed" in caplog.text
@@ -260,8 +260,8 @@ async def test_a_response_of_another_hook_is_a_failure(
     hook: AnyHook, body: bytes, result: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = await response_of(returning(result), hook, body)
-    assert answer["message"] == "handler try failed with TypeError; see its log"
-    assert f"{type(result).__name__} is no response of {hook.id.name}" in caplog.text
+    assert answer["message"] == "handler try failed with TypeError (see its log)"
+    assert f"{type(result).__name__} is not a response of {hook.id.name}" in caplog.text
 
 
 def recording_its_thread() -> tuple[Callable[[object], None], list[int]]:

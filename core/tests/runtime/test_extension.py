@@ -80,7 +80,7 @@ def problem_with(
 
 @pytest.mark.parametrize("name", ["", "Upper", "under_score", "-dash", "dash-", "a.b", "a" * 64])
 def test_a_handler_name_must_be_a_dns_label(name: str) -> None:
-    assert f"{name!r} is no valid handler name" in problem_with(name=name)
+    assert f"{name!r} is not a valid handler name" in problem_with(name=name)
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a" * 63, "a--b"])
@@ -93,13 +93,13 @@ def test_any_dns_label_is_a_valid_handler_name(name: str) -> None:
 @pytest.mark.parametrize("seconds", [-1, 0, 31])
 def test_a_timeout_must_be_one_to_thirty_seconds(seconds: int) -> None:
     problem = problem_with(timeout_seconds=seconds)
-    assert f"good has a timeout of {seconds} seconds; use 1 to 30" in problem
+    assert f"good has a timeout of {seconds} seconds: use 1 to 30" in problem
 
 
 @pytest.mark.parametrize("seconds", [2.5, 2.0, True, "3", None])
 def test_a_timeout_must_be_whole_seconds(seconds: Any) -> None:
     problem = problem_with(timeout_seconds=seconds)
-    assert f"good has a timeout of {seconds!r} seconds; use a whole number, 1 to 30" in problem
+    assert f"good has a timeout of {seconds!r} seconds: use a whole number, 1 to 30" in problem
 
 
 @pytest.mark.parametrize("seconds", [1, 30])
@@ -110,7 +110,7 @@ def test_the_shortest_and_the_longest_timeout_are_valid(seconds: int) -> None:
 
 
 def test_a_failure_policy_must_be_fail_or_ignore() -> None:
-    assert "good has the failure policy Maybe; use Fail or Ignore" in problem_with(
+    assert "good has the failure policy Maybe: use Fail or Ignore" in problem_with(
         failure_policy="Maybe"
     )
 
@@ -123,7 +123,7 @@ def test_handler_names_must_be_unique() -> None:
     ext = Extension("guard")
     ext.handler(BeforeClusterCreate, name="quota")(lambda _: None)
     ext.handler(BeforeClusterUpgrade, name="quota")(lambda _: None)
-    assert "2 handlers are called quota; give each its own name" in problem_of(ext)
+    assert "2 handlers have the name quota. Use unique names" in problem_of(ext)
 
 
 @pytest.mark.parametrize("hook", [CanUpdateMachine, UpdateMachine])
@@ -132,7 +132,7 @@ def test_in_place_hooks_have_one_handler(hook: type[CanUpdateMachine]) -> None:
     ext.handler(hook, name="a")(lambda _: None)
     ext.check()
     ext.handler(hook, name="b")(lambda _: None)
-    assert f"{hook.id.name} has 2 handlers, and only one can be" in problem_of(ext)
+    assert f"{hook.id.name} has 2 handlers, but allows only one" in problem_of(ext)
 
 
 ZOO = Catalog()
@@ -154,20 +154,20 @@ class Unregistered(Hook[Message, Response]):
 
 def test_handlers_of_other_singleton_hooks_are_rejected() -> None:
     assert (
-        "good serves Animals, whose path has no handler name, so that no caller finds"
-        " it; register the hook without singleton"
+        "good serves Animals, whose path has no handler name, so no caller finds it."
+        " Register the hook without singleton"
     ) in problem_with(Animals)
 
 
 def test_settings_need_a_request_with_settings() -> None:
     assert (
-        "good wants settings, and requests of BeforeOpening carry none; derive Message from Request"
+        "good has settings, but requests of BeforeOpening do not. Derive Message from Request"
     ) in problem_with(BeforeOpening, settings=Settings)
 
 
 def test_a_hook_without_a_catalog_is_rejected() -> None:
     assert (
-        "good serves Unregistered, which is in no catalog; register it with"
+        "good serves Unregistered, which is in no catalog. Register it with"
         ' @CATALOG.hook("GROUP/VERSION", ...)'
     ) in problem_with(Unregistered)
 
@@ -178,8 +178,8 @@ def test_hooks_of_cluster_api_and_of_others_cannot_be_mixed() -> None:
     ext.check()
     ext.handler(BeforeClusterCreate, name="quota")(lambda _: None)
     assert (
-        "gates serves a hook of zoo.example.com, which Cluster API does not know; serve it from"
-        " an extension of its own"
+        "gates serves a hook of zoo.example.com, which Cluster API does not support. Serve it"
+        " from a separate extension"
     ) in problem_of(ext)
 
 
@@ -195,8 +195,8 @@ def test_one_error_lists_all_problems() -> None:
     ext = Extension("guard")
     ext.handler(BeforeClusterCreate, name="A", timeout_seconds=99)(lambda _: None)
     problem = problem_of(ext)
-    assert problem.startswith("Cluster API would refuse the extension guard: ")
-    assert "'A' is no valid handler name" in problem
+    assert problem.startswith("Cluster API would reject the extension guard: ")
+    assert "'A' is not a valid handler name" in problem
     assert "timeout of 99" in problem
 
 

@@ -40,7 +40,7 @@ def test_the_same_sample_cluster_gives_the_same_request() -> None:
 
 
 def test_other_hooks_have_no_sample_request() -> None:
-    with pytest.raises(CatalogError, match="give it in a file"):
+    with pytest.raises(CatalogError, match="Provide one in a file"):
         request_for(Feed, sample_cluster())
 
 
@@ -184,7 +184,7 @@ def test_a_patch_receives_only_its_own_variables() -> None:
 @pytest.mark.parametrize("hook", [CanUpdateMachine, CanUpdateMachineSet, UpdateMachine])
 def test_a_cluster_without_machines_has_no_sample_request_for_a_machine(hook: AnyHook) -> None:
     scene = ClusterFixture({"metadata": {"name": "blue"}}, "v1.0.0", "v1.0.0")
-    with pytest.raises(CatalogError, match=r"is about a machine .* give it in a file"):
+    with pytest.raises(CatalogError, match=r"needs .* machine.* Provide the request in a file"):
         request_for(hook, scene)
 
 

@@ -249,8 +249,8 @@ def test_an_unexpected_type_in_a_template_is_a_failure() -> None:
     mutations = Mutations(NoVariables)
     mutations.on("KubeadmConfigTemplate")(lambda template: template.sequence("a", "b").clear())
     cases: list[tuple[Any, str]] = [
-        ({"a": []}, "spec.template.spec.a is no object"),
-        ({"a": {"b": {}}}, "spec.template.spec.a.b is no list"),
+        ({"a": []}, "spec.template.spec.a is not an object"),
+        ({"a": {"b": {}}}, "spec.template.spec.a.b is not a list"),
     ]
     for spec, problem in cases:
         with pytest.raises(Failure) as error:
@@ -471,7 +471,7 @@ async def test_record_patches_writes_each_response_once(released: Path) -> None:
 async def test_record_patches_rejects_a_handler_without_patches(released: Path) -> None:
     ext = extension()
     ext.handler(GeneratePatches, name="idle-v1")(Mutations(NoVariables).patches)
-    with pytest.raises(ValueError, match="idle-v1 would patch no template of any example; add"):
+    with pytest.raises(ValueError, match=r"would patch no template of any example\. Add"):
         await record_patches(ext, released)
     assert not (released / "idle-v1").exists()
     assert (released / "images-v1" / "one.json").exists()
@@ -481,8 +481,8 @@ async def test_a_changed_response_of_a_released_handler_is_a_problem(released: P
     await record_patches(extension(), released)
     (problem,) = await changed_patches(extension("fetch"), released)
     assert problem == (
-        "images-v1 answers one otherwise than it did, which would roll out machines;"
-        " leave it as it was and give what is new a handler of its own"
+        "images-v1 now responds to one differently, which would roll out machines."
+        " Undo the change, and add a new handler for the new behavior"
     )
 
 
@@ -491,7 +491,7 @@ async def test_a_changed_failure_of_a_released_handler_is_a_problem(released: Pa
     file = released / "images-v1" / "none.json"
     file.write_text(file.read_text().replace("no image", "no picture"))
     (problem,) = await changed_patches(extension(), released)
-    assert problem.startswith("images-v1 answers none otherwise than it did")
+    assert problem.startswith("images-v1 now responds to none differently")
 
 
 async def test_an_equivalent_patch_counts_as_unchanged(released: Path) -> None:
@@ -508,8 +508,8 @@ async def test_an_equivalent_patch_counts_as_unchanged(released: Path) -> None:
 
 
 GONE = (
-    "images-v1 is gone, and with it the clusters whose ClusterClass names it; bring it back, or,"
-    " when none names it, remove the folder images-v1 and its entry in examples.json"
+    "images-v1 no longer exists, but ClusterClasses may still use it. Restore it, or,"
+    " if none uses it, remove the folder images-v1 and its entry in examples.json"
 )
 
 
@@ -531,9 +531,8 @@ async def test_a_released_handler_can_be_removed_with_its_record(released: Path)
 
 async def test_a_new_handler_must_be_recorded(released: Path) -> None:
     await record_patches(extension(), released)
-    assert "images-v2 has no answer for one; record it before release" in await changed_patches(
-        extension(name="images-v2"), released
-    )
+    missing = "images-v2 has no response for one. Record one before the release"
+    assert missing in await changed_patches(extension(name="images-v2"), released)
 
 
 @pytest.mark.parametrize(
@@ -541,7 +540,7 @@ async def test_a_new_handler_must_be_recorded(released: Path) -> None:
     [
         (["requests/one.json"], "the example one", "requests/one.json"),
         (["requests/one.json", "images-v1/one.json"], "the example one", "requests/one.json"),
-        (["images-v1/one.json"], "an answer for one", "images-v1/one.json"),
+        (["images-v1/one.json"], "the response for one", "images-v1/one.json"),
     ],
 )
 async def test_a_lost_example_or_response_is_a_problem(
@@ -551,7 +550,7 @@ async def test_a_lost_example_or_response_is_a_problem(
     for file in files:
         (released / file).unlink()
     assert await changed_patches(extension(), released) == [
-        f"images-v1 was recorded with {lost}, which is gone; bring {path} back"
+        f"images-v1: {lost} no longer exists. Restore {path}"
     ]
 
 
@@ -559,9 +558,7 @@ async def test_a_lost_list_of_examples_is_a_problem(released: Path) -> None:
     await record_patches(extension(), released)
     (released / "examples.json").unlink()
     (problem,) = await changed_patches(extension(), released)
-    assert problem.startswith(
-        "examples.json is not there, which tells what was recorded; bring it back"
-    )
+    assert problem.startswith("examples.json with the list of examples is missing. Restore it")
 
 
 async def test_recording_again_keeps_lost_examples_as_problems(released: Path) -> None:
@@ -574,4 +571,4 @@ async def test_recording_again_keeps_lost_examples_as_problems(released: Path) -
         "images-v1": ["none", "one", "two"]
     }
     (problem,) = await changed_patches(extension(), released)
-    assert problem.endswith("bring requests/one.json back")
+    assert problem.endswith("Restore requests/one.json")

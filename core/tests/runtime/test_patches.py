@@ -154,7 +154,7 @@ def test_merge_patches_are_short(before: Any, after: Any, patch: Any) -> None:
 def test_a_merge_patch_rejects_a_new_null(before: Any, after: Any, where: str) -> None:
     with pytest.raises(PatchError) as error:
         merge_patch(before, after)
-    assert str(error.value) == f"a merge patch cannot set {where} to null; use a JSON Patch"
+    assert str(error.value) == f"a merge patch cannot set {where} to null: use a JSON Patch"
 
 
 def test_integers_booleans_and_floats_are_not_the_same() -> None:

@@ -10,8 +10,8 @@ from capelin.runtime.server.process import end_unfinished
     ("others", "message"),
     [
         ([threading.Thread(name="pool-1")], "threads that hang: pool-1"),
-        ([], "a task goes on although it was cancelled"),
-        ([threading.Thread(name="handler", daemon=True)], "a task goes on although"),
+        ([], "a task continues although it was cancelled"),
+        ([threading.Thread(name="handler", daemon=True)], "a task continues although"),
     ],
 )
 def test_end_unfinished_logs_what_blocks_the_process(

@@ -240,7 +240,7 @@ def run(folder: Path, *flags: str, **environment: str) -> "subprocess.CompletedP
 def test_a_server_without_certificates_fails_with_the_missing_file(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode == 1
-    assert f"{tmp_path}/tls.crt cannot be read; mount the certificate there" in done.stderr
+    assert f"{tmp_path}/tls.crt is unreadable. Mount the certificate there" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -141,7 +141,7 @@ async def test_a_half_renewed_pair_is_ignored(
         (tmp_path / "tls.crt").write_bytes(second.certificate_pem)
         assert not certificates.refresh()
         assert not certificates.refresh()
-        assert caplog.text.count("keeping what is in use") == 1
+        assert caplog.text.count("Keeping the current certificate") == 1
         still = await connect(port)
         (tmp_path / "tls.key").write_bytes(second.private_key_pem)
         assert certificates.refresh()
@@ -221,7 +221,7 @@ def test_the_error_names_a_missing_file_with_a_hint(tmp_path: Path, missing: str
     with pytest.raises(CertificateError) as error:
         Certificates(tmp_path)
     assert str(error.value) == (
-        f"{tmp_path / missing} cannot be read; mount the certificate there, or name another folder"
+        f"{tmp_path / missing} is unreadable. Mount the certificate there, or use another folder"
     )
 
 
@@ -244,8 +244,8 @@ def test_the_error_names_an_invalid_client_ca(
     with pytest.raises(CertificateError) as error:
         Certificates(tmp_path, client_ca)
     message = str(error.value)
-    assert message.startswith(f"{client_ca} holds no CA of the clients ({why}")
-    assert message.endswith("); name a file of certificates in PEM")
+    assert message.startswith(f"{client_ca} does not contain a CA for clients ({why}")
+    assert message.endswith("). Use a file with certificates in PEM")
     assert "tls." not in message
 
 

@@ -129,13 +129,13 @@ def test_one_error_lists_all_unsupported_types() -> None:
         variable_schemas(Odd)
     assert str(error.value) == (
         "Odd cannot be the variables of a ClusterClass: "
-        "tags says items, uniqueItems, which a variable cannot; "
-        "pair says maxItems, minItems, prefixItems, which a variable cannot; "
-        "either is of several types; only int | str can be; "
-        "fraction has a maximum that is no whole number; "
+        "tags has items, uniqueItems, which a variable cannot; "
+        "pair has maxItems, minItems, prefixItems, which a variable cannot; "
+        "either has several types, of which only int | str is allowed; "
+        "fraction has a maximum that is not a whole number; "
         "tree.children[] is a Tree within itself, without end; "
         "byNumber is a map whose keys are not plain strings; "
-        "steps says multipleOf, which a variable cannot; "
+        "steps has multipleOf, which a variable cannot; "
         "make is a collections.abc.Callable[[], None], which JSON does not have"
     )
 

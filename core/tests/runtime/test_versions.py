@@ -95,6 +95,6 @@ def test_a_notice_names_the_replacement_and_the_end_of_support() -> None:
     versions = catalog("v1beta1", "v1", going={"v1beta1": deprecated()})
     assert deprecation_notice(versions.find("example.com/v1", "Try")) is None
     assert deprecation_notice(versions.find("example.com/v1beta1", "Try")) == (
-        "Try example.com/v1beta1 is deprecated since release 1.16: use v1; it may be removed in"
+        "Try example.com/v1beta1 is deprecated since release 1.16: use v1. It may be removed in"
         " release 1.18, not before 2027-02-28"
     )

@@ -56,7 +56,7 @@ async def test_known_providers_change_nothing(tmp_path: Path, brought_up: list[o
 async def test_dev_provider_is_unique(tmp_path: Path, brought_up: list[object]) -> None:
     cluster = cluster_of(tmp_path / "run")
     cluster_of(tmp_path / "other run")
-    with pytest.raises(BusyError, match="another environment may have this provider"):
+    with pytest.raises(BusyError, match="Another environment may have this provider"):
         await cluster.require("dev")
     assert brought_up == []
 

@@ -82,9 +82,11 @@ async def test_a_failure_shows_the_condition_and_the_last_value() -> None:
             within=SOON,
         )
     message = str(failure.value)
-    assert message.startswith("not so within 0.05 s:\n    lambda shoal: shoal.spec.size > 10**9")
+    assert message.startswith(
+        "condition not met within 0.05 s:\n    lambda shoal: shoal.spec.size > 10**9"
+    )
     assert "await" not in message
-    assert message.partition("seen last:\n")[2] == (
+    assert message.partition("last value:\n")[2] == (
         "    {\n"
         "        'apiVersion': 'waiting.capelin.dev/v1alpha1',\n"
         "        'kind': 'Shoal',\n"
@@ -99,10 +101,10 @@ async def test_a_failure_shows_the_source_of_a_named_condition() -> None:
         return tide.look() >= 10**9
 
     tide = Tide()
-    expected = """not so within 0.05 s:
+    expected = """condition not met within 0.05 s:
     async def is_high() -> bool:
         return tide.look() >= 10**9
-seen last:
+last value:
     False"""
     with pytest.raises(AssertionError) as failure:
         await until(is_high, within=SOON)
@@ -118,8 +120,8 @@ def test_wait_until_fails_with_the_same_message() -> None:
     with pytest.raises(AssertionError) as failure:
         wait_until(has_values, within=SOON)
     assert str(failure.value) == (
-        "not so within 0.05 s:\n    def has_values() -> list[int]:\n        return values\n"
-        "seen last:\n    []"
+        "condition not met within 0.05 s:\n    def has_values() -> list[int]:\n        return values\n"
+        "last value:\n    []"
     )
 
 
@@ -143,7 +145,7 @@ async def test_a_failure_shows_no_secret_data_and_no_managed_fields() -> None:
 
 
 async def test_until_ends_an_observation_that_does_not_return() -> None:
-    with pytest.raises(AssertionError, match="nothing: the first look has not come to an end"):
+    with pytest.raises(AssertionError, match="none, because the first look has not ended"):
         await until(asyncio.Event().wait, within=SOON)
 
 

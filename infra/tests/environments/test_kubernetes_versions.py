@@ -54,7 +54,7 @@ def test_upgrades_go_to_later_patches_and_the_next_minor(after: str) -> None:
     ("after", "why"),
     [
         ("v1.32.9", "^The cluster .* v1.32.9 is older than"),
-        ("v1.35.0", "goes up one at a time; go to v1.34 first"),
+        ("v1.35.0", "upgrades one at a time. Upgrade to v1.34 first"),
     ],
 )
 def test_upgrades_that_kubernetes_does_not_support_are_rejected(after: str, why: str) -> None:

@@ -169,4 +169,4 @@ async def test_all_lines_since_a_moment(environment: Environment) -> None:
 def test_an_invalid_duration_is_rejected(tmp_path: Path) -> None:
     ended = capelin("logs", "--since", "yesterday", "-e", "lab", home=tmp_path)
     assert ended.returncode == 2
-    assert "write it as 1h30m, 90s" in ended.stderr.replace("\n", " ")
+    assert "examples: 1h30m, 90s" in ended.stderr.replace("\n", " ")

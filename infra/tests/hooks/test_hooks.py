@@ -278,16 +278,16 @@ def test_hooks_of_others(keeper: Path, tmp_path: Path, monkeypatch: pytest.Monke
     answer = json.loads(held.stdout)
     assert (held.returncode, answer["retryAfterSeconds"], answer["visitors"]) == (7, 60, 3)
     made_up = capelin("call", "config.json", "fed", *zoo)
-    assert (made_up.returncode, "give it in a file" in made_up.stderr) == (2, True)
+    assert (made_up.returncode, "Provide one in a file" in made_up.stderr) == (2, True)
     figures = capelin(
         "bench", "config.json", "fed", "-f", "request.json", "--seconds=0.1", "-o", "json", *zoo
     )
     assert json.loads(figures.stdout)["calls"] > 0
     checked = capelin("conformance", "config.json", *zoo)
     assert checked.returncode == 0, checked.stdout
-    assert "not called: fed: nobody knows what a request of BeforeOpening" in checked.stdout
+    assert "not called: fed: no sample request for BeforeOpening" in checked.stdout
     nowhere = capelin("discover", "config.json", "--catalog", "zoo:SEA")
-    assert (nowhere.returncode, "no catalog called SEA" in nowhere.stderr) == (2, True)
+    assert (nowhere.returncode, "no catalog SEA" in nowhere.stderr) == (2, True)
 
 
 class ApiServer:
@@ -439,13 +439,13 @@ def test_a_preview_distinguishes_values_that_python_treats_as_equal() -> None:
 @pytest.mark.parametrize("kind", ["JSONPatch", "JSONMergePatch"])
 @pytest.mark.parametrize("patch", [b"", b"{", b"<html>", b"\xff"])
 def test_a_patch_must_be_json(patch: bytes, kind: str) -> None:
-    with pytest.raises(InvalidInputError, match="a patch is no JSON"):
+    with pytest.raises(InvalidInputError, match="a patch is not JSON"):
         patched_by(patch, kind)
 
 
 @pytest.mark.parametrize("patch", [b"{}", b"1", b"null", b'"x"'])
 def test_a_json_patch_has_steps(patch: bytes) -> None:
-    with pytest.raises(InvalidInputError, match="is no list of steps"):
+    with pytest.raises(InvalidInputError, match="is not a list of steps"):
         patched_by(patch)
 
 

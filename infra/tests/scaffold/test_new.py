@@ -53,7 +53,7 @@ def test_tests_of_a_new_extension_pass_and_pin_released_patches(folder: Path) ->
     handlers.write_text(handlers.read_text().replace("/etc/motd", "/etc/issue"))
     changed = run(folder, *tests, "tests/test_released.py")
     assert changed.returncode == 1
-    assert "motto-v1 answers example otherwise than it did" in changed.stdout
+    assert "motto-v1 now responds to example differently" in changed.stdout
 
 
 def test_a_new_extension_depends_on_the_checkout(folder: Path) -> None:

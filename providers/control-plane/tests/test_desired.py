@@ -121,11 +121,11 @@ def test_resources_are_parsed_like_kubernetes_quantities() -> None:
     [
         (
             {"apiServer": {"extraArgs": {"feature-gates": "Shoal"}}},
-            r"spec\.apiServer\.extraArgs\[feature-gates\]: 'Shoal' is not a feature gate; write",
+            r"spec\.apiServer\.extraArgs\[feature-gates\]: 'Shoal' is not a feature gate. Write",
         ),
         (
             {"scheduler": {"extraArgs": {"v=2": "2"}}},
-            r"spec\.scheduler\.extraArgs: 'v=2' is not the name of a flag; write",
+            r"spec\.scheduler\.extraArgs: 'v=2' is not the name of a flag. Write",
         ),
         (
             {"controllerManager": {"extraArgs": {"leader-elect": "true"}}},

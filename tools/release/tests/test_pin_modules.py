@@ -77,11 +77,11 @@ def test_the_command_prints_its_folder_and_the_needed_go(
 
 def test_the_command_prints_the_reason_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*_: object) -> Path:
-        raise BinariesError("no go command on PATH")
+        raise BinariesError("PATH has no go command")
 
     monkeypatch.setattr("tools.pin_modules.pin_modules", refused)
     monkeypatch.setattr("sys.argv", ["pin", "kwok", "v0.8.0"])
-    with pytest.raises(SystemExit, match=r"^no go command on PATH$"):
+    with pytest.raises(SystemExit, match=r"^PATH has no go command$"):
         main()
 
 

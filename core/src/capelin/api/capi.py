@@ -75,7 +75,7 @@ class ReadinessGate(Model):
 
 
 class DeletionTimeouts(Model):
-    """Timeouts for each step of a Machine's deletion; 0 or unset means no limit."""
+    """Timeouts for each step of a Machine's deletion. 0 or unset means no limit."""
 
     order: str | None = None
     node_drain_timeout_seconds: int | None = None
@@ -106,7 +106,7 @@ class Rollout(Model):
 
 
 class Endpoint(Model):
-    """The endpoint of an API server; empty until known."""
+    """The endpoint of an API server. Empty until it is known."""
 
     host: str = ""
     port: int = 0
@@ -184,7 +184,7 @@ class ClusterSpec(Model):
 
 
 class ClusterInitialization(Model):
-    """Milestones of a Cluster's creation; never reverted."""
+    """Milestones of a Cluster's creation. Core never reverts them."""
 
     infrastructure_provisioned: bool | None = None
     control_plane_initialized: bool | None = None
@@ -350,7 +350,7 @@ class UnhealthyCondition(Model):
 
 
 class HealthChecks(Model):
-    """What makes a Machine unhealthy."""
+    """Conditions and timeouts that make a Machine unhealthy."""
 
     node_startup_timeout_seconds: int | None = None
     unhealthy_node_conditions: list[UnhealthyCondition] = []

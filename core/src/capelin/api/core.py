@@ -57,7 +57,7 @@ class LabelSelector(Model):
 
 
 class StateCondition(Model):
-    """A condition of a core kind; older than `Condition`, with fewer required fields."""
+    """A condition of a core kind. Older than `Condition`, with fewer required fields."""
 
     type: str
     status: str

@@ -13,14 +13,14 @@ class SchemaError(TypeError):
 
 
 def crd(*versions: type[BaseObject], provider: str | None = None) -> Unstructured:
-    """The CRD of a kind, from one class per version, oldest first; the last one is stored.
+    """The CRD of a kind, from one class per version, oldest first. The last version is stored.
 
     Args:
         versions: The classes. All have the same group, names, scope and schema: the API server
-            converts between versions by changing `apiVersion` alone, so that fields that only
-            one of them has would be lost.
-        provider: The provider that the kind is part of, as clusterctl calls it
-            (`control-plane-capelin`), for the label `cluster.x-k8s.io/provider`.
+            converts between versions by changing only `apiVersion`, and would drop fields that
+            one of them lacks.
+        provider: The kind's provider for the label `cluster.x-k8s.io/provider`, as clusterctl
+            calls it (`control-plane-capelin`).
 
     Raises:
         SchemaError: A CRD cannot express the classes, something has no bounds, or versions differ.
@@ -58,7 +58,7 @@ def _check_same_schema(resource: Resource, versions: list[Unstructured]) -> None
         if differences:
             raise SchemaError(
                 f"the schemas of {resource.kind} {other['name']} and {stored['name']} differ, and "
-                f"nothing converts between them, so that data would be lost: "
+                f"nothing converts between them. Users would lose data at "
                 f"{', '.join(differences)}. Give both versions the same fields (new fields are "
                 f"optional), or serve one version only."
             )
@@ -157,7 +157,7 @@ def _scale(scale: Scale) -> dict[str, str]:
 
 def _scale_problems(scale: Scale, schema: Schema) -> list[str]:
     problems = [
-        f"scale: there is no field {path}"
+        f"scale: field {path} does not exist"
         for path in _scale(scale).values()
         if not _field(path, schema)
     ]

@@ -1,6 +1,6 @@
-"""What the docstrings below fields say, read from the source when somebody asks.
+"""Reads the docstrings below fields from the source, on demand.
 
-pydantic would read them when each class is made: half a second at the start of every process.
+pydantic would read them for each class: half a second at the start of every process.
 """
 
 import ast
@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 
 def described_fields(model: type[BaseModel]) -> Mapping[str, FieldInfo]:
-    """The fields of a model, each with its description: the one that it was given, or docstring."""
+    """The fields of a model with their descriptions: the explicit ones, else the docstrings."""
     fields = model.model_fields
     for name, field in fields.items():
         if field.description is None:
@@ -33,7 +33,7 @@ def _docstring(model: type[BaseModel], name: str) -> str | None:
 
 @cache
 def _docstrings(module: str) -> Mapping[tuple[str, str], str]:
-    """All docstrings of fields in a module, by class and field; none where there is no source."""
+    """All docstrings of fields in a module, by class and field. Empty without a source file."""
     file: Any = getattr(sys.modules.get(module), "__file__", None)
     try:
         tree = ast.parse(Path(file).read_bytes())

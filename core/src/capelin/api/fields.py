@@ -123,7 +123,7 @@ def amount(quantity: int | str) -> Decimal:
 _COUNT = "[0-9]{1,6}"
 _SIXTY = "[0-5]?[0-9]"
 _FRACTION = r"(\.[0-9]{1,3})?"
-# Every value that this lets through can be written again so that it lets it through.
+# Formatting any value that matches gives text that matches.
 _PATTERN = (
     f"^(0|{_COUNT}{_FRACTION}[hms]|{_COUNT}ms|{_COUNT}h{_SIXTY}m"
     f"|({_COUNT}h({_SIXTY}m)?|{_COUNT}m){_SIXTY}{_FRACTION}s)$"
@@ -143,7 +143,7 @@ _LONGEST = timedelta(hours=999_999, minutes=59, seconds=59, milliseconds=999)
 def parse_duration(text: str) -> timedelta:
     """Parse a duration such as `1h30m`, `1.5s` or `200ms`."""
     if not _SHAPE.fullmatch(text):
-        raise ValueError(f"{text!r} is not a duration; write it as 1h30m, 90s, 1.5s or 200ms")
+        raise ValueError(f"{text!r} is not a duration (examples: 1h30m, 90s, 1.5s, 200ms)")
     found: list[tuple[str, str]] = _PARTS.findall(text)
     return sum((float(number) * _UNITS[unit] for number, unit in found), timedelta())
 
@@ -182,7 +182,7 @@ Duration = Annotated[
 ]
 """A span of time: a `timedelta` in Python, `1h30m0s` on the wire.
 
-`Ge`, `Gt`, `Le` and `Lt` with a `timedelta` bound it; the CRD says so as a rule.
+`Ge`, `Gt`, `Le` and `Lt` with a `timedelta` set its bounds. The CRD expresses them as rules.
 """
 
 
@@ -197,7 +197,7 @@ class ListKind(Marker):
     keys: tuple[str, ...] = ()
 
     def mark(self, schema: Schema) -> None:
-        """Set the list type; the items must have the keys."""
+        """Set the list type. The items must have the keys."""
         items: Schema = schema["items"]
         for key in self.keys:
             if "default" not in items.get("properties", {}).get(key, {}) and key not in items.get(
@@ -211,7 +211,7 @@ class ListKind(Marker):
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Refuse duplicates in Python too."""
+        """Reject duplicates in Python too."""
         return core_schema.no_info_after_validator_function(self._each_once, handler(source))
 
     def _each_once(self, items: list[Any]) -> list[Any]:

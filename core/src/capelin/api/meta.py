@@ -58,14 +58,14 @@ _Any = Annotated[
 ]
 
 Time = Annotated[_Any, AfterValidator(_to_the_second), PlainSerializer(_seconds)]
-"""A time with seconds, as `metav1.Time`."""
+"""A time with seconds, like `metav1.Time`."""
 
 MicroTime = Annotated[_Any, PlainSerializer(_microseconds)]
-"""A time with microseconds, as `metav1.MicroTime`."""
+"""A time with microseconds, like `metav1.MicroTime`."""
 
 
 class OwnerReference(Model):
-    """The owner of an object; when the owner is deleted, so is the object."""
+    """An owner of an object. Kubernetes deletes the object together with its last owner."""
 
     api_version: str
     kind: str

@@ -27,9 +27,9 @@ def wire_name(name: str) -> str:
 class Model(BaseModel):
     """A part of a Kubernetes object: snake_case in Python, camelCase in JSON.
 
-    Building one in code is strict: a name that does not exist is an error, and so is "3" for 3.
-    Reading one is tolerant: fields that a newer API server, or another provider, adds are passed
-    over. Types are those of JSON: lists rather than tuples, `Literal` rather than enums.
+    Building one in code is strict: an unknown name is an error, and so is "3" for 3. Reading one is
+    tolerant: it ignores fields that a newer API server, or another provider, adds. Types are those
+    of JSON: lists rather than tuples, `Literal` rather than enums.
     """
 
     model_config = ConfigDict(
@@ -89,6 +89,6 @@ _CONTAINERS = (Model, list, dict)
 
 
 def _default(field: FieldInfo) -> object:
-    # FieldInfo.get_default would copy what is only looked at here.
+    # FieldInfo.get_default would copy the value.
     make = cast("Callable[[], object] | None", field.default_factory)
     return make() if make else field.default

@@ -1,4 +1,4 @@
-"""Whole Kubernetes objects: what they have in common, and how a class becomes a kind."""
+"""Whole Kubernetes objects: their common fields, and the decorator that makes a class a kind."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """What stands in an object's `apiVersion`."""
+        """The value of `apiVersion` in objects of the kind."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def read(self, data: Mapping[str, Any], /) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Resource:
         return "/" + "/".join(parts)
 
 
-# The first ending that fits; Cluster API derives names of CRDs so and looks for no others.
+# The first matching ending applies. Cluster API derives CRD names from the same list.
 _PLURALS = (
     *(("data", "data"), ("information", "information")),
     *(("ay", "ays"), ("ey", "eys"), ("oy", "oys"), ("uy", "uys"), ("y", "ies")),
@@ -60,7 +60,7 @@ _PLURALS = (
 
 
 def plural_of(kind: str) -> str:
-    """The plural that Cluster API expects in a CRD's name; not of words as index or person."""
+    """The plural that Cluster API expects in a CRD's name. Wrong for words such as index."""
     word = kind.lower()
     for singular, plural in _PLURALS:
         if word.endswith(singular):
@@ -76,11 +76,11 @@ Unstructured = dict[str, Any]
 
 
 class _NoKind:
-    """Stands for what `@kind` sets, so that a class without it says so."""
+    """Explains on access that a class lacks the decorator `@kind`."""
 
     def __get__(self, obj: object, owner: type) -> Any:
         raise TypeError(
-            f"{owner.__name__} is no kind: decorate it with @kind(group=..., version=...)"
+            f"{owner.__name__} is not a kind: decorate it with @kind(group=..., version=...)"
         )
 
 
@@ -98,16 +98,16 @@ class BaseObject(Model):
 
     @property
     def namespace(self) -> str | None:
-        """`metadata.namespace`; `None` for cluster-scoped objects."""
+        """`None` for cluster-scoped objects."""
         return self.metadata.namespace
 
     @property
     def uid(self) -> str:
-        """`metadata.uid`; empty until the API server has stored the object."""
+        """Empty until the API server has stored the object."""
         return self.metadata.uid
 
     def dump(self) -> dict[str, Any]:
-        """The object as the API server takes it, `apiVersion` and `kind` included."""
+        """The object in wire format, with `apiVersion` and `kind`."""
         return {
             "apiVersion": self.resource.api_version,
             "kind": self.resource.kind,
@@ -197,7 +197,7 @@ def kind(
     namespaced: bool = True,
     definition: Definition | None = None,
 ) -> Callable[[type[ObjectT]], type[ObjectT]]:
-    """Make a class a Kubernetes kind, named as the class unless `name` says otherwise."""
+    """Make a class a Kubernetes kind, with the name of the class unless `name` is set."""
 
     def decorate(cls: type[ObjectT]) -> type[ObjectT]:
         kind_name = name or cls.__name__

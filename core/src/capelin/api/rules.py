@@ -1,6 +1,6 @@
 """Validation rules in CEL, which the API server checks on every write.
 
-A rule stands on a field, or on a class for what concerns several fields:
+Attach a rule to a field, or to a class if it concerns several fields:
 
     class Spec(Model):
         version: KubernetesVersion
@@ -11,7 +11,7 @@ A rule stands on a field, or on a class for what concerns several fields:
                  "upgrades go one minor version at a time"),
         )
 
-The API server alone checks rules: building an object in Python checks types and bounds only.
+Only the API server evaluates rules. Building an object in Python checks types and bounds only.
 Inside a rule, fields have their names on the wire.
 """
 
@@ -76,10 +76,10 @@ def rule(
     Args:
         cel: The expression.
         message: The message for those who violate it, in one line.
-        reason: The reason in the error; `FieldValueInvalid` by default.
-        field_path: The field to blame, relative to where the rule stands: `.spec.version`.
-        message_expression: A CEL expression that makes a message with values in it; `message` is
-            used if it fails.
+        reason: The reason in the error. Default: `FieldValueInvalid`.
+        field_path: The field to blame, relative to the rule's location: `.spec.version`.
+        message_expression: A CEL expression for a message that contains values. If it fails, the
+            API server uses `message`.
     """
     return Rule(cel, message, reason, field_path, message_expression)
 

@@ -25,18 +25,18 @@ _CONSTRAINTS = {
 _BOUNDS = ({"enum"}, {"maxLength"}, {"minimum", "maximum"}, {"maxItems"}, {"maxProperties"})
 _EXACT = 2**53
 _UNBOUNDED = {
-    "string": "a string without a bound; say Annotated[str, MaxLen(n)]",
-    "integer": "a number without bounds; use Int32, or say Ge(n) and Le(n)",
-    "number": "a number without bounds; say Ge(n) and Le(n)",
-    "array": "a list without a bound; say Annotated[list[...], MaxLen(n)]",
-    "map": "a map without a bound; say Annotated[dict[str, ...], MaxLen(n)]",
+    "string": "a string without a bound: use Annotated[str, MaxLen(n)]",
+    "integer": "a number without bounds: use Int32, or Ge(n) and Le(n)",
+    "number": "a number without bounds: use Ge(n) and Le(n)",
+    "array": "a list without a bound: use Annotated[list[...], MaxLen(n)]",
+    "map": "a map without a bound: use Annotated[dict[str, ...], MaxLen(n)]",
 }
-_PRESENCE = "say `= None`, or leave `| None` out"
+_PRESENCE = "write `= None`, or omit `| None`"
 
 
 @dataclass
 class SchemaWalker:
-    """Walks a type and builds its schema; a dialect is a subclass. Notes what it cannot say.
+    """Walks a type, builds its schema and collects the problems. Each dialect is a subclass.
 
     The dialects are CRDs (here), variables of a ClusterClass and the OpenAPI document of hooks
     (both in `capelin.runtime`).
@@ -106,7 +106,7 @@ class Structure(SchemaWalker):
     """The dialect of CRDs: structural schemas, with a bound on everything."""
 
     def of_kind(self, kind: type[BaseObject]) -> Schema:
-        """The schema of a whole object; the API server knows its metadata itself."""
+        """The schema of a whole object. The API server has its own schema of the metadata."""
         schema = self._object(kind, "", passing_over={"metadata"})
         schema["properties"] = {
             "apiVersion": {"type": "string"},
@@ -151,13 +151,13 @@ class Structure(SchemaWalker):
             schema = _in_order({**schema, "description": inspect.cleandoc(info.description)})
         if info.is_required():
             if bare.optional:
-                self._note(path, f"may be None but must be given; {_PRESENCE}")
+                self._note(path, f"may be None but is required: {_PRESENCE}")
             return schema
         default = info.get_default(call_default_factory=True)
         if default is None:
             return schema
         if bare.optional:
-            self._note(path, f"has a default, so that it cannot be None; {_PRESENCE}")
+            self._note(path, f"has a default, so it cannot be None: {_PRESENCE}")
         # Rules are tried on a default as it stands here, so it has to be whole.
         shown = _without_empty(bare.on_the_wire(default))
         if shown not in ([], {}):
@@ -165,7 +165,7 @@ class Structure(SchemaWalker):
         return schema
 
     def of_type(self, bare: "BareType", path: str) -> Schema:
-        """The schema of a type; a type without a bound is a problem."""
+        """The schema of a type. Reports a type without a bound."""
         schema = super().of_type(bare, path)
         if missing := _missing(schema):
             self._note(path, missing)
@@ -183,7 +183,7 @@ class Structure(SchemaWalker):
     def _map(self, bare: "BareType", path: str) -> Schema:
         key, value = get_args(bare.type)
         if key is not str:
-            self._note(path, "the keys of a map are plain strings in a CRD; use `dict[str, ...]`")
+            self._note(path, "the keys of a map are plain strings in a CRD: use `dict[str, ...]`")
         schema: Schema = {"type": "object", **bare.limits(dict[str, Any], *_SIZES)}
         if not any(isinstance(marker, FreeForm) for marker in bare.markers):
             schema["additionalProperties"] = self._item(value, f"{path}.*")
@@ -192,7 +192,7 @@ class Structure(SchemaWalker):
     def _union(self, bare: "BareType", path: str) -> Schema:
         branches = [self._item(branch, path) for branch in get_args(bare.type)]
         if sorted(str(branch.get("type")) for branch in branches) != ["integer", "string"]:
-            self._note(path, "the only union that the schema of a CRD can say is int | str")
+            self._note(path, "the only union that a CRD's schema can express is int | str")
             return {"type": "object"}
         both = {
             key: constraint
@@ -213,7 +213,7 @@ class Structure(SchemaWalker):
         except PydanticInvalidForJsonSchema:
             schema = {"$ref": ""}
         if schema.keys() - _CONSTRAINTS - {"type", "description"}:
-            self._note(path, f"the schema of a CRD cannot say {bare.type!r}")
+            self._note(path, f"a CRD's schema cannot express {bare.type!r}")
             return {"type": "object"}
         for marker in bare.timespans():
             marker.mark(schema)
@@ -252,7 +252,7 @@ class BareType:
         return any(isinstance(marker, WithJsonSchema) for marker in self.metadata)
 
     def adapter(self, kind: Any) -> TypeAdapter[Any]:
-        """What pydantic makes of a type with what was said about this one."""
+        """The pydantic adapter for a type, with the metadata of this one."""
         return TypeAdapter(
             cast("Any", Annotated)[(kind, *self.metadata)] if self.metadata else kind
         )
@@ -267,7 +267,7 @@ class BareType:
         )
 
     def timespans(self) -> Iterator[Rule]:
-        """The bounds of a duration, which a schema can only say as rules."""
+        """The bounds of a duration, which a schema can express only as rules."""
         for marker in self.metadata:
             match marker:
                 case Ge(ge=timedelta() as span):
@@ -316,13 +316,13 @@ def _without_empty(value: Any) -> Any:
 
 
 def _missing(schema: Schema) -> str | None:
-    """What is left unsaid; without a bound on everything the API server cannot weigh rules."""
+    """The missing bound. Without bounds the API server cannot estimate the cost of rules."""
     if {"x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string"} & schema.keys():
         return None
     if "type" not in schema:
-        return "any type is allowed; use AnyValue or AnyObject if that is meant"
+        return "any type is allowed: use AnyValue or AnyObject if that is the intention"
     if any(abs(schema.get(limit, 0)) > _EXACT for limit in ("minimum", "maximum")):
-        return "limits beyond 2**53 are not exact in JSON; use Int64"
+        return "limits beyond 2**53 are not exact in JSON: use Int64"
     if schema.get("format") == "date-time" or any(b <= schema.keys() for b in _BOUNDS):
         return None
     return _UNBOUNDED.get("map" if "additionalProperties" in schema else schema["type"])

@@ -5,9 +5,9 @@
     @kind(group=GROUP, version="v1alpha1", definition=...)
     class FooTemplate(Template[FooSpec]): ...
 
-What was made from a template does not follow its changes, so its spec must not change. The
-topology controller tries out changes nonetheless, as dry runs with an annotation that no rule of
-a CRD can see: `immutable_templates` says it as an admission policy.
+Existing objects do not follow changes of their template, so its spec must not change. The topology
+controller tries out changes nonetheless, as dry runs with an annotation that a CRD's rules cannot
+read. So `immutable_templates` is an admission policy.
 """
 
 from typing import Annotated, Any, Generic, TypeVar
@@ -73,8 +73,8 @@ def immutable_templates(name: str, *kinds: type[Template[Any]]) -> list[Unstruct
     ]
     validation = {
         "expression": allowed,
-        "message": "spec.template.spec cannot be changed, because nothing that was made from it"
-        " would follow; make another template and refer to that",
+        "message": "spec.template.spec is immutable, because existing objects would not follow a"
+        " change. Create another template and refer to it",
         "reason": "Invalid",
     }
     return admission_policy(name, rules, [validation])

@@ -28,7 +28,7 @@ _STRICT = ConfigDict(strict=True)
 
 
 def configuration(manifest: Mapping[str, Any]) -> Unstructured:
-    """What to apply so that the object becomes as in `manifest`, except for its status."""
+    """The configuration that makes an object match `manifest`, except for its status."""
     desired = {key: value for key, value in manifest.items() if key != "status"}
     metadata = cast("dict[str, Any]", manifest.get("metadata") or {})
     # The server does not store empty labels and the like, so an apply with them always writes.
@@ -37,7 +37,7 @@ def configuration(manifest: Mapping[str, Any]) -> Unstructured:
 
 
 def status_configuration(manifest: Mapping[str, Any]) -> Unstructured:
-    """What to apply to the status subresource so that the status becomes as in `manifest`."""
+    """The configuration for the status subresource that makes the status match `manifest`."""
     status = manifest.get("status")
     return {
         **_identity(manifest),
@@ -58,13 +58,13 @@ def _identity(manifest: Mapping[str, Any]) -> Unstructured:
 
 
 def check_not_read(manifest: Mapping[str, Any]) -> None:
-    """Refuse to apply an object that was read from an API server.
+    """Reject an object that was read from an API server.
 
-    Applying it would take over the fields of users and other controllers, and undo what they
-    changed since it was read.
+    Applying it would take over the fields of users and other controllers, and undo their changes
+    since then.
 
     Raises:
-        ValueError: it was read; the message says what to do instead.
+        ValueError: An API server returned the object. The message suggests alternatives.
     """
     metadata = cast("dict[str, Any]", manifest.get("metadata") or {})
     # Generated manifests have `creationTimestamp: null`.
@@ -83,15 +83,15 @@ def check_not_read(manifest: Mapping[str, Any]) -> None:
 
 
 def field_configuration(obj: BaseObject, fields: Mapping[str, Any]) -> Unstructured:
-    """What to apply so that these fields of an existing object have these values.
+    """The configuration that gives these fields of an existing object these values.
 
     Raises:
-        ValueError: the kind has no such field, or the value does not fit it.
+        ValueError: The kind has no such field, or the value does not fit it.
     """
     if not obj.uid:
         raise ValueError(
-            f"{obj.resource.kind} {obj.name} has no uid: apply_fields() changes objects that "
-            f"were read; use apply() or create() for new ones"
+            f"{obj.resource.kind} {obj.name} has no uid: apply_fields() changes existing objects. "
+            f"Use apply() or create() for new ones"
         )
     desired = _identity(obj.dump())
     for path, value in fields.items():
@@ -130,13 +130,13 @@ def _field_type(kind: type[BaseObject], path: str) -> TypeAdapter[Any]:
         }
         if name not in fields:
             close = difflib.get_close_matches(name, fields, 1, 0.5)
-            hint = f'; did you mean "{close[0]}"?' if close else ""
+            hint = f' (did you mean "{close[0]}"?)' if close else ""
             raise ValueError(f'{kind.resource.kind} has no field {path}: no "{name}"{hint}')
         annotation, metadata = fields[name].annotation, fields[name].metadata
         model = _model_in(annotation)
     annotated: Any = cast("Any", Annotated)[(annotation, *metadata)] if metadata else annotation
     is_model = isinstance(annotated, type) and issubclass(annotated, Model)
-    # Models bring their own configuration, which must not be given again.
+    # Models have their own configuration, and pydantic rejects a second one.
     return TypeAdapter(cast("Any", annotated), config=None if is_model else _STRICT)
 
 
@@ -147,16 +147,16 @@ def _model_in(annotation: Any) -> type[Model] | None:
     return next((model for part in get_args(annotation) if (model := _model_in(part))), None)
 
 
-# Leaving out what would change nothing
+# Omitting requests that would change nothing
 
 
 def needs_apply(
     live: Mapping[str, Any], desired: Mapping[str, Any], manager: str, *, subresource: str = ""
 ) -> bool:
-    """Whether applying `desired` as `manager` would change the object, or who owns what in it.
+    """Whether applying `desired` as `manager` would change the object or the owners of its fields.
 
-    It would not if the fields that `manager` owns in `live` are exactly those of `desired`, and
-    their values are the same. In doubt the answer is yes: a needless request changes nothing.
+    It would not if the fields that `manager` owns in `live` are exactly those of `desired`, with
+    the same values. In doubt the answer is yes: a needless request changes nothing.
     """
     metadata = cast("dict[str, Any]", live["metadata"])
     uid = desired["metadata"].get("uid")
@@ -164,7 +164,7 @@ def needs_apply(
         return True
     entries = cast("list[dict[str, Any]]", metadata.get("managedFields") or [])
     if not entries:
-        # The server then notes an owner of what is there, even for an apply without fields.
+        # The server then records an owner of the existing fields, even for an apply without fields.
         return True
     mine: _Fields = {}
     others: list[_Fields] = []
@@ -185,7 +185,7 @@ _Fields = dict[str, Any]
 
 
 def _ownable(desired: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything but the identity of the object, which nobody owns."""
+    """Everything but the identity of the object, which has no owner."""
     fields = {key: value for key, value in desired.items() if key not in {"apiVersion", "kind"}}
     metadata = {
         key: value
@@ -196,12 +196,12 @@ def _ownable(desired: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_held(owned: _Fields, desired: Any, live: Any, others: list[_Fields]) -> bool:
-    """Whether what we own is exactly `desired`, and `live` has it."""
+    """Whether we own exactly `desired`, and `live` has its values."""
     parts = {key: part for key, part in owned.items() if key != "."}
     if not parts:
         has_fields_of_others = any(other.keys() - {"."} for other in others)
         if desired in ({}, []) and has_fields_of_others:
-            # The content is that of others, which we do not touch.
+            # Other owners manage the content. We do not touch it.
             return type(live) is type(desired)
         return not has_fields_of_others and _is_same(desired, live)
     if isinstance(desired, dict) and isinstance(live, dict):
@@ -214,8 +214,8 @@ def _is_held(owned: _Fields, desired: Any, live: Any, others: list[_Fields]) -> 
 def _has_fields(parts: _Fields, desired: _Fields, live: _Fields, others: list[_Fields]) -> bool:
     left = dict(parts)
     for key, value in desired.items():
-        # Nobody owns an empty list that is merged by item, but an atomic one has an owner. Only
-        # the schema tells which it is, so an empty list that we do not own is sent.
+        # An empty list that is merged by item has no owner, but an atomic one has. Only the schema
+        # distinguishes them, so send an empty list that we do not own.
         if key not in live or f"f:{key}" not in left:
             return False
         children = _children(others, f"f:{key}")

@@ -22,7 +22,7 @@ from capelin.client.server import ExecPlugin, Impersonation, PemSource
 log = logging.getLogger(__name__)
 
 _REFRESH_SECONDS = 10.0
-"""How often files are read again. The kubelet replaces a token minutes before it expires."""
+"""The interval for reading files again. The kubelet replaces a token minutes before it expires."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -45,9 +45,9 @@ class Credentials:
     """Reads the files of a configuration, runs its exec plugin, and makes a `Proof` from them.
 
     Args:
-        config: names the files and the exec plugin.
-        clock: a monotonic clock.
-        now: the wall clock, by which credentials expire.
+        config: The files and the exec plugin.
+        clock: A monotonic clock.
+        now: The wall clock, by which credentials expire.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Credentials:
         """The credentials to use now.
 
         Raises:
-            CredentialError: they cannot be obtained; the message says why.
+            CredentialError: The credentials are not available.
         """
         if self._proof is not None and self._clock() < self._refresh_at:
             return self._proof
@@ -80,7 +80,7 @@ class Credentials:
             return self._proof
 
     async def after_refusal(self, refused: Proof) -> Proof | None:
-        """New credentials after the server rejected some; `None` if there are no others yet."""
+        """New credentials after the server rejected some, or `None` if they have not changed."""
         if refused is self._proof:
             self._credential = None
             self._refresh_at = 0.0
@@ -96,7 +96,7 @@ class Credentials:
         except CredentialError as error:
             if self._proof is None:
                 raise
-            # Files are replaced one after the other, so what we read may be half of a change.
+            # Tools replace files one after the other, so we may have read half of a change.
             log.warning("Keeping the current credentials: %s", error)
             return self._proof
         self._material = material
@@ -130,7 +130,7 @@ class Credentials:
             if not (material.token.isascii() and material.token.isprintable()):
                 raise CredentialError(
                     f"the token for {server.address} is not valid: "
-                    f"it has characters that no token has"
+                    f"it has characters that tokens cannot contain"
                 )
             headers.append(("Authorization", f"Bearer {material.token}"))
         elif user.username:
@@ -172,21 +172,21 @@ def _impersonation_headers(user: Impersonation) -> list[tuple[str, str]]:
 def tls_context(
     ca: bytes | None, certificate: bytes | None, key: bytes | None, *, verify: bool = True
 ) -> ssl.SSLContext:
-    """A client's TLS context from PEM data; private keys are never written to disk.
+    """A client's TLS context from PEM data. It never writes private keys to disk.
 
     Args:
-        ca: the certificates to trust; the system's if `None`.
-        certificate: the client certificate.
-        key: the key of the client certificate.
-        verify: whether to verify the server's certificate.
+        ca: The certificates to trust, or `None` for those of the system.
+        certificate: The client certificate.
+        key: The key of the client certificate.
+        verify: Whether to verify the server's certificate.
     """
     try:
         context = ssl.create_default_context(cadata=ca.decode() if ca is not None else None)
     except (ssl.SSLError, ValueError):
         raise CredentialError("the certificate authority is not PEM that OpenSSL reads") from None
-    # Python 3.13 turned on checks that the CAs of many clusters do not pass, and Go does not make.
+    # Python 3.13 enabled checks that the CAs of many clusters fail and that Go does not make.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    # The CA of a cluster may be an intermediate one; Go accepts that too.
+    # The CA of a cluster may be an intermediate one. Go accepts that too.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if not verify:
         context.check_hostname = False
@@ -197,12 +197,12 @@ def tls_context(
 
 
 def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Have a TLS context show a certificate; the key is never written to disk.
+    """Make a TLS context present a certificate. The key is never written to disk.
 
     Raises:
-        CredentialError: they cannot be used.
+        CredentialError: The certificate or the key is not usable.
     """
-    # Without a password, OpenSSL would ask for that of an encrypted key on the terminal.
+    # Without a password, OpenSSL would prompt for that of an encrypted key on the terminal.
     try:
         with _private_file(certificate + b"\n" + key) as path:
             context.load_cert_chain(path, password="")

@@ -15,7 +15,7 @@ from capelin.client.transport import Request
 T = TypeVar("T")
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 ManifestT = TypeVar("ManifestT", bound=BaseObject | Unstructured)
-"""An object of a class, or plain JSON; what is written comes back as the same."""
+"""An object of a class, or plain JSON. Methods return the same form that they take."""
 
 Propagation = Literal["Background", "Foreground", "Orphan"]
 
@@ -35,14 +35,13 @@ class Token:
 class Client(Reader):
     """A client of one API server, as one user.
 
-    A kind is a class made with `@kind`, for which objects of that class are returned, or a
-    `Resource`, for which plain JSON is returned. `docs/writing.md` says which of the ways to
-    write to use when.
+    A kind is a class made with `@kind`, for which the client returns objects of that class, or a
+    `Resource`, for which it returns plain JSON. `docs/writing.md` compares the ways to write.
 
     Args:
-        config: which server, and as whom.
-        manager: the field manager of `apply`.
-        options: rate limits and timeouts.
+        config: The server and the user.
+        manager: The field manager of `apply`.
+        options: Rate limits and timeouts.
     """
 
     # Writing
@@ -53,13 +52,13 @@ class Client(Reader):
         """Create an object.
 
         Args:
-            obj: the object.
-            resource: the resource of an unstructured object; looked up if not given.
-            dry_run: only validate.
+            obj: The object.
+            resource: The resource of an unstructured object. Default: look it up.
+            dry_run: Only validate.
 
         Raises:
-            AlreadyExists: an object of that name exists.
-            Invalid: the API server rejects it.
+            AlreadyExists: An object of that name exists.
+            Invalid: The API server rejects it.
         """
         codec, manifest = await self._encode(obj, resource)
         response = await self._transport.send(
@@ -82,25 +81,25 @@ class Client(Reader):
         force: bool = True,
         dry_run: bool = False,
     ) -> ManifestT:
-        """Create an object or make it what `obj` says, except for its status.
+        """Create an object, or update it to match `obj`, except for its status.
 
-        This is server-side apply: we own the fields in `obj`, others' fields stay as they are,
-        and fields that we applied before and no longer apply are removed. So `obj` is built from
-        nothing and has our fields only. An object that was read has everybody's fields, and is
-        refused.
+        This is server-side apply: we own the fields in `obj`, other owners' fields stay as they
+        are, and fields that we applied before and no longer apply are removed. So build `obj` from
+        scratch, with only your fields. This rejects an object that was read from the API server,
+        because it has the fields of all owners.
 
         Args:
-            obj: the fields to own; with a uid, only that very object is changed.
-            live: the object as it is; returned without a request if nothing would change.
-            resource: the resource of an unstructured object; looked up if not given.
-            manager: the field manager, if not the client's own.
-            force: take fields that others own.
-            dry_run: only validate.
+            obj: The fields to own. If it has a uid, change only the object with that uid.
+            live: The current object. It is returned without a request if nothing would change.
+            resource: The resource of an unstructured object. Default: look it up.
+            manager: The field manager, if not the client's own.
+            force: Take fields that others own.
+            dry_run: Only validate.
 
         Raises:
             ValueError: `obj` was read from an API server.
-            Conflict: others own a field and `force` is off, or the uid does not match.
-            Invalid: the API server rejects it.
+            Conflict: Others own a field and `force` is off, or the uid does not match.
+            Invalid: The API server rejects it.
         """
         codec, manifest = await self._encode(obj, resource)
         apply.check_not_read(manifest)
@@ -114,24 +113,24 @@ class Client(Reader):
     async def apply_fields(
         self, obj: ObjectT, fields: Mapping[str, Any], *, manager: str | None = None
     ) -> ObjectT:
-        """Set single fields of an object that was read, and leave everything else to others.
+        """Set single fields of an existing object, and leave all other fields to their owners.
 
-        This is for the fields of a user's object that a contract has us write:
+        Use it for the fields of a user's object that a contract requires us to write:
 
             machine = await client.apply_fields(machine, {"spec.providerID": provider_id})
 
         Each set of fields has its own field manager, so calls for other fields and `apply` do
-        not take them away. Nothing is sent if the object already has these values from us.
+        not remove them. It sends nothing if we already own these fields with these values.
 
         Args:
-            obj: the object as it was read; it must exist.
-            fields: a value for each path, with the names of fields as in YAML.
-            manager: the field manager, if not the client's own and the paths.
+            obj: The existing object, as read.
+            fields: A value for each path, with the names of fields as in YAML.
+            manager: The field manager. Default: the client's own plus the paths.
 
         Raises:
-            ValueError: the kind has no such field, or the value does not fit it.
-            Conflict: the object is gone, or another one has its name.
-            Invalid: the API server rejects it.
+            ValueError: The kind has no such field, or the value does not fit it.
+            Conflict: The object no longer exists, or another one has its name.
+            Invalid: The API server rejects it.
         """
         desired = apply.field_configuration(obj, fields)
         owner = manager or apply.field_manager(self.manager, fields)
@@ -149,7 +148,7 @@ class Client(Reader):
         manager: str | None = None,
         force: bool = True,
     ) -> ManifestT:
-        """Make the status what `obj` says, and leave everything else alone. See `apply`."""
+        """Update the status to match `obj`, and change nothing else. See `apply`."""
         codec, manifest = await self._encode(obj, resource)
         desired = apply.status_configuration(manifest)
         owner = manager or self.manager
@@ -182,7 +181,7 @@ class Client(Reader):
         except Invalid as error:
             if not any(cause.get("field") == "metadata.uid" for cause in error.causes):
                 raise
-            # This is how the server says Conflict when there is no object of that name.
+            # The server answers this instead of Conflict if no object of that name exists.
             raise Conflict(409, "Conflict", error.message, error.details) from None
         return codec.decode(response.body)
 
@@ -199,8 +198,8 @@ class Client(Reader):
     ) -> T:
         """Change an object by a merge patch (a mapping) or a JSON patch (a list of operations).
 
-        With `metadata.resourceVersion` in a merge patch, the server refuses it (`Conflict`) if
-        somebody else changed the object meanwhile.
+        With `metadata.resourceVersion` in a merge patch, the server rejects it (`Conflict`) if
+        another client has changed the object since.
         """
         codec = codec_of(kind)
         response = await self._transport.send(
@@ -225,19 +224,19 @@ class Client(Reader):
         propagation: Propagation | None = None,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Request the deletion of an object; `False` if it does not exist.
+        """Request the deletion of an object. Returns `False` if it does not exist.
 
         Args:
-            kind: the kind of the object.
-            name: its name.
-            namespace: its namespace.
-            uid: delete only this very object.
-            resource_version: delete only if nobody changed it since.
-            propagation: what happens to the objects that it owns.
-            grace_seconds: how long it may take to stop.
+            kind: The kind of the object.
+            name: Its name.
+            namespace: Its namespace.
+            uid: Delete only the object with this uid.
+            resource_version: Delete the object only if it has not changed since.
+            propagation: How to treat the objects that it owns.
+            grace_seconds: The time that it may take to stop.
 
         Raises:
-            Conflict: uid or resource_version do not match.
+            Conflict: The uid or resource_version does not match.
         """
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         options = {
@@ -265,11 +264,11 @@ class Client(Reader):
         uid: str | None = None,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Evict a pod if its disruption budget allows it; `False` if it does not exist.
+        """Evict a pod if its disruption budget allows it. Returns `False` if it does not exist.
 
         Raises:
-            TooManyRequests: the budget does not allow it now. There is no retry here.
-            Conflict: the pod has another uid.
+            TooManyRequests: The budget does not allow it now. This does not retry.
+            Conflict: The pod has another uid.
         """
         options = {
             **({"preconditions": {"uid": uid}} if uid else {}),
@@ -304,7 +303,7 @@ class Client(Reader):
     async def create_token(
         self, name: str, namespace: str, *, seconds: int = 3600, audiences: tuple[str, ...] = ()
     ) -> Token:
-        """Create a token of a service account; for the API server if no audiences are given."""
+        """Create a token of a service account, by default for the API server itself."""
         request = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",

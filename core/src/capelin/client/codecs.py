@@ -1,4 +1,4 @@
-"""Paths of requests, and how responses become objects of a class or plain JSON."""
+"""Paths of requests, and the conversion of responses to objects of a class or plain JSON."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from capelin.client.unreadable import UnreadableObject, reason_of
 from capelin.json_text import items, members, metadata_of, read_json
 
 _MAX_ITEMS: Final = 2000
-"""In a page of a list, of which the client asks for at most 500."""
+"""The largest number of items in a page of a list. The client requests at most 500."""
 
 T = TypeVar("T")
 KindT_co = TypeVar("KindT_co", covariant=True)
@@ -24,9 +24,9 @@ DataT = TypeVar("DataT", bytes, dict[str, Any])
 
 
 class Kind(Protocol[KindT_co]):
-    """What the client takes for a kind, and what it returns for it.
+    """A kind for the client, with the type of the objects that the client returns.
 
-    For a class made with `@kind`, it returns objects of that class; for a `Resource`, plain JSON.
+    A class made with `@kind` returns objects of that class. A `Resource` returns plain JSON.
     """
 
     def read(self, data: Mapping[str, Any], /) -> KindT_co: ...
@@ -185,7 +185,7 @@ def _read(resource: Resource, read: Callable[[DataT], T], data: DataT) -> T:
 
 
 def _cannot_be_read(resource: Resource, reason: str) -> str:
-    return f"what the API server sent as {resource.kind} cannot be read ({reason})"
+    return f"the API server sent an unreadable {resource.kind} ({reason})"
 
 
 # Paths and parameters
@@ -200,10 +200,10 @@ def path_of(
     name: str | None = None,
     subresource: str | None = None,
 ) -> str:
-    """The path of a collection, of one object, or of its subresource; names are quoted.
+    """The path of a collection, of one object, or of its subresource, with quoted names.
 
     Raises:
-        ValueError: with these names, it would be the path of something else.
+        ValueError: With these names, the path would belong to another object.
     """
     # Without this check, a request for an object with an empty name would be one for all objects.
     if name == "" or namespace == "":

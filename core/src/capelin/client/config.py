@@ -1,4 +1,4 @@
-"""Which API server to use and as whom: from a kubeconfig, a Secret or a pod."""
+"""The API server and the user of a client, from a kubeconfig, a Secret or a pod."""
 
 import os
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from capelin.client.errors import ConfigError
 from capelin.client.server import Server, User
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds the credentials of its service account."""
+"""The credentials of a pod's service account."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One API server and the user that a client is."""
+    """One API server, and the user of a client."""
 
     server: Server
     user: User = field(default_factory=User)
@@ -32,19 +32,19 @@ class Config:
         Paths in a file are relative to its folder, paths in bytes to the working directory.
 
         Raises:
-            ConfigError: it cannot be read or used; the message says why.
+            ConfigError: It is unreadable or unusable.
         """
         return cls(*kubeconfig.load(source, context))
 
     @classmethod
     def from_secret(cls, data: bytes, context: str | None = None) -> Self:
-        """Read a kubeconfig from somebody who is not trusted, such as the owner of a Secret.
+        """Read a kubeconfig from an untrusted source, such as the owner of a Secret.
 
-        Never pass the same bytes on to another program: it may read them differently. Pass
-        what `safe_kubeconfig` or `flattened` writes.
+        Never pass the same bytes to another program, which may read them differently. Pass the
+        output of `safe_kubeconfig` or `flattened`.
 
         Raises:
-            ConfigError: it names a program or a file of this machine, or cannot be used.
+            ConfigError: It names a program or a file of this machine, or is unusable.
         """
         return cls(*kubeconfig.load_untrusted(data, context))
 
@@ -52,10 +52,10 @@ class Config:
     def in_cluster(
         cls, environ: Mapping[str, str] | None = None, folder: Path = SERVICE_ACCOUNT
     ) -> Self:
-        """The API server of the cluster that this process runs in, as its service account.
+        """The API server of this process's cluster, and the service account as the user.
 
         Raises:
-            ConfigError: this process does not run in a cluster.
+            ConfigError: This process does not run in a cluster.
         """
         environ = os.environ if environ is None else environ
         host = environ.get("KUBERNETES_SERVICE_HOST", "")
@@ -84,7 +84,7 @@ class Config:
         """The kubeconfig at `path`, else `$KUBECONFIG`, else in-cluster, else `~/.kube/config`.
 
         Raises:
-            ConfigError: there is none of these, or the first of them cannot be used.
+            ConfigError: None of these exists, or the first of them is unusable.
         """
         environ = os.environ if environ is None else environ
         if path is not None:
@@ -95,7 +95,7 @@ class Config:
             return cls.in_cluster(environ)
         home = Path(environ.get("HOME") or Path.home()) / ".kube" / "config"
         if not home.is_file():
-            raise ConfigError(f"there is no kubeconfig: set KUBECONFIG, or put one at {home}")
+            raise ConfigError(f"no kubeconfig found: set KUBECONFIG, or put one at {home}")
         return cls(*kubeconfig.load(home, context))
 
     def flattened(self, *, name: str = "capelin") -> bytes:
@@ -112,12 +112,12 @@ def new_kubeconfig(server: Server, user: User, *, cluster: str, username: str) -
 
 
 def safe_kubeconfig(data: bytes, *, name: str = "capelin") -> bytes:
-    """A kubeconfig from somebody who is not trusted, made safe for other programs.
+    """A kubeconfig from an untrusted source, made safe for other programs.
 
-    It is written anew from what was read here. The bytes themselves must never be passed on:
-    another YAML parser may see a program to run in them where ours sees none.
+    This reads the original and writes a new one. Never pass on the original bytes: another YAML
+    parser may find a program to run in them that ours does not.
 
     Raises:
-        ConfigError: it names a program or a file of this machine, or cannot be used.
+        ConfigError: It names a program or a file of this machine, or is unusable.
     """
     return Config.from_secret(data).flattened(name=name)

@@ -1,4 +1,4 @@
-"""Addresses that tenants may have a manager connect to."""
+"""Addresses that tenants may make a manager connect to."""
 
 import errno
 import ipaddress
@@ -39,7 +39,7 @@ _METADATA_SERVICES: Final = frozenset(
 
 
 class AddressRefusedError(PermissionError):
-    """The address of a connection is one that tenants may not choose."""
+    """A connection has an address that tenants may not choose."""
 
     def __init__(self) -> None:
         super().__init__(errno.EACCES, LOCAL_ADDRESSES)
@@ -47,11 +47,11 @@ class AddressRefusedError(PermissionError):
 
 @dataclass(frozen=True, slots=True)
 class Destinations:
-    """Addresses that tenants may choose: none of this machine, and no link-local ones.
+    """Addresses that tenants may choose: not this machine's, and not link-local ones.
 
-    A manager reaches more than a tenant does: services on its own machine or in its own pod, and
-    the metadata service of the cloud. So connections that tenants ask for are checked after names
-    were resolved, and redirects are not followed.
+    A manager can reach more than a tenant: services on its own machine or in its own pod, and the
+    metadata service of the cloud. So it checks the connections that tenants request after name
+    resolution, and does not follow redirects.
     """
 
     networks: tuple[Network, ...] = ()
@@ -62,7 +62,7 @@ class Destinations:
         """With the exceptions of `CAPELIN_ALLOWED_NETWORKS`.
 
         Raises:
-            ConfigError: it does not list networks.
+            ConfigError: The variable does not list networks.
         """
         listed = (os.environ if environ is None else environ).get(VARIABLE, "")
         try:
@@ -74,14 +74,14 @@ class Destinations:
             ) from None
 
     def allows(self, address: str) -> bool:
-        """Whether an IP address may be connected to."""
+        """Whether connections to an IP address are allowed."""
         parsed = ipaddress.ip_address(address)
         return any(parsed in network for network in self.networks) or not any(
             _is_local(form) for form in _forms(parsed)
         )
 
     def allows_host(self, host: str) -> bool:
-        """Whether a host may be connected to, as far as its name shows."""
+        """Whether connections to a host are allowed, as far as its name shows."""
         try:
             return self.allows(host.strip("[]"))
         except ValueError:
@@ -89,7 +89,7 @@ class Destinations:
 
 
 def open_socket(info: tuple[Any, ...]) -> socket.socket:
-    """A socket that notices within a minute that the other machine is gone."""
+    """A socket that detects within a minute that the other machine has disappeared."""
     opened = socket.socket(*info[:3])
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 3)):
@@ -104,10 +104,10 @@ def guarded_connector(
     tls: ssl.SSLContext | bool = True,
     idle_seconds: float = 15.0,
 ) -> aiohttp.TCPConnector:
-    """A connector that opens connections only to these destinations; to all if `None`.
+    """A connector that opens connections only to these destinations, or to all if `None`.
 
-    Each address is checked right before the connection, after its name was resolved. Callers
-    have to pass `allow_redirects=False`, or check where a redirect leads.
+    It checks each address after name resolution, right before it connects. Callers have to pass
+    `allow_redirects=False`, or check the target of a redirect.
     """
 
     def opened(info: tuple[Any, ...]) -> socket.socket:

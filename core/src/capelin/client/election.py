@@ -1,4 +1,4 @@
-"""Leader election by a Lease, as in client-go."""
+"""Leader election with a Lease, like client-go's."""
 
 import asyncio
 import logging
@@ -22,17 +22,17 @@ T = TypeVar("T")
 
 
 class LeadershipLost(ClientError):  # noqa: N818 - named like the other errors
-    """Another process may lead now. The work was cancelled."""
+    """Another process may lead now. The work is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionTiming:
-    """Durations of leader election in seconds; the defaults are client-go's."""
+    """Durations of leader election in seconds. The defaults are client-go's."""
 
     lease: float = 15
-    """How long a lease is valid without renewal (LeaseDuration)."""
+    """The validity of a lease without renewal (LeaseDuration)."""
     renew: float = 10
-    """How long a leader that cannot renew continues to work (RenewDeadline)."""
+    """The time that a leader continues to work if it cannot renew (RenewDeadline)."""
     retry: float = 2
     """Time between two attempts (RetryPeriod)."""
 
@@ -50,12 +50,12 @@ _JITTER = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A lease when it was last read, and since when it has not changed."""
+    """A lease when it was last read, and the time since its last change."""
 
     spec: LeaseSpec
     version: str
     since: float
-    """By our own clock: that of the holder may be wrong."""
+    """By our own clock: the holder's may be wrong."""
 
 
 def observed(before: Observed | None, lease: Lease, now: float) -> Observed:
@@ -65,7 +65,7 @@ def observed(before: Observed | None, lease: Lease, now: float) -> Observed:
 
 
 def may_lead(lease: Observed, me: str, now: float) -> bool:
-    """Whether we hold the lease, or nobody does, or its holder did not renew it in time."""
+    """Whether we hold the lease, it is free, or its holder did not renew it in time."""
     holder = lease.spec.holder_identity
     return (
         not holder or holder == me or now >= lease.since + (lease.spec.lease_duration_seconds or 0)
@@ -73,7 +73,7 @@ def may_lead(lease: Observed, me: str, now: float) -> bool:
 
 
 def claim(lease: Observed | None, me: str, seconds: float, now: datetime) -> LeaseSpec:
-    """The spec of the lease to take it or to renew it."""
+    """The spec that takes or renews the lease."""
     if lease is not None and lease.spec.holder_identity == me:
         return lease.spec.model_copy(
             update={"renew_time": now, "lease_duration_seconds": ceil(seconds)}
@@ -88,7 +88,7 @@ def claim(lease: Observed | None, me: str, seconds: float, now: datetime) -> Lea
 
 
 def release(lease: Observed, now: datetime) -> LeaseSpec:
-    """The spec of the lease that lets another process take it at once."""
+    """The spec that lets another process take the lease at once."""
     return LeaseSpec(
         holder_identity="",
         lease_duration_seconds=1,
@@ -102,11 +102,11 @@ class LeaderElection:
     """Runs work in at most one of the processes that use the same lease.
 
     Args:
-        client: reads and writes the lease.
-        name: the name of the lease.
-        namespace: its namespace.
-        identity: our name in the lease; unique per process if not given.
-        timing: durations.
+        client: Reads and writes the lease.
+        name: The name of the lease.
+        namespace: Its namespace.
+        identity: Our name in the lease. The default is unique per process.
+        timing: Durations.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class LeaderElection:
         self._observed: Observed | None = None
         self._leading = False
         self.renewed_at: float | None = None
-        """The beginning of the last renewal by `time.monotonic`, while we lead."""
+        """The start of the last renewal by `time.monotonic`, while we lead."""
 
     @property
     def is_leader(self) -> bool:
@@ -134,16 +134,16 @@ class LeaderElection:
 
     @property
     def leader(self) -> str | None:
-        """The leader when the lease was last read."""
+        """The holder of the lease when we last read it."""
         return self._observed.spec.holder_identity if self._observed is not None else None
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Wait until elected, then run the work; release the lease when it has ended.
+        """Wait until elected, run the work, and release the lease after it.
 
-        Cancelling this cancels the work. The lease is held until the work has stopped.
+        Cancelling this cancels the work. We hold the lease until the work has stopped.
 
         Raises:
-            LeadershipLost: the lease could not be renewed in time; the work was cancelled.
+            LeadershipLost: We could not renew the lease in time and cancelled the work.
         """
         await self._acquire()
         log.info("Leading: %s holds the lease %s/%s", self.identity, self._namespace, self._name)
@@ -162,7 +162,7 @@ class LeaderElection:
         if lost:
             raise LeadershipLost(
                 f"{self.identity} could not renew the lease {self._namespace}/{self._name} "
-                f"within {self._timing.renew:g} s, so that another may lead"
+                f"within {self._timing.renew:g} s, so another process may lead"
             )
         return working.result()
 
@@ -179,7 +179,7 @@ class LeaderElection:
         self.renewed_at = began
 
     async def _renew(self) -> None:
-        """Renew the lease until that fails for too long."""
+        """Renew the lease until renewals fail for too long."""
         renewed = time.monotonic()
         while self._leading:
             deadline = renewed + self._timing.renew
@@ -191,7 +191,7 @@ class LeaderElection:
                 self._leading = False
 
     async def _attempt(self, deadline: float) -> bool:
-        """Try once to take or renew the lease; return whether we hold it."""
+        """Try once to take or renew the lease. Returns whether we hold it."""
         try:
             async with asyncio.timeout(max(0, deadline - time.monotonic())):
                 return await self._take()
@@ -218,7 +218,7 @@ class LeaderElection:
                     claim(self._observed, self.identity, self._timing.lease, datetime.now(UTC))
                 )
             except (AlreadyExists, Conflict, NotFound):
-                # Another process changed or deleted it: read who leads now.
+                # Another process changed or deleted it: read the new holder.
                 await self._read()
             else:
                 return True
@@ -253,7 +253,7 @@ class LeaderElection:
                     await self._write(release(self._observed, datetime.now(UTC)))
         except (ClientError, TimeoutError) as error:
             log.warning(
-                "Could not release the lease %s/%s; it will expire: %s",
+                "Could not release the lease %s/%s, so it has to expire: %s",
                 self._namespace,
                 self._name,
                 str(error) or "no answer in time",

@@ -1,5 +1,5 @@
 """Exceptions of the client, one for each reason that a caller may handle."""
-# ruff: noqa: N818 - they are named as the API server names its reasons
+# ruff: noqa: N818 - their names are the API server's reasons
 
 import os
 from collections.abc import Mapping
@@ -16,28 +16,28 @@ class ClientError(Exception):
 
 
 class ConfigError(ClientError):
-    """The configuration (a kubeconfig, or the service account of a pod) cannot be used."""
+    """The configuration (a kubeconfig, or the service account of a pod) is unusable."""
 
 
 class CredentialError(ClientError):
-    """The credentials that the configuration names cannot be obtained."""
+    """The credentials that the configuration names are not available."""
 
 
 class Unreachable(ClientError):
-    """There was no response: the server may or may not have processed the request."""
+    """The server did not respond. It may or may not have processed the request."""
 
 
 class CircuitOpen(Unreachable):
-    """The server did not answer before, so no request is sent for a while."""
+    """The server did not answer before, so the client pauses requests."""
 
     def __init__(self, message: str, *, retry_seconds: float) -> None:
         super().__init__(message)
         self.retry_seconds = retry_seconds
-        """When to try again."""
+        """The remaining pause."""
 
 
 class Unreadable(ClientError):
-    """The response cannot be read as the requested kind."""
+    """The response is not readable as the requested kind."""
 
     def __init__(self, message: str, unreadable: UnreadableObject | None = None) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class ResponseTooLarge(ClientError):
 
 
 class ApiError(ClientError):
-    """The API server refused the request."""
+    """The API server rejected the request."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """There is no such object (404)."""
+    """The object does not exist (404)."""
 
 
 class NotServed(ApiError):
@@ -100,7 +100,7 @@ class AlreadyExists(ApiError):
 
 
 class Conflict(ApiError):
-    """Somebody else changed the object or owns the field, or a precondition fails (409)."""
+    """Another client changed the object or owns the field, or a precondition fails (409)."""
 
 
 class Expired(ApiError):
@@ -148,7 +148,7 @@ def error_of(status: int, body: bytes | Mapping[str, Any], *, is_trusted: bool =
     """The exception for an unsuccessful response, from its `Status` object if it has one.
 
     Other text of the response is part of the message only if the server is trusted: messages
-    become conditions, in which the tenant who chose the server reads them.
+    become conditions, which the tenant who chose the server can read.
     """
     status_object = _status_object(body)
     details = cast("dict[str, Any]", (status_object or {}).get("details") or {})
@@ -186,13 +186,13 @@ def _status_object(body: bytes | Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _text(status: int, body: bytes) -> str:
-    """The start of a response that is no `Status`: a proxy's page, a line of text."""
+    """The start of a response that is not a `Status`: a proxy's page, a line of text."""
     line = " ".join(body[:512].decode("utf-8", "replace").split())
     return f"the server answered with status {status}: {line}" if line else ""
 
 
 def describe_connection_error(error: aiohttp.ClientError) -> str:
-    """What went wrong with a connection; the same words for the same situation."""
+    """The problem with a connection. The same situation always gives the same words."""
     match error:
         case aiohttp.ClientConnectorCertificateError():
             problem = error.certificate_error
@@ -208,7 +208,7 @@ def describe_connection_error(error: aiohttp.ClientError) -> str:
         case aiohttp.ClientHttpProxyError(status=status):
             reason = f"its proxy answered with status {status}"
         case aiohttp.ServerTimeoutError():
-            reason = "it fell silent"
+            reason = "it stopped responding"
         case aiohttp.ClientOSError(errno=int(number)):
             reason = os.strerror(number).lower()
         case _:

@@ -33,7 +33,7 @@ async def run(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Credentia
     """Run the plugin and read its output.
 
     Raises:
-        CredentialError: it cannot be run, fails, takes too long or prints something else.
+        CredentialError: It does not start, fails, takes too long or prints something else.
     """
     environment = {
         **os.environ,
@@ -71,13 +71,13 @@ async def run(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Credentia
     if process.returncode != 0:
         raise CredentialError(
             f"the kubeconfig's credential program {plugin.command} failed with exit code "
-            f"{process.returncode}; what it wrote to stderr says why"
+            f"{process.returncode} (see its output on stderr)"
         )
     return read_output(plugin, output)
 
 
 def exec_info(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Mapping[str, Any]:
-    """The `ExecCredential` for the plugin, with the server if it asked for it."""
+    """The `ExecCredential` for the plugin, with the server if the plugin requests it."""
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
         spec["cluster"] = {
@@ -91,10 +91,10 @@ def exec_info(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Mapping[s
 
 
 def read_output(plugin: ExecPlugin, output: bytes) -> Credential:
-    """Read what the plugin printed.
+    """Read the plugin's output.
 
     Raises:
-        CredentialError: it is no `ExecCredential` of the requested version, or has no credentials.
+        CredentialError: It is not an `ExecCredential` of this version, or has no credentials.
     """
     where = f"the kubeconfig's credential program {plugin.command} answered"
     try:
@@ -124,4 +124,4 @@ def _timestamp(text: str | None, where: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        raise CredentialError(f"{where} with an expirationTimestamp that is no time") from None
+        raise CredentialError(f"{where} with an expirationTimestamp that is not a time") from None

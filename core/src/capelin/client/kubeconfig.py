@@ -1,4 +1,4 @@
-"""Reads kubeconfigs, merged and with one context chosen as kubectl does, and writes them."""
+"""Reads and merges kubeconfigs, chooses a context like kubectl, and writes kubeconfigs."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ from capelin.client.server import ExecPlugin, Impersonation, PemSource, Server, 
 from capelin.yaml import SAFE_DUMPER, read_untrusted_yaml, read_yaml
 
 Context = tuple[Server, User, str]
-"""What a context names: a server, a user and a namespace."""
+"""The server, user and namespace of a context."""
 
 _ONE_LINE = 1 << 30
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -46,7 +46,7 @@ def load(source: bytes | str | os.PathLike[str], context: str | None) -> Context
 
 
 def load_list(listed: str, context: str | None) -> Context:
-    """Read the files that `$KUBECONFIG` lists; files that do not exist are skipped."""
+    """Read the files that `$KUBECONFIG` lists. Skips files that do not exist."""
     paths = [Path(part) for part in listed.split(os.pathsep) if part]
     files = [_read(path) for path in paths if path.exists()]
     if not files:
@@ -55,10 +55,10 @@ def load_list(listed: str, context: str | None) -> Context:
 
 
 def load_untrusted(data: bytes, context: str | None) -> Context:
-    """Read a kubeconfig that is not trusted: refuse one that names programs or files here."""
+    """Read an untrusted kubeconfig. Rejects one that names programs or files of this machine."""
     parsed = _parse(data, "the kubeconfig", Path("/"), is_trusted=False)
     if context is None and not parsed.current:
-        # Other programs, Cluster API among them, do not take the only context instead.
+        # Other programs, Cluster API among them, do not fall back to the only context.
         raise ConfigError(f"the kubeconfig has no current-context: {_available(parsed.contexts)}")
     server, user, namespace = _choose(parsed, context)
     local = {
@@ -88,7 +88,7 @@ def _parse(content: bytes, where: str, folder: Path, *, is_trusted: bool = True)
     try:
         document: Any = read_yaml(content) if is_trusted else read_untrusted_yaml(content)
     except (yaml.YAMLError, ValueError, RecursionError):
-        # The parser's own message quotes the line, which may hold a token.
+        # The parser's own message quotes the line, which may contain a token.
         simple = "" if is_trusted else " without merge keys, anchors, tags and duplicate keys"
         raise ConfigError(f"{where} is not YAML{simple}") from None
     if not isinstance(document, dict):
@@ -123,7 +123,7 @@ def _get(item: Any, key: str) -> Any:
 
 
 def _merge(files: Iterable[_Kubeconfig]) -> _Kubeconfig:
-    """Merge files; the first to name an entry wins."""
+    """Merge files. The first definition of an entry wins."""
     merged = _Kubeconfig("KUBECONFIG")
     for file in files:
         merged.current = merged.current or file.current
@@ -208,7 +208,7 @@ def _exec(entry: _Entry, where: str) -> ExecPlugin | None:
         raise ConfigError(
             f"{where}: exec needs a terminal (interactiveMode: Always), and there is none"
         )
-    # A bare name is looked up in PATH; a path is relative to the kubeconfig's folder.
+    # A bare name is looked up in PATH. A path is relative to the kubeconfig's folder.
     is_path = os.sep in command
     return ExecPlugin(
         api_version=api_version,
@@ -245,7 +245,7 @@ def _impersonation(value: Mapping[str, Any], where: str) -> Impersonation | None
 
 
 def _material(entry: _Entry, key: str, where: str) -> PemSource | None:
-    """PEM data from the kubeconfig, which wins over a file that it may name as well."""
+    """PEM data from the kubeconfig. It takes precedence over a file."""
     encoded = _text(entry.value, f"{key}-data", where)
     if encoded:
         try:
@@ -299,7 +299,7 @@ def flatten(
 
 
 class _Quoted(str):
-    """Text that is written in quotes, so that every parser reads it as text."""
+    """Text in quotes, so that every parser reads it as text."""
 
     __slots__ = ()
 
@@ -316,7 +316,7 @@ _Dumper.add_representer(_Quoted, _represent)
 
 
 def _quoted(value: Any, *, keys: bool = False) -> Any:
-    """Quote every text but the names of fields."""
+    """Quote every text except the names of fields."""
     if isinstance(value, dict):
         return {
             # The keys of as-user-extra are values, not names of fields.
@@ -364,7 +364,7 @@ def _exec_entry(plugin: ExecPlugin) -> dict[str, Any]:
         "env": [{"name": name, "value": value} for name, value in environment],
         "provideClusterInfo": plugin.provide_cluster_info,
         "installHint": plugin.install_hint,
-        # kubectl requires the field; this client never gives a program a terminal.
+        # kubectl requires the field. This client never gives a program a terminal.
         "interactiveMode": "IfAvailable",
     }
 

@@ -1,4 +1,4 @@
-"""The proxy that the environment names for an address."""
+"""The proxy for an address, from the environment."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from capelin.hosts import is_loopback
 
 
 def proxy_for(address: str, environ: Mapping[str, str]) -> str | None:
-    """The proxy for `address` from `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, as in Go."""
+    """The proxy for `address` from `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, like in Go."""
     parts = urlsplit(address)
     proxy = _variable(environ, f"{parts.scheme}_proxy")
     host = parts.hostname or ""

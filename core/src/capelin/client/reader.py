@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 _PAGE = 500
 _SMALL_PAGE = 100
-"""How many objects `iterate` keeps in memory."""
+"""The number of objects that `iterate` keeps in memory."""
 _MAX_PAGES = 10_000
 _LIST_RESPONSES = 4
-"""A list in memory may have as much as so many of the largest responses."""
+"""The size limit of a list in memory, in multiples of the largest response."""
 
 
 class Reader:
@@ -44,17 +44,17 @@ class Reader:
         self._transport = Transport(config, options or ClientOptions())
         self._resources: dict[str, tuple[Resource, ...]] = {}
         self.unreadable = UnreadableLog()
-        """Logs each object that cannot be read once."""
+        """Logs each unreadable object once."""
 
     @classmethod
     async def connect(
         cls, config: Config, *, manager: str = "capelin", options: ClientOptions | None = None
     ) -> Self:
-        """A client of a server that answers and accepts our credentials; the caller closes it.
+        """A client of a server that answers and accepts our credentials. The caller closes it.
 
         Raises:
-            Unreachable: the server does not answer.
-            Unauthorized: it does not accept the credentials.
+            Unreachable: The server does not answer.
+            Unauthorized: The server does not accept the credentials.
         """
         client = cls(config, manager=manager, options=options)
         try:
@@ -79,7 +79,7 @@ class Reader:
         """The kinds of `v1` or of `group/version` that the API server serves now.
 
         Raises:
-            NotServed: it does not serve that group and version.
+            NotServed: The server does not serve that group and version.
         """
         group, _, version = group_version.rpartition("/")
         path = f"/apis/{quote(group)}/{quote(version)}" if group else f"/api/{quote(version)}"
@@ -94,10 +94,10 @@ class Reader:
         """The resource of an unstructured object's kind.
 
         Raises:
-            NotServed: the API server does not serve the kind.
+            NotServed: The API server does not serve the kind.
         """
         group_version, kind = str(manifest["apiVersion"]), str(manifest["kind"])
-        # A kind that is not in the cache may have been installed since.
+        # The kind may have been installed after we filled the cache.
         for refresh in (False, True):
             if refresh or group_version not in self._resources:
                 self._resources[group_version] = await self.resources(group_version)
@@ -117,7 +117,7 @@ class Reader:
         timeout: float | None = None,  # noqa: ASYNC109 - the transport's, retries included
         max_bytes: int | None = None,
     ) -> Any:
-        """Send any request; return the JSON of the response, or its text if it is not JSON."""
+        """Send any request. Returns the JSON of the response, or its text if it is not JSON."""
         response = await self._transport.send(
             Request(
                 method,
@@ -146,7 +146,7 @@ class Reader:
         """Read an object.
 
         Raises:
-            NotFound: there is no object of that name.
+            NotFound: The object does not exist.
         """
         codec = codec_of(kind)
         path = path_of(codec.resource, namespace, name)
@@ -154,7 +154,7 @@ class Reader:
         return codec.decode(response.body)
 
     async def find(self, kind: Kind[T], name: str, namespace: str | None = None) -> T | None:
-        """Read an object; `None` if there is none of that name."""
+        """Read an object, or return `None` if it does not exist."""
         try:
             return await self.get(kind, name, namespace)
         except NotFound:
@@ -170,7 +170,7 @@ class Reader:
     ) -> Listing[T]:
         """Read all objects of a kind, in one namespace or in all, page by page.
 
-        An object that cannot be read is logged once, and is among the list's `unreadable`.
+        It logs an unreadable object once, and adds it to the list's `unreadable`.
         """
         codec = codec_of(kind)
         path = path_of(codec.resource, namespace)
@@ -189,13 +189,13 @@ class Reader:
         labels: Selector | None = None,
         fields: Selector | None = None,
     ) -> AsyncGenerator[T]:
-        """Read all objects of a kind, a few at a time, where a list would need much memory.
+        """Read all objects of a kind, a few at a time, if a list would need much memory.
 
         A Machine takes 44 KiB, so a thousand of them take more than the rest of a provider.
-        An object that cannot be read is logged once and skipped.
+        This logs an unreadable object once, and skips it.
 
         Raises:
-            Expired: the loop took so long that the continue token expired; start again.
+            Expired: The continue token expired during the loop. Start again.
         """
         codec = codec_of(kind)
         path = path_of(codec.resource, namespace)
@@ -223,7 +223,7 @@ class Reader:
         *,
         total: int | None = None,
     ) -> AsyncGenerator[Page[T]]:
-        """The pages of a list: smaller ones where objects are so large that a page is too large."""
+        """The pages of a list. If objects are so large that a page is too large, smaller pages."""
         query, size = dict(parameters), 0
         for _ in range(_MAX_PAGES):
             try:
@@ -259,19 +259,19 @@ class Reader:
     ) -> AsyncGenerator[Event[T]]:
         """Follow the objects of a kind across broken connections, until the caller stops.
 
-        Without `since`, existing objects come first, as `ADDED`. If the server has forgotten the
-        version where we were, everything is listed again and compared, so that no change and no
-        deletion is missed. With `since`, only later events come, and nothing is kept in memory.
+        Without `since`, existing objects come first, as `ADDED`. If the server no longer has our
+        version, the watch lists everything again and compares, so it skips no change and no
+        deletion. With `since`, only later events come, and it keeps nothing in memory.
 
-        An object that cannot be read does not end the watch: it is logged once, its events go to
-        `on_unreadable`, and the other objects' events continue. After it was read once, its last
-        readable state remains the known one until it is deleted.
+        An unreadable object does not end the watch: it is logged once, its events go to
+        `on_unreadable`, and the other objects' events continue. If it was readable before, its
+        last readable state remains the known one until it is deleted.
 
-        Use `contextlib.aclosing` where the connection must be closed at once.
+        Use `contextlib.aclosing` to close the connection at once.
 
         Raises:
-            Expired: the events after `since` are no longer available: list again.
-            Unreachable: the server does not answer, and never did.
+            Expired: The events after `since` are no longer available: list again.
+            Unreachable: The server does not answer, and never did.
         """
         codec = codec_of(kind)
         path, parameters = path_of(codec.resource, namespace), selection(labels, fields)

@@ -1,4 +1,4 @@
-"""When a request may be sent: the rate limit, and the pauses between attempts."""
+"""Decides when to send a request: the rate limit, and the pauses between attempts."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ _RETRY_AFTER_ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The server answered; `retry_after` is how long it asked us to wait."""
+    """The server answered, perhaps with the pause that it requests in `retry_after`."""
 
     status: int
     retry_after: float | None
@@ -31,19 +31,19 @@ class ConnectionLost:
 def retry_delay(
     outcome: Answered | ConnectionLost, *, repeatable: bool, attempt: int, jitter: float
 ) -> float | None:
-    """Seconds until the next attempt, or `None` where another one is not safe or not wanted.
+    """Seconds until the next attempt, or `None` if another attempt is unsafe or useless.
 
     Args:
-        outcome: how the last attempt ended.
-        repeatable: whether doing it twice is the same as doing it once.
-        attempt: the number of the last attempt, counted from 1.
-        jitter: a random number from 0 to 1, so that many clients do not come back together.
+        outcome: The result of the last attempt.
+        repeatable: Whether doing it twice has the same effect as doing it once.
+        attempt: The number of the last attempt, counted from 1.
+        jitter: A random number from 0 to 1, so that many clients do not retry together.
     """
     match outcome:
         case ConnectionLost(sent=sent) if attempt < _CONNECT_ATTEMPTS and (repeatable or not sent):
             delay = exponential_delay(attempt, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
             return delay * (1 + jitter)
-        # 429 and 503 with Retry-After come from filters in front: nothing was done yet.
+        # 429 and 503 with Retry-After come from filters in front: the server has done nothing yet.
         case Answered(status=status, retry_after=seconds) if attempt < _RETRY_AFTER_ATTEMPTS and (
             status in {429, 503} or (repeatable and status in {500, 502, 504})
         ):
@@ -53,7 +53,7 @@ def retry_delay(
 
 
 class RateLimiter:
-    """A token bucket: `burst` requests at once and `qps` per second from then on, in order."""
+    """A token bucket: `burst` requests at once, then `qps` per second, in order."""
 
     def __init__(self, qps: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._qps = qps
@@ -63,7 +63,7 @@ class RateLimiter:
         self._updated = clock()
 
     def reserve(self) -> float:
-        """Take the next token; return in how many seconds it may be used."""
+        """Take the next token. Returns the seconds until it is valid."""
         now = self._clock()
         self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._qps)
         self._updated = now
@@ -71,7 +71,7 @@ class RateLimiter:
         return max(0.0, -self._tokens / self._qps)
 
     async def wait(self) -> None:
-        """Take the next token and wait until it may be used."""
+        """Take the next token and wait until it is valid."""
         seconds = self.reserve()
         if seconds > 0:
             await asyncio.sleep(seconds)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from capelin.client.errors import ConfigError
 
 PemSource = bytes | Path
-"""PEM data, or the path of a file with it, which is read again when it changes."""
+"""PEM data, or the path of a file with it, which is read again after changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Server:
     address: str
     """`https://host:port`, with a path if there is one."""
     ca: PemSource | None = field(default=None, repr=False)
-    """The certificates to trust; the system's if `None`."""
+    """The certificates to trust, or `None` for those of the system."""
     verify: bool = True
     tls_server_name: str | None = None
     """The name to expect in the server's certificate, if it is not the host of the address."""
@@ -45,7 +45,7 @@ class Server:
 def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        # The path of a request is appended: behind a ? or # it would have no effect.
+        # The path of a request is appended. After a ? or # it would have no effect.
         is_plain = not any(character in text for character in "?#\\") and text.isprintable()
         is_http = parts.scheme in {"http", "https"}
         return is_http and is_plain and bool(parts.hostname) and parts.port != 0
@@ -77,13 +77,13 @@ class Impersonation:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The credentials of a client; anonymous if nothing is set."""
+    """The credentials of a client. Anonymous if nothing is set."""
 
     certificate: PemSource | None = field(default=None, repr=False)
     key: PemSource | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     token_file: Path | None = None
-    """A file with the token, which is read again when it changes; it wins over `token`."""
+    """A file with the token, which takes precedence over `token` and is read again on changes."""
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     exec: ExecPlugin | None = None

@@ -36,8 +36,8 @@ from capelin.json_text import values
 
 log = logging.getLogger(__name__)
 
-# API servers close idle connections after 90 s. Closing them earlier on our side means that no
-# request is sent on a connection that the server is just closing.
+# API servers close idle connections after 90 s. We close them earlier, so that we never send a
+# request on a connection that the server is about to close.
 _IDLE_CONNECTION = 60.0
 _MAX_WARNINGS = 1000
 MAX_BYTES: Final = 128 << 20
@@ -53,7 +53,7 @@ class ClientOptions:
     """Rate limits and timeouts of a client."""
 
     qps: float = 100
-    """Requests per second, the default of CAPI's own managers; 0 means no limit."""
+    """Requests per second. The default is that of CAPI's own managers, and 0 means no limit."""
     burst: int = 200
     """Requests that may be sent at once before `qps` applies."""
     timeout: float = 60
@@ -61,19 +61,19 @@ class ClientOptions:
     connect_timeout: float = 10
     """Seconds to open a connection, TLS handshake included."""
     connections: int = 100
-    """Maximum number of concurrent requests; watches are not counted."""
+    """Maximum number of concurrent requests, not counting watches."""
     silence: float = 90
     """Seconds without data after which a watch counts as broken. Bookmarks come every minute."""
     user_agent: str = "capelin"
     traces: tuple[aiohttp.TraceConfig, ...] = ()
-    """aiohttp traces that see every request, for metrics for example."""
+    """aiohttp traces of every request, for example for metrics."""
     max_bytes: int | None = None
     """Largest response and largest line of a watch, decompressed: 128 MiB if `None`, and 16 MiB
     for workload clusters. A list may have four times as much in all its pages."""
 
     destinations: Destinations | None = None
-    """Addresses to connect to, where a tenant chose the server; any if `None`. With it, a
-    kubeconfig's `proxy-url` is refused, and texts of responses are not part of errors."""
+    """Allowed addresses if a tenant chose the server, or `None` for any. If set, the client rejects
+    a kubeconfig's `proxy-url`, and errors do not quote responses."""
 
     @property
     def response_bytes(self) -> int:
@@ -96,7 +96,7 @@ class Request:
     """Retry when the server answers with `Retry-After`."""
     timeout: float | None = None
     max_bytes: int | None = None
-    """Largest response, if smaller than that of all requests."""
+    """Largest response, if smaller than the general limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Transport:
 
     async def close(self) -> None:
         self._closed = True
-        # Closing a connection on this side does not wake those who wait for its next bytes.
+        # Closing a connection on this side does not wake readers that wait for its next bytes.
         for response in self._responses:
             response.content.set_exception(aiohttp.ClientConnectionError())
         if self._session is not None:
@@ -156,12 +156,12 @@ class Transport:
             self._session = None
 
     async def send(self, request: Request) -> Response:
-        """Send a request, retry it where that is safe, and return the complete response.
+        """Send a request, retry it if that is safe, and return the complete response.
 
         Raises:
-            ApiError: the server refused the request.
-            ResponseTooLarge: the response is larger than the options allow.
-            Unreachable: there was no response, or not in time.
+            ApiError: The server rejected the request.
+            ResponseTooLarge: The response is larger than the options allow.
+            Unreachable: The server did not respond, or not in time.
         """
         clock, failure = asyncio.get_running_loop().time, None
         seconds = request.timeout or self._options.timeout
@@ -192,8 +192,8 @@ class Transport:
         """Send a request once, and read its endless response as it arrives.
 
         Raises:
-            ApiError: the server refused the request.
-            Unreachable: there was no response, or it broke off or fell silent.
+            ApiError: The server rejected the request.
+            Unreachable: The server did not respond, or the response stopped.
         """
         limits = aiohttp.ClientTimeout(
             connect=self._options.connect_timeout, sock_read=self._options.silence
@@ -215,7 +215,7 @@ class Transport:
     async def _attempt(
         self, request: Request
     ) -> "Response | tuple[ClientError, Answered | ConnectionLost]":
-        """Send once, or twice if the credentials turn out to have changed."""
+        """Send once, or twice if the credentials have changed meanwhile."""
         for may_retry in (True, False):
             proof = await self._ready()
             try:
@@ -246,17 +246,17 @@ class Transport:
         return body
 
     async def _error_body(self, response: aiohttp.ClientResponse) -> bytes:
-        """The body of an error; nothing of one that is too large to be a `Status`."""
+        """The body of an error, or nothing if it is too large for a `Status`."""
         return await _read(response, min(self.max_bytes, _MAX_ERROR_BYTES)) or b""
 
     def _error(self, status: int, body: bytes) -> ApiError:
         return error_of(status, body, is_trusted=self._options.destinations is None)
 
     def check_values(self, what: str, data: bytes) -> None:
-        """Refuse JSON that takes much more memory and time than its size suggests.
+        """Reject JSON that takes much more memory and time than its size suggests.
 
         Raises:
-            ResponseTooLarge: a value has less than 16 bytes on average. Those of Kubernetes have
+            ResponseTooLarge: A value has less than 16 bytes on average. Those of Kubernetes have
                 more than 20.
         """
         most = self.max_bytes // _BYTES_OF_VALUE
@@ -271,7 +271,7 @@ class Transport:
         return ResponseTooLarge(f"API server at {address} sent {what} of more than {limit}")
 
     async def _has_new_credentials(self, proof: Proof, response: aiohttp.ClientResponse) -> bool:
-        """Whether the server rejected the credentials, and there are new ones by now."""
+        """Whether the server rejected the credentials, and new ones are available."""
         return response.status == 401 and await self._credentials.after_refusal(proof) is not None
 
     async def _ready(self) -> Proof:
@@ -302,7 +302,7 @@ class Transport:
             server_hostname=server.tls_server_name,
             proxy=self._proxy,
             timeout=limits,
-            # Following a redirect would send the credentials to wherever it points.
+            # Following a redirect would send the credentials to its target.
             allow_redirects=False,
         ) as response:
             for warning in response.headers.getall("Warning", ()):
@@ -325,7 +325,7 @@ class Transport:
     def _warn(self, header: str) -> None:
         """Log each of the API server's warnings once: deprecated versions, unknown fields.
 
-        Those of a server that a tenant chose are texts of the tenant, and without an end.
+        A tenant controls the warnings of the server that it chose, so this ignores them.
         """
         if self._options.destinations is not None:
             return
@@ -352,7 +352,7 @@ _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
-    """The decompressed body; nothing, and no more of it in memory, if it is larger than `limit`."""
+    """The decompressed body, or `None` as soon as it exceeds `limit`."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in response.content.iter_chunked(_CHUNK):

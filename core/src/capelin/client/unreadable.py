@@ -1,4 +1,4 @@
-"""Objects that cannot be read: which, why, and one line of the log for each."""
+"""Unreadable objects: their identity, the reason, and one log line for each."""
 
 import logging
 from collections import OrderedDict
@@ -20,7 +20,7 @@ _MAX_PROBLEMS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class UnreadableObject:
-    """An object that cannot be read as its kind. Lists and watches continue without it."""
+    """An object that is not readable as its kind. Lists and watches continue without it."""
 
     resource: Resource
     namespace: str
@@ -30,7 +30,7 @@ class UnreadableObject:
     version: str
     """Its resourceVersion."""
     reason: str
-    """Why it cannot be read; without values, which may be those of a Secret."""
+    """Why the object is unreadable, without values, which may be those of a Secret."""
 
     @classmethod
     def of(cls, resource: Resource, metadata: Mapping[str, Any], reason: str) -> "UnreadableObject":
@@ -76,7 +76,7 @@ class UnreadableLog:
 
 
 def reason_of(error: ValueError) -> str:
-    """Why an object cannot be read: paths of fields and rules, and never a value."""
+    """Why an object is unreadable: paths of fields and rules, but never a value."""
     if not isinstance(error, ValidationError):
         return str(error)
     problems = error.errors(include_url=False, include_context=False, include_input=False)
@@ -87,6 +87,6 @@ def reason_of(error: ValueError) -> str:
         f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
         for problem in problems[:_MAX_PROBLEMS]
     )
-    # Keys of maps are anybody's text.
+    # Any user can choose the keys of a map.
     shown = "".join(character if character.isprintable() else "?" for character in text)
     return shown[:_REASON_CHARACTERS]

@@ -23,7 +23,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _MIN_SECONDS = 1.0
-"""A watch that ends sooner, without an event, counts as a failure."""
+"""A shorter watch without an event counts as a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Event(Generic[T_co]):
 
 
 OnUnreadable = Callable[[Event[UnreadableObject]], None]
-"""Called for each event of an object that cannot be read, in order with the other events."""
+"""Called for each event of an unreadable object, in order with the other events."""
 
 
 async def mirror(
@@ -45,9 +45,9 @@ async def mirror(
 ) -> AsyncGenerator[Event[T | UnreadableObject]]:
     """Existing objects as `ADDED`, and then each event once.
 
-    After `Expired`, list again: the differences from the known objects become events, so that
-    nothing is lost, deletions included. An object that cannot be read any more stays as it was
-    last read, until it is deleted.
+    After `Expired`, list again. The differences from the known objects become events, deletions
+    included. An object that is no longer readable keeps its last readable state until it is
+    deleted.
     """
     known: dict[tuple[str, str], T] = {}
     listing = await relist()
@@ -87,7 +87,7 @@ def differences(
     items: Iterable[T],
     unreadable: Iterable[UnreadableObject] = (),
 ) -> Iterator[Event[T]]:
-    """The events that lead from the known objects to the listed ones."""
+    """The events that change the known objects into the listed ones."""
     now = {codec.identity(item).key: item for item in items}
     unread = {item.key: item.uid for item in unreadable}
     before = dict(known)
@@ -119,8 +119,8 @@ async def follow(
     """Each event after version `since` once, across broken connections.
 
     Raises:
-        Expired: the server no longer has the events since then.
-        ApiError: the server refuses the watch.
+        Expired: The server no longer has the events since then.
+        ApiError: The server rejects the watch.
     """
     clock = asyncio.get_running_loop().time
     version, failures = since, 0
@@ -139,7 +139,7 @@ async def follow(
             if transport.closed:
                 return
             failures = 1 if received else failures + 1
-            log.debug("The watch of %s broke off; continuing: %s", path, error)
+            log.debug("The watch of %s broke off and is restarted: %s", path, error)
         else:
             failures = 0 if received or clock() - started >= _MIN_SECONDS else failures + 1
         await asyncio.sleep(backoff(failures, random.random()))  # noqa: S311 - spreads load
@@ -169,7 +169,7 @@ def _is_transient(error: ClientError) -> bool:
 
 
 def _watch_request(path: str, parameters: Mapping[str, str], version: str) -> Request:
-    # A random end, so that not all watches are restarted at once.
+    # A random end, so that watches do not all restart at once.
     seconds = random.randint(300, 600)  # noqa: S311 - spreads load
     return Request(
         "GET",
@@ -185,7 +185,7 @@ def _watch_request(path: str, parameters: Mapping[str, str], version: str) -> Re
 
 
 async def _lines(stream: aiohttp.StreamReader, transport: Transport) -> AsyncGenerator[bytes]:
-    """Complete lines. The incomplete last line of a broken connection is dropped."""
+    """Complete lines. Drops the incomplete last line of a broken connection."""
     pending: list[bytes] = []
     size = 0
     while chunk := await stream.readany():
@@ -203,7 +203,7 @@ async def _lines(stream: aiohttp.StreamReader, transport: Transport) -> AsyncGen
 
 @dataclass(frozen=True, slots=True)
 class _Line(Generic[T]):
-    """One line of a watch; a bookmark has no object."""
+    """One line of a watch. A bookmark has no object."""
 
     type: str
     version: str

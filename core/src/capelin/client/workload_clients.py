@@ -21,14 +21,14 @@ from capelin.client.transport import WORKLOAD_MAX_BYTES, ClientOptions
 log = logging.getLogger(__name__)
 
 WORKLOAD_OPTIONS = ClientOptions(timeout=5.0, connect_timeout=5.0)
-"""Short timeouts: a workload cluster that does not answer holds up a worker that others need."""
+"""Short timeouts: a silent workload cluster holds up a worker that other clusters need."""
 
 Clock = Callable[[], float]
 
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
 _SLOW = 0.5
-"""Part of the timeout after which an answer counts as slow."""
+"""Part of the timeout after which a response counts as slow."""
 
 
 @dataclass(slots=True)
@@ -37,17 +37,17 @@ class Circuit:
 
     clock: Clock
     last_error: Unreachable | None = None
-    """Also after the pause: the error that the next request may show to be over."""
+    """Kept after the pause, until a request succeeds."""
     _failures: int = 0
     _until: float = 0.0
 
     @property
     def remaining(self) -> float:
-        """The seconds that are left of a pause."""
+        """The remaining seconds of a pause."""
         return 0.0 if self.last_error is None else max(0.0, self._until - self.clock())
 
     def failed(self, error: Unreachable) -> None:
-        """Pause requests, twice as long each time. Those that failed at once count once."""
+        """Pause requests, twice as long each time. Concurrent failures count once."""
         if self.remaining:
             return
         self.last_error = error
@@ -62,14 +62,14 @@ class Circuit:
 @dataclass(slots=True)
 class _Entry:
     source: str
-    """The uid of the Secret and a hash of its kubeconfig."""
+    """The UID of the Secret and a hash of its kubeconfig."""
     circuit: Circuit
     client: Client = field(init=False)
     users: int = 0
     slow: bool = False
-    """Whether an answer took long since the client was last used."""
+    """Whether a response took long since the last use of the client."""
     is_tried: bool = False
-    """Whether one user tries whether the cluster answers again."""
+    """Whether one user is testing if the cluster answers again."""
 
     def mark_slow(self) -> None:
         self.slow = True
@@ -80,15 +80,15 @@ class WorkloadClients:
 
     A cluster that does not answer, or takes more than half of the timeout, gets no requests for a
     while: 1 s at first and twice as long each time, up to 30 s. Then one user tries it, and the
-    others wait for the outcome. So it delays its own objects only.
+    others wait for the result. So it delays its own objects only.
 
     Args:
-        client: reads the secrets in the management cluster.
-        manager: the field manager of the clients; that of `client` if not given.
-        options: rate limits, timeouts and bounds of the clients; if not given, responses of 16 MiB
+        client: Reads the secrets in the management cluster.
+        manager: The field manager of the clients. Default: that of `client`.
+        options: Rate limits, timeouts and bounds of the clients. By default, responses of 16 MiB
             and no loopback and link-local addresses but those of `CAPELIN_ALLOWED_NETWORKS`.
-        limit: how many clients are kept; the least recently used is closed first.
-        clock: monotonic seconds.
+        limit: The number of clients to keep. The least recently used is closed first.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class WorkloadClients:
         Secret if you have just read it.
 
         Raises:
-            NotFound: there is no kubeconfig Secret (yet).
-            ConfigError: the kubeconfig cannot be used, or names programs or files here.
-            CircuitOpen: the cluster did not answer before, and its pause is not over.
+            NotFound: The kubeconfig Secret does not exist (yet).
+            ConfigError: The kubeconfig is unusable, or names programs or files here.
+            CircuitOpen: The cluster did not answer before, and its pause is not over.
         """
         name, key = f"{cluster}-kubeconfig", (namespace, cluster)
         if secret is None:
@@ -136,7 +136,7 @@ class WorkloadClients:
         if error is not None:
             if pause or entry.is_tried:
                 raise CircuitOpen(str(error), retry_seconds=pause or _FIRST_PAUSE)
-            # Each user would wait for a cluster that is still silent, and others need the workers.
+            # Each user would wait for a silent cluster, and other clusters need the workers.
             entry.is_tried = True
         entry.users += 1
         try:
@@ -154,7 +154,7 @@ class WorkloadClients:
             await self._close_unused()
 
     async def drop(self, cluster: str, namespace: str) -> None:
-        """Close the client of a deleted cluster as soon as nobody uses it."""
+        """Close the client of a deleted cluster as soon as it is idle."""
         self._retire((namespace, cluster))
         await self._close_unused()
 
@@ -167,7 +167,7 @@ class WorkloadClients:
             await entry.client.close()
 
     def _entry_for(self, key: tuple[str, str], secret: Secret) -> _Entry:
-        """The client for the Secret's content. Not async, so that no client is made twice."""
+        """The client for the Secret's content. Not async, so that it creates no client twice."""
         content = secret.data.get("value", b"")
         source = f"{secret.uid} {hashlib.sha256(content).hexdigest()}"
         entry = self._entries.get(key)
@@ -195,7 +195,7 @@ class WorkloadClients:
             log.info("No requests to cluster %s/%s for %.0f s: %s", *key, circuit.remaining, error)
 
     def _connect(self, secret: Secret, content: bytes, on_slow: Callable[[], None]) -> Client:
-        """A client that reports answers that took long."""
+        """A client that reports slow responses."""
         limit = _SLOW * self._options.timeout
 
         async def start(_: Any, ctx: Any, __: Any) -> None:
@@ -232,7 +232,7 @@ class WorkloadClients:
 
 
 def _unreachable(error: BaseException) -> Unreachable | None:
-    """The exception, or of a task group's the first one, that says that nothing answered."""
+    """The exception, or the first of a task group, that shows that the server did not answer."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         return next(filter(None, map(_unreachable, group.exceptions)), None)

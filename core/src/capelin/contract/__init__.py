@@ -1,4 +1,4 @@
-"""Cluster API's contracts: labels, conditions, references, secrets, and what keeps them."""
+"""Cluster API's contracts: labels, conditions, references, secrets, machine pools, versions."""
 
 from capelin.contract.conditions import (
     AVAILABLE,

@@ -1,7 +1,7 @@
-"""Conditions: their types and reasons, their order, and the time of their last change.
+"""Conditions: their types, reasons and order, and the time of their last change.
 
-What a controller says is a `ConditionSpec`, a condition without its history; `update_conditions`
-makes conditions of it by looking at those before.
+A controller sets a `ConditionSpec`, a condition without its history. `update_conditions` adds the
+history from the previous conditions.
 """
 
 from collections.abc import Iterable
@@ -16,36 +16,36 @@ from capelin.contract.labels import PAUSED_ANNOTATION
 # Conditions that several kinds have
 
 AVAILABLE: Final = "Available"
-"""It does what it is there for, even if something about it is broken or being changed."""
+"""The object serves its purpose, even if a part of it is broken or changing."""
 READY: Final = "Ready"
-"""It is as it is to be; of contract v1beta1, and of machines."""
+"""The object is in its desired state. For contract v1beta1, and for machines."""
 UP_TO_DATE: Final = "UpToDate"
-"""It is as the spec now wants it."""
+"""The object matches its spec."""
 ROLLING_OUT: Final = "RollingOut"
-"""Some replicas are not yet as the spec wants them."""
+"""Some replicas do not match the spec yet."""
 SCALING_UP: Final = "ScalingUp"
-"""There are fewer replicas than there are to be."""
+"""There are fewer replicas than desired."""
 SCALING_DOWN: Final = "ScalingDown"
-"""There are more replicas than there are to be."""
+"""There are more replicas than desired."""
 REMEDIATING: Final = "Remediating"
-"""Something unhealthy is being replaced."""
+"""The controller is replacing something unhealthy."""
 DELETING: Final = "Deleting"
-"""It is being removed."""
+"""The object is being deleted."""
 PAUSED: Final = "Paused"
-"""It is being left alone."""
+"""Controllers ignore the object."""
 
 # Reasons that several conditions have, besides `X` and `NotX` for a condition X
 
 NO_REPLICAS: Final = "NoReplicas"
-"""There is nothing that it could be said of."""
+"""The condition does not apply: there are no replicas."""
 WAITING_FOR_CLUSTER_INFRASTRUCTURE: Final = "WaitingForClusterInfrastructureReady"
 """The Cluster's infrastructure is not provisioned yet."""
 WAITING_FOR_CONTROL_PLANE: Final = "WaitingForControlPlaneInitialized"
 """The control plane does not answer yet."""
 WAITING_FOR_BOOTSTRAP_DATA: Final = "WaitingForBootstrapData"
-"""The bootstrap provider has not made its data yet."""
+"""The bootstrap provider has not created its data yet."""
 NOT_PROVISIONED: Final = "NotProvisioned"
-"""The infrastructure is not there yet."""
+"""The infrastructure does not exist yet."""
 
 Status = Literal["True", "False", "Unknown"]
 
@@ -56,14 +56,14 @@ _LONGEST_MESSAGE = 32768
 
 @dataclass(frozen=True, slots=True)
 class ConditionSpec:
-    """What there is to say about one aspect of an object: a condition without its history."""
+    """One aspect of an object's state: a condition without its history."""
 
     type: str
     status: Status
     reason: str
     message: str = ""
     since: datetime | None = None
-    """When it became so, where that is known better than by looking now: in a mirror."""
+    """The time of the change, if a mirrored condition provides it."""
 
     @classmethod
     def of(cls, condition: Condition) -> "ConditionSpec":
@@ -79,31 +79,31 @@ class ConditionSpec:
 def update_conditions(
     present: Iterable[Condition], wanted: Iterable[ConditionSpec], *, now: datetime, generation: int
 ) -> list[Condition]:
-    """The wanted conditions, in order, each with the time at which its status last changed.
+    """The desired conditions in order, each with the time at which its status last changed.
 
-    Others' conditions are left out: with server-side apply, whoever sends one owns it.
+    This omits conditions of other controllers: server-side apply makes the sender their owner.
     """
     before = {condition.type: condition for condition in present}
     after: dict[str, Condition] = {}
     for aspect in wanted:
         if aspect.type in after:
-            raise ValueError(f"condition {aspect.type} is said twice")
+            raise ValueError(f"condition {aspect.type} is set twice")
         after[aspect.type] = _dated(aspect, before.get(aspect.type), now, generation)
     return _in_order(after.values())
 
 
 def _in_order(conditions: Iterable[Condition]) -> list[Condition]:
-    """Conditions as people want to read them: Available and Ready first, Paused, Deleting last."""
+    """Conditions in reading order: Available and Ready first, Paused and Deleting last."""
     return sorted(conditions, key=_place)
 
 
 def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | None:
-    """The condition of a type."""
+    """The condition of a type, or `None`."""
     return next((condition for condition in conditions if condition.type == type_), None)
 
 
 def is_condition_true(conditions: Iterable[Condition], type_: str) -> bool:
-    """Whether a condition is there and true."""
+    """Whether a condition exists and is true."""
     condition = find_condition(conditions, type_)
     return condition is not None and condition.status == "True"
 
@@ -116,7 +116,7 @@ def _dated(
     else:
         moment = aspect.since or now
         if before is not None:
-            # A clock that was set back must not make it look as if the change came first.
+            # After the clock was set back, the change must not appear to come first.
             moment = max(moment, before.last_transition_time)
     return Condition(
         type=aspect.type,
@@ -143,7 +143,7 @@ def _place(condition: Condition) -> tuple[int, str]:
 
 
 def paused(obj: BaseObject, cluster: Cluster | None) -> ConditionSpec:
-    """The condition that says whether the object, or the Cluster that it is part of, is paused."""
+    """The condition that shows whether the object, or its Cluster, is paused."""
     reasons: list[str] = []
     if cluster is not None and cluster.spec.paused:
         reasons.append("Cluster spec.paused is set to true")

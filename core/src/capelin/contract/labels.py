@@ -1,4 +1,4 @@
-"""The words that Cluster API and its providers share: labels, annotations, finalizers, and so on.
+"""Labels, annotations and finalizers that Cluster API and its providers share.
 
 All are explained at
 https://cluster-api.sigs.k8s.io/reference/api/labels-and-annotations.
@@ -13,34 +13,34 @@ from capelin.api import BaseObject
 # Labels
 
 CLUSTER_NAME_LABEL: Final = "cluster.x-k8s.io/cluster-name"
-"""The Cluster that an object is part of. Core's caches do not see secrets without it."""
+"""The Cluster that an object is part of. Core's caches omit secrets without it."""
 CONTROL_PLANE_LABEL: Final = "cluster.x-k8s.io/control-plane"
-"""Marks a Machine of a control plane; its value is empty."""
+"""Marks a Machine of a control plane. Its value is empty."""
 POOL_NAME_LABEL: Final = "cluster.x-k8s.io/pool-name"
 """The MachinePool that a Machine, and the infrastructure's machine, are part of."""
 PROVIDER_LABEL: Final = "cluster.x-k8s.io/provider"
 """The provider that an installed object is part of."""
 WATCH_LABEL: Final = "cluster.x-k8s.io/watch-filter"
-"""Which of several managers of one provider looks after an object."""
+"""The manager that reconciles an object, if a provider has several."""
 AGGREGATE_TO_MANAGER_LABEL: Final = "cluster.x-k8s.io/aggregate-to-manager"
-"""Marks a ClusterRole that core's manager is to have as well; its value is `true`."""
+"""Marks a ClusterRole for aggregation into the role of core's manager. Its value is `true`."""
 CLUSTERCTL_LABEL: Final = "clusterctl.cluster.x-k8s.io"
-"""Marks what clusterctl installed; of CRDs, those whose objects it moves and describes."""
+"""Marks objects that clusterctl installed, and CRDs whose objects it moves and describes."""
 MOVE_LABEL: Final = "clusterctl.cluster.x-k8s.io/move"
-"""Has clusterctl move an object that belongs to no Cluster."""
+"""Makes clusterctl move an object that belongs to no Cluster."""
 
 # Annotations
 
 PAUSED_ANNOTATION: Final = "cluster.x-k8s.io/paused"
-"""Has controllers leave an object alone, whatever its value."""
+"""Makes controllers ignore an object, whatever the value."""
 MANAGED_BY_ANNOTATION: Final = "cluster.x-k8s.io/managed-by"
-"""Says that somebody else keeps an infrastructure cluster: providers leave it alone."""
+"""Another system manages the infrastructure cluster, and providers ignore it."""
 DELETE_MACHINE_ANNOTATION: Final = "cluster.x-k8s.io/delete-machine"
-"""Has a Machine go first when there are to be fewer."""
+"""Makes core delete this Machine first when it scales down."""
 BLOCK_MOVE_ANNOTATION: Final = "clusterctl.cluster.x-k8s.io/block-move"
-"""Has `clusterctl move` wait before it makes anything on the other side."""
+"""Makes `clusterctl move` wait before it creates objects in the target cluster."""
 DELETE_FOR_MOVE_ANNOTATION: Final = "clusterctl.cluster.x-k8s.io/delete-for-move"
-"""Marks what is deleted because it was moved: nothing behind it may be removed."""
+"""Marks objects that are deleted because they moved. Keep the resources behind them."""
 
 # Annotations that core puts on Nodes
 
@@ -51,9 +51,9 @@ NODE_CLUSTER_NAMESPACE_ANNOTATION: Final = "cluster.x-k8s.io/cluster-namespace"
 NODE_MACHINE_ANNOTATION: Final = "cluster.x-k8s.io/machine"
 """The Machine whose Node it is."""
 NODE_OWNER_KIND_ANNOTATION: Final = "cluster.x-k8s.io/owner-kind"
-"""The kind of what controls that Machine, or of the MachinePool."""
+"""The kind of that Machine's controller, or of the MachinePool."""
 NODE_OWNER_NAME_ANNOTATION: Final = "cluster.x-k8s.io/owner-name"
-"""The name of what controls that Machine, or of the MachinePool."""
+"""The name of that Machine's controller, or of the MachinePool."""
 
 # Secrets and Nodes
 
@@ -72,7 +72,7 @@ ProviderType = Literal[
     "RuntimeExtensionProvider",
     "AddonProvider",
 ]
-"""What clusterctl calls the kinds of providers."""
+"""clusterctl's names for the types of providers."""
 
 _PREFIXES: dict[ProviderType, str] = {
     "CoreProvider": "core",
@@ -97,7 +97,7 @@ def label_value(name: str) -> str:
 
 
 def provider_label(type_: ProviderType, name: str) -> str:
-    """The value of `cluster.x-k8s.io/provider` on what it installs."""
+    """The value of `cluster.x-k8s.io/provider` on the provider's objects."""
     return name if type_ == "CoreProvider" else f"{_PREFIXES[type_]}-{name}"
 
 
@@ -114,5 +114,5 @@ def pool_machine_labels(*, cluster: str, pool: str) -> dict[str, str]:
 
 
 def is_managed_elsewhere(obj: BaseObject) -> bool:
-    """Whether somebody else keeps the object: its provider is not to touch it."""
+    """Whether another system manages the object, so that its provider must not touch it."""
     return MANAGED_BY_ANNOTATION in obj.metadata.annotations

@@ -1,7 +1,7 @@
 """References between objects: owners, a Cluster's parts, kinds of any version.
 
-Core sets the owner and the label of an object some time after it was made. So finding nothing
-means to wait.
+Core sets the owner and the label of an object some time after its creation. If a lookup finds
+nothing, wait.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
 
 class Finder(Protocol):
-    """Whoever can look up an object by name, such as `capelin.client.Client`."""
+    """A client that finds an object by name, such as `capelin.client.Client`."""
 
     async def find(
         self, kind: type[ObjectT], name: str, namespace: str | None = ...
@@ -24,10 +24,10 @@ class Finder(Protocol):
 
 
 def cluster_name_of(obj: BaseObject) -> str | None:
-    """The name of the Cluster that an object is part of: its owner, or what its label says.
+    """The name of an object's Cluster, from its owner or else from its label.
 
-    An owner that is not a Cluster does not count: while a topology is being made, a secret
-    stands in for the Cluster.
+    Owners of other kinds do not count: while core creates a topology, a secret stands in for the
+    Cluster.
     """
     resource = Cluster.resource
     owner = find_owner(obj.metadata.owner_references, resource.group, resource.kind)
@@ -37,7 +37,7 @@ def cluster_name_of(obj: BaseObject) -> str | None:
 
 
 async def cluster_of(client: Finder, obj: BaseObject) -> Cluster | None:
-    """The Cluster that an object is part of, or nothing as long as nobody can tell."""
+    """The Cluster that an object is part of, or `None` while that is unknown."""
     name = cluster_name_of(obj)
     return None if name is None else await client.find(Cluster, name, obj.namespace)
 
@@ -52,7 +52,7 @@ async def owner_of(client: Finder, obj: BaseObject, kind: type[ObjectT]) -> Obje
 def named_by(reference: ContractReference | None, kind: type[BaseObject]) -> str | None:
     """The name in a reference, if it is one to this kind: `named_by(spec.control_plane_ref, Mine)`.
 
-    For telling whose events concern whom.
+    Use it to map events to the objects that they concern.
     """
     resource = kind.resource
     if reference is None or (reference.api_group, reference.kind) != (
@@ -64,7 +64,7 @@ def named_by(reference: ContractReference | None, kind: type[BaseObject]) -> str
 
 
 class Discovery(Protocol):
-    """Whoever can ask an API server what it serves, such as `capelin.client.Client`."""
+    """A client that discovers the resources of an API server, such as `capelin.client.Client`."""
 
     async def request(self, method: str, path: str) -> Any: ...
 
@@ -93,7 +93,7 @@ class ControllerTakenError(ValueError):
 
 
 def reference_to(owner: BaseObject, *, controller: bool = False) -> OwnerReference:
-    """A reference to an owner, who may also be the one that controls the object."""
+    """A reference to an owner, which may also be the object's controller."""
     return OwnerReference(
         api_version=owner.resource.api_version,
         kind=owner.resource.kind,
@@ -107,20 +107,20 @@ def reference_to(owner: BaseObject, *, controller: bool = False) -> OwnerReferen
 def ensure_owner(
     references: Sequence[OwnerReference], wanted: OwnerReference
 ) -> list[OwnerReference]:
-    """The references with `wanted` among them, in its old place if the owner had one.
+    """The references including `wanted`, in its old position if the owner had one.
 
-    The owner is known by group, kind and name, so that a reference to an older version of its
-    kind, or to the object that it was before a move, is brought up to date. Whoever controls the
-    object goes on doing so: core makes controllers of owners that others only list.
+    Owners match by group, kind and name, so this also updates a reference to an older version of
+    the kind, or to the object before a move. An existing controller stays the controller: core
+    gives that role to owners that others only list.
 
     Raises:
-        ControllerTakenError: `wanted` is to control the object, and something else does.
+        ControllerTakenError: `wanted` is a controller, and the object has another one.
     """
     controller = controller_of(references)
     if wanted.controller and controller is not None and not same_owner(controller, wanted):
         raise ControllerTakenError(
             f"{controller.kind} {controller.name} already controls this object, so {wanted.kind} "
-            f"{wanted.name} cannot; remove that owner, or refer to another object"
+            f"{wanted.name} cannot. Remove that owner, or refer to another object"
         )
     ensured = list(references)
     for index, reference in enumerate(ensured):
@@ -133,7 +133,7 @@ def ensure_owner(
 def find_owner(
     references: Sequence[OwnerReference], group: str, kind: str
 ) -> OwnerReference | None:
-    """The owner of a kind, whatever version of it is referred to."""
+    """The owner of a kind, in any version."""
     return next(
         (
             reference
@@ -150,13 +150,13 @@ def controller_of(references: Sequence[OwnerReference]) -> OwnerReference | None
 
 
 def is_controlled_by(obj: BaseObject, owner: BaseObject) -> bool:
-    """Whether `owner` made the object and may remove it."""
+    """Whether `owner` is the object's controller."""
     controller = controller_of(obj.metadata.owner_references)
     return controller is not None and same_owner(controller, reference_to(owner))
 
 
 def same_owner(reference: OwnerReference, other: OwnerReference) -> bool:
-    """Whether two references mean the same owner, in whichever version of its kind."""
+    """Whether two references mean the same owner, in any version of its kind."""
     return (group_of(reference), reference.kind, reference.name) == (
         group_of(other),
         other.kind,

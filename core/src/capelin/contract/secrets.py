@@ -1,7 +1,7 @@
-"""The secrets of a Cluster: their names, their shape, and whose they are.
+"""The secrets of a Cluster: their names, content and owners.
 
-What a provider makes has the control plane as its controller. What a user brought has not: it is
-read, and never changed or removed.
+The control plane is the controller of each secret that a provider creates. It is not the controller
+of a user's secret, which providers read and never change or delete.
 """
 
 from collections.abc import Iterable
@@ -16,11 +16,11 @@ from capelin.contract.references import reference_to
 from capelin.pki import KeyPair, ServiceAccountKeys, reissue_reason
 
 SecretPurpose = Literal["kubeconfig", "ca", "etcd", "proxy", "sa", "apiserver-etcd-client"]
-"""What a secret is for, as it stands at the end of its name.
+"""The purpose of a secret, which is the suffix of its name.
 
-`ca` is the cluster's authority, `etcd` and `proxy` those of etcd and of the front proxy, `sa` the
-keys that sign service account tokens, `apiserver-etcd-client` how to speak with an etcd that is
-not the control plane's own.
+`ca` is the cluster's CA, `etcd` and `proxy` are those of etcd and of the front proxy, `sa` has the
+keys that sign service account tokens, and `apiserver-etcd-client` has the client certificate for an
+external etcd.
 """
 
 KUBECONFIG_KEY = "value"
@@ -50,7 +50,7 @@ def kubeconfig_reason(
     now: datetime,
     share: float = 0.5,
 ) -> str | None:
-    """Why a kubeconfig must be renewed, as a clause after "because"; `None` if it is good.
+    """The reason to renew a kubeconfig, as a clause after "because", or `None` if it is good.
 
     `ca_pem` is the CA to trust, `signer_pem` the CA that signs its client certificate.
     """
@@ -97,18 +97,18 @@ def service_account_secret(keys: ServiceAccountKeys, *, cluster: str, owner: Bas
 
 
 def secret_problem(secret: Secret, purpose: SecretPurpose, *, cluster: str) -> str | None:
-    """What keeps a secret from being what a Cluster needs; nothing when its shape is right.
+    """Why a Cluster cannot use a secret, or `None` if it can.
 
     Args:
-        secret: The secret, which may be one that a user brought.
-        purpose: What it is for.
+        secret: The secret, perhaps from a user.
+        purpose: Its purpose.
         cluster: The Cluster's name.
     """
     if secret.metadata.labels.get(CLUSTER_NAME_LABEL) != cluster:
         return (
-            f"Secret {secret.name} lacks the label {CLUSTER_NAME_LABEL}={cluster}, without which "
-            f"Cluster API does not see it; kubectl label --overwrite secret {secret.name} "
-            f"{CLUSTER_NAME_LABEL}={cluster}"
+            f"Secret {secret.name} lacks the label {CLUSTER_NAME_LABEL}={cluster}, and Cluster API "
+            "ignores secrets without it. Run kubectl label --overwrite secret "
+            f"{secret.name} {CLUSTER_NAME_LABEL}={cluster}"
         )
     if purpose == "kubeconfig":
         needed = [KUBECONFIG_KEY]
@@ -119,8 +119,8 @@ def secret_problem(secret: Secret, purpose: SecretPurpose, *, cluster: str) -> s
     missing = [key for key in needed if not secret.data.get(key)]
     if missing:
         return (
-            f"Secret {secret.name} has nothing under {' and '.join(missing)}; "
-            "add it, or delete the secret so that it is made anew"
+            f"Secret {secret.name} has no data under {' and '.join(missing)}. "
+            "Add it, or delete the secret so that Capelin creates it again"
         )
     return None
 

@@ -1,4 +1,4 @@
-"""What a reconcile has at hand: the client, the clock, and ways to write about its object."""
+"""The context of a reconcile: the client, the clock, and ways to write about its object."""
 
 import asyncio
 import logging
@@ -24,18 +24,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the reconcile of one object has at hand."""
+    """The context of one object's reconcile."""
 
     client: Client
     log: logging.Logger
     recorder: Recorder
     metrics: CollectorRegistry = field(default_factory=CollectorRegistry, repr=False)
-    """The manager's metrics. Register those of a reconciler in its `lifespan`."""
+    """The manager's metrics. Register a reconciler's own metrics in its `lifespan`."""
     _loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
     _read: "_Read | None" = field(default=None, repr=False)
 
     def about(self, obj: BaseObject) -> Self:
-        """The context of one reconcile of an object that was just read; the runner calls this."""
+        """The context for one reconcile of an object that was just read. The runner calls this."""
         read = _Read(obj, _status_of(obj))
         return replace(self, _loop=asyncio.get_running_loop(), _read=read)
 
@@ -49,7 +49,7 @@ class Context:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def event(self, obj: BaseObject, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's name
-        """Record an event about an object; the same event again is counted, not repeated."""
+        """Record an event about an object. Repetitions increase the count of the first event."""
         record = event_record(obj, type, reason, message)
         if self._loop is None:
             self.recorder.record(record)
@@ -58,15 +58,15 @@ class Context:
             self._loop.call_soon_threadsafe(self.recorder.record, record)
 
     def unreadable_event(self, unreadable: UnreadableObject) -> None:
-        """Record why nothing is done for an object that cannot be read."""
+        """Record why the manager does not reconcile an unreadable object."""
         self.recorder.record(unreadable_record(unreadable))
 
     async def patch_status(self, obj: Object[Any, StatusT], status: StatusT | None = None) -> bool:
-        """Make this the object's status, and say whether it was another one before.
+        """Patch the object's status. Returns whether it changed.
 
-        Without a `status` it is `obj.status`, which may have been changed in place: what is sent
-        is the difference to what the API server had. Nothing is sent if there is none, so that a
-        system at rest writes nothing.
+        The default is `obj.status`, which you may have changed in place: this sends the difference
+        to the status that the API server had. It sends nothing without a difference, so that an
+        idle system writes nothing.
         """
         wanted = obj if status is None else obj.model_copy(update={"status": status})
         live = self._live(obj, in_place=wanted.status is obj.status)
@@ -81,7 +81,7 @@ class Context:
         return True
 
     def _live(self, obj: Object[Any, Any], *, in_place: bool) -> Unstructured | None:
-        """The object as the API server has it, or nothing if that is not known."""
+        """The object as the API server has it, or `None` if that is unknown."""
         if self._read is not None and self._read.obj is obj:
             live = obj.model_copy(update={"status": None}).dump()
             return live if self._read.status is None else {**live, "status": self._read.status}
@@ -95,10 +95,10 @@ class Context:
         annotations: Mapping[str, str] | None = None,
         owner_references: Sequence[OwnerReference] = (),
     ) -> bool:
-        """Keep these on the object whatever others do, and say whether something was not so.
+        """Enforce this metadata, whatever others change. Returns whether anything changed.
 
-        They are all that we own of its metadata: what an earlier call had and this one has not
-        goes. They have a field manager of their own, so applying the object does not touch them.
+        We own no other metadata of the object: this removes metadata of an earlier call that is
+        not in this one. It has its own field manager, so applying the object does not affect it.
         """
         fields = {
             "labels": dict(labels or {}),
@@ -109,29 +109,29 @@ class Context:
         return await self._apply_metadata(obj, "metadata", given)
 
     async def add_finalizer(self, obj: BaseObject, finalizer: str) -> bool:
-        """Have the object wait for us when it is deleted; call it before anything is made for it.
+        """Make the deletion of the object wait for us. Call it before you create anything for it.
 
-        Returns whether it was not there. An object that is being deleted takes none any more.
+        Returns whether this added it. An object under deletion accepts no new finalizer.
         """
         if finalizer in obj.metadata.finalizers or obj.metadata.deletion_timestamp is not None:
             return False
-        # One field manager a finalizer: applied again by another reconciler, it stays.
+        # One field manager per finalizer, so another reconciler's apply does not remove it.
         return await self._apply_metadata(
             obj, f"finalizer-{finalizer}", {"finalizers": [finalizer]}
         )
 
     async def remove_finalizer(self, obj: BaseObject, finalizer: str) -> bool:
-        """Let the object go; call it when nothing that was made for it is left.
+        """Release the object for deletion, after you have deleted everything that belongs to it.
 
-        Returns whether it was there. It does not matter who put it there: after a move to another
-        management cluster it is somebody else's by server-side apply.
+        Returns whether this removed it, whoever added it: after a move to another management
+        cluster, server-side apply attributes it to another field manager.
         """
         for _ in range(_TRIES):
             if finalizer not in obj.metadata.finalizers:
                 return False
             path = f"/metadata/finalizers/{obj.metadata.finalizers.index(finalizer)}"
             patch = [
-                # Of this very object, and only if the list is still as it was read.
+                # Only of this object, and only if the list has not changed.
                 {"op": "test", "path": "/metadata/uid", "value": obj.uid},
                 {"op": "test", "path": path, "value": finalizer},
                 {"op": "remove", "path": path},
@@ -172,7 +172,7 @@ class Context:
 
 @dataclass(slots=True)
 class _Read:
-    """The object that is reconciled, and its status as it was read."""
+    """The object under reconciliation, and its status when it was read."""
 
     obj: BaseObject
     status: Unstructured | None

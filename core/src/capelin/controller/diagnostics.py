@@ -1,4 +1,4 @@
-"""A manager's metrics, under controller-runtime's names, and the pages that serve its state."""
+"""A manager's metrics, with controller-runtime's names, and the pages that serve its state."""
 
 import hashlib
 import logging
@@ -45,7 +45,7 @@ class Metrics:
         self.registry.register(self._queues)
         self._results = Counter(
             "controller_runtime_reconcile_total",
-            "Reconciles by how they ended",
+            "Reconciles by result",
             ["controller", "result"],
             registry=self.registry,
         )
@@ -116,7 +116,7 @@ class Metrics:
         self._work.labels(controller, controller).observe(took)
 
     def trace(self) -> aiohttp.TraceConfig:
-        """Counts the requests of a session; the code is `<error>` where no answer came."""
+        """Counts the requests of a session, with the code `<error>` for failed ones."""
 
         async def answered(_: Any, __: Any, params: aiohttp.TraceRequestEndParams) -> None:
             code = str(params.response.status)
@@ -135,7 +135,7 @@ class Metrics:
 
 
 class _Queues(Collector):
-    """Reads the queues at the time of the scrape, so that nothing is measured in between."""
+    """Reads the queues at the time of the scrape, and measures nothing in between."""
 
     def __init__(self) -> None:
         self._known: list[tuple[str, Queue, Clock]] = []
@@ -175,17 +175,18 @@ class _Queues(Collector):
 
 
 Check = Callable[[], str | None]
-"""What is wrong, in a sentence; `None` when all is well."""
+"""Returns the problem in a sentence, or `None`."""
 
 
 class ListenError(Exception):
-    """An address to listen on that cannot be had."""
+    """An address is in use or not available."""
 
 
 class ScrapeAuthorizer:
-    """Asks the API server who a token belongs to, and whether they may read /metrics.
+    """Asks the API server for the user of a token, and whether that user may read /metrics.
 
-    As CAPI's managers do, by TokenReview and SubjectAccessReview; an answer is kept for a minute.
+    It uses TokenReview and SubjectAccessReview, like CAPI's managers, and caches results for a
+    minute.
     """
 
     def __init__(self, client: Client, clock: Clock = time.monotonic) -> None:
@@ -194,7 +195,7 @@ class ScrapeAuthorizer:
         self._answers: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
 
     async def status(self, header: str | None) -> int:
-        """200 for whom may read, else 401 or 403."""
+        """200 if the user may read /metrics, else 401 or 403."""
         scheme, _, token = (header or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             return 401
@@ -232,10 +233,10 @@ class ScrapeAuthorizer:
 
 
 class Probes:
-    """Serves the pages of a manager for as long as the block lasts.
+    """Serves the pages of a manager inside its `async with`.
 
-    /metrics is served to anybody on a loopback address. Elsewhere, unless `insecure`, it takes TLS
-    with a certificate made at the start, and a token whose user may get /metrics.
+    On a loopback address, everyone may read /metrics. On others, unless `insecure`, it requires TLS
+    with a certificate created at the start, and a token whose user may get /metrics.
     """
 
     def __init__(self, *, health: Check, ready: Check, metrics: CollectorRegistry) -> None:
@@ -244,7 +245,7 @@ class Probes:
         self._metrics = metrics
         self._stack = AsyncExitStack()
         self.bound: dict[str, Address] = {}
-        """Where the pages are, by flag; of use when the port was left to the system."""
+        """The addresses of the pages, by flag. Useful if the system chose the port."""
 
     async def listen(
         self,
@@ -254,10 +255,10 @@ class Probes:
         authorizer: ScrapeAuthorizer | None = None,
         insecure: bool = False,
     ) -> None:
-        """Start to serve; the same address twice is one server with all pages.
+        """Start to serve. If both addresses are equal, one server has all pages.
 
         Raises:
-            ListenError: an address is in use, or not one of this machine.
+            ListenError: An address is in use, or does not belong to this machine.
         """
         pages = {"--health-address": health, "--metrics-address": metrics}
         is_open = insecure or metrics is None or metrics.is_loopback
@@ -324,7 +325,7 @@ class Probes:
 
 
 def own_certificate() -> ssl.SSLContext:
-    """TLS with a certificate that lasts as long as the process, and that nobody can verify."""
+    """TLS with a certificate that lasts as long as the process. Clients cannot verify it."""
     now = datetime.now(UTC)
     name = socket.gethostname()[:64]
     ca = new_ca(f"{name[:50]}-ca", now=now)

@@ -25,7 +25,7 @@ _NOTE = 1024
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """What an event says. Two equal records are one event that happened twice."""
+    """The content of an event. Two equal records are one event that happened twice."""
 
     api_version: str
     kind: str
@@ -38,19 +38,19 @@ class EventRecord:
 
     @property
     def event_name(self) -> str:
-        """The event's name, which is the same after a restart: it goes on counting."""
+        """The event's name. It stays the same after a restart, so the count continues."""
         text = f"{self.uid}\0{self.kind}\0{self.type}\0{self.reason}\0{self.note}"
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return f"{self.name[:200].rstrip('.-')}.{digest}"
 
     @property
     def event_namespace(self) -> str:
-        """Where the event is kept: beside its object, or in `default` as Kubernetes has it."""
+        """The namespace of the object, or `default` for cluster-scoped ones, like in Kubernetes."""
         return self.namespace or "default"
 
 
 def event_record(obj: BaseObject, type_: EventType, reason: str, message: str) -> EventRecord:
-    """An event about an object, without anything secret and short enough for Kubernetes."""
+    """An event about an object, without secrets, and short enough for Kubernetes."""
     note = redact(message).encode()[:_NOTE].decode("utf-8", "ignore")
     return EventRecord(
         obj.resource.api_version,
@@ -65,7 +65,7 @@ def event_record(obj: BaseObject, type_: EventType, reason: str, message: str) -
 
 
 def unreadable_record(unreadable: UnreadableObject) -> EventRecord:
-    """An event about an object of which only the metadata can be read."""
+    """An event about an object of which only the metadata is readable."""
     return EventRecord(
         unreadable.resource.api_version,
         unreadable.resource.kind,
@@ -74,7 +74,7 @@ def unreadable_record(unreadable: UnreadableObject) -> EventRecord:
         unreadable.uid,
         "Warning",
         "Unreadable",
-        f"It is not reconciled until it changes, because it cannot be read: {unreadable.reason}",
+        f"It is unreadable, and is not reconciled until it changes: {unreadable.reason}",
     )
 
 
@@ -92,10 +92,11 @@ class _Budget:
 
 
 class EventAggregator:
-    """Decides which events are written: pure, with any clock that goes forward.
+    """Decides which events to write. Pure, with any clock that only moves forward.
 
-    The first of a kind is written at once, and how often it came again once a minute at most. An
-    object may have 25 writes in a burst and one every five minutes from then on, as in client-go.
+    It writes the first event of a kind at once, and the number of repetitions at most once a
+    minute. Like in client-go, an object may have a burst of 25 writes, and then one every five
+    minutes.
     """
 
     def __init__(self, pause: float = 60.0, burst: int = 25, refill: float = 300.0) -> None:
@@ -106,7 +107,7 @@ class EventAggregator:
         self._budgets: OrderedDict[str, _Budget] = OrderedDict()
 
     def count(self, record: EventRecord, now: float) -> int | None:
-        """How often it has happened, if that is to be written now."""
+        """The number of occurrences, if it is time to write it."""
         series = self._series.setdefault(record, _Series())
         self._series.move_to_end(record)
         if len(self._series) > _REMEMBERED:
@@ -121,13 +122,13 @@ class EventAggregator:
         return series.count
 
     def resume(self, record: EventRecord, count: int) -> None:
-        """An earlier process has counted so many already."""
+        """Add the count of an earlier process."""
         if series := self._series.get(record):
             series.count += count - series.written_count
             series.written_count = count
 
     def unwritten(self) -> list[tuple[EventRecord, int]]:
-        """Series that have come again since they were written."""
+        """Series that have repeated since they were written."""
         return [
             (record, series.count)
             for record, series in self._series.items()
@@ -148,7 +149,7 @@ class EventAggregator:
 
 
 class Recorder:
-    """Writes events in the background. One that cannot be written is logged and let go."""
+    """Writes events in the background. Logs and drops an event that it cannot write."""
 
     def __init__(
         self,
@@ -173,16 +174,16 @@ class Recorder:
         try:
             self._waiting.put_nowait((record, count))
         except asyncio.QueueFull:
-            log.warning("Too many events wait to be written; one is lost: %s", record.reason)
+            log.warning("Too many events are waiting, dropping one: %s", record.reason)
 
     async def run(self) -> None:
         while True:
             self._writing = asyncio.create_task(self._write(*await self._waiting.get()))
-            # Given up on while it is on its way, it could arrive after what counts on it.
+            # A cancelled request could still reach the server, after the ones that rely on it.
             await asyncio.shield(self._writing)
 
     async def flush(self) -> None:
-        """Write what is left: for the end, after `run` was cancelled."""
+        """Write the remaining events, after `run` was cancelled."""
         if self._writing is not None:
             await self._writing
         while not self._waiting.empty():
@@ -201,7 +202,7 @@ class Recorder:
         try:
             await self._client.create(self._event(record))
         except AlreadyExists:
-            # Told by an earlier process. A patch that changes nothing gives the event without
+            # An earlier process recorded it. A patch that changes nothing returns the event without
             # the permission to read events.
             found = await self._patch(record, {})
             count = (found.series.count if found.series else 1) + 1
@@ -213,7 +214,7 @@ class Recorder:
         try:
             await self._patch(record, {"series": series.dump()})
         except NotFound:
-            # Kubernetes keeps events for an hour only.
+            # Kubernetes deletes events after an hour.
             return False
         return True
 

@@ -1,7 +1,7 @@
-"""A guard of the event loop: names the reconcile that blocks it, and keeps the lease honest.
+"""Guards the event loop: names the reconcile that blocks it, and exits before the lease expires.
 
-A reconcile that blocks holds up everything else of its manager: other reconciles, probes, and the
-renewal of the lease. If the lease ran out meanwhile, another manager would work at the same time.
+A blocking reconcile holds up the rest of its manager: other reconciles, probes, and the renewal of
+the lease. If the lease expired meanwhile, another manager would work at the same time.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from typing import Self
 log = logging.getLogger(__name__)
 
 _TICK = 1.0
-# How long a step of the loop may take without a word.
+# The longest time that a step of the loop may take without a warning.
 _LIMIT = 2.0
 
 
 class LoopGuard:
-    """Watches the running event loop from a thread, for as long as a block lasts.
+    """Watches the running event loop from a thread, inside its `with` block.
 
     Args:
-        renewed_at: when the lease was renewed last, while this process holds one.
-        exit_after: seconds after a renewal at which the process exits if it could not renew again.
-            Without it the process goes on.
+        renewed_at: The last renewal of the lease, while this process holds one.
+        exit_after: Seconds after a renewal at which the process exits unless it has renewed again.
+            Without it, the process continues.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class LoopGuard:
         while not self._ended.wait(self._tick / 2):
             self._arm(self._renewed_at())
             held = time.monotonic() - self._beat - self._tick
-            # Told once when it begins, and again each time that it has doubled.
+            # Reported once when it begins, and again whenever it has doubled.
             if held > max(self._limit, 2 * self._reported):
                 self._reported = held
                 self._holder = self._find_holder()
                 log.warning(
-                    "%s has held the event loop for %.0f s, at %s; nothing else of this manager "
+                    "%s has held the event loop for %.0f s, at %s. Nothing else of this manager "
                     "can run. Use a plain function (it runs in a thread) or await",
                     self._holder,
                     held,
@@ -88,10 +88,10 @@ class LoopGuard:
                 )
 
     def _arm(self, renewed: float | None) -> None:
-        """Have the process exit unless the lease is renewed again.
+        """Make the process exit unless the lease is renewed again.
 
-        By faulthandler, whose timer runs even where a step of C code keeps every Python thread
-        from running; it shows what each of them does.
+        faulthandler's timer runs even if C code blocks all Python threads, and it prints the stack
+        of each thread.
         """
         if self._exit_after is None or renewed == self._armed_for:
             return

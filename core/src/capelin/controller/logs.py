@@ -1,7 +1,7 @@
-"""Log lines, as text or JSON: each with the object and the reconcile it is about, never a secret.
+"""Log lines, as text or JSON, each with its object and reconcile, and never with a secret.
 
-Nothing has to be remembered where a line is written: whole objects become their names, key
-material and tokens are struck out of the finished line, and libraries stay quiet.
+Code that logs needs no special care: this shows whole objects as names, removes keys and tokens
+from the finished line, and mutes libraries.
 """
 
 import json
@@ -32,7 +32,7 @@ _SECRETS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """Which reconcile a line is about."""
+    """The reconcile that a line belongs to."""
 
     controller: str
     namespace: str
@@ -49,7 +49,7 @@ _current: ContextVar[LogContext | None] = ContextVar("capelin_log_context", defa
 
 @contextmanager
 def log_context(context: LogContext) -> Generator[None]:
-    """Every line logged in this block, by any library, says which reconcile it is about."""
+    """Adds the reconcile to every line that is logged in this block, by any library."""
     token = _current.set(context)
     try:
         yield
@@ -60,7 +60,7 @@ def log_context(context: LogContext) -> Generator[None]:
 def configure(
     form: Literal["text", "json"], verbosity: int, stream: TextIO | None = None
 ) -> logging.Handler:
-    """Send all logging of this process to one place, and choose how much of it there is."""
+    """Send all logging of this process to one stream, at the given verbosity."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     handler.addFilter(_is_news)
@@ -69,14 +69,14 @@ def configure(
     root.setLevel(logging.DEBUG if verbosity else logging.INFO)
     for library in ("aiohttp", "asyncio"):
         logging.getLogger(library).setLevel(logging.DEBUG if verbosity > 1 else logging.WARNING)
-    # It warns about what is not used here: signals, peering, resources it does not know yet.
+    # It warns about features that we do not use: signals, peering, resources that it does not know.
     logging.getLogger("kopf").setLevel(logging.DEBUG if verbosity > 1 else logging.ERROR)
     return handler
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    # kopf leaves its stream of events to the loop, which at its end may fail to close it: nothing
-    # that anybody could mend, or has to.
+    # kopf leaves its stream of events to the loop, which may fail to close it at its end. Users
+    # cannot fix that and need not.
     message = str(record.msg)
     return record.name != "asyncio" or not (
         message.startswith("an error occurred during closing of asynchronous generator")
@@ -98,7 +98,7 @@ class _Lines(logging.Formatter):
         return redact(copy.getMessage())
 
     def error(self, record: logging.LogRecord) -> str:
-        """The exception of a record, if it has one, with its traceback and what caused it."""
+        """The exception of a record, if it has one, with its traceback and its causes."""
         error = record.exc_info[1] if record.exc_info else None
         causes: list[str] = []
         while error is not None:
@@ -113,7 +113,7 @@ class _Lines(logging.Formatter):
 
 
 class TextLines(_Lines):
-    """One line for people, and the traceback under it where there is one."""
+    """One line for people, followed by the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         context = _current.get()
@@ -146,9 +146,9 @@ class JsonLines(_Lines):
 
 
 def explained(error: BaseException) -> str:
-    """An exception in words that quote no value it stumbled over."""
+    """The message of an exception, without the values that caused it."""
     if isinstance(error, ValidationError):
-        # Its own words show the input, which can be the content of a Secret.
+        # Its own message shows the input, which can be the content of a Secret.
         return "; ".join(
             f"{'.'.join(str(part) for part in problem['loc']) or error.title}: {problem['msg']}"
             for problem in error.errors(include_input=False, include_context=False)
@@ -162,7 +162,7 @@ def redact(text: str) -> str:
 
 
 def _printable(value: object) -> object:
-    """What to print for a value: objects by name, bytes by size, the rest as it is."""
+    """The printable form of a value: objects by name, bytes by size, others unchanged."""
     match value:
         case BaseObject():
             return _reference(value.resource.kind, value.namespace, value.name)

@@ -41,18 +41,18 @@ from capelin.flags import OptionsError, parse, report
 log = logging.getLogger(__name__)
 
 _FLUSH = 5.0
-# Five times what CAPI's managers allow themselves: reading from the API server, and not from a
-# cache of everything, is what keeps the manager small and each reconcile up to date.
+# Five times the limit of CAPI's managers: reading from the API server, instead of from a cache of
+# everything, makes the manager small and each reconcile up to date.
 _QPS = 500
 _OPTIONAL_EVERY = 5.0
-# Seconds between looks for kinds that are not installed yet: an installation takes a second or two.
+# Seconds between checks for kinds that are not installed yet. Installing takes a second or two.
 _FIRST_LOOK, _LAST_LOOK = 0.1, 1.0
 
 
 class Manager:
     """Runs reconcilers against one API server until it is stopped.
 
-    With `ends_process`, as `main` has it, the process exits rather than work without the lease.
+    With `ends_process`, which `main` sets, the process exits rather than work without the lease.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Manager:
     ) -> None:
         names = [reconciler.name for reconciler in reconcilers]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"two reconcilers are called {', '.join(sorted(twice))}")
+            raise ValueError(f"two reconcilers have the name {', '.join(sorted(twice))}")
         self.name = name
         self.metrics = Metrics()
         self.probes = Probes(
@@ -85,7 +85,7 @@ class Manager:
         self._state: Callable[[], str | None] = lambda: "starting"
 
     def add_check(self, name: str, check: Check) -> None:
-        """Have /healthz fail while `check` returns what is wrong; `None` is healthy."""
+        """Make /healthz fail while `check` returns a problem. `None` means healthy."""
         self._checks[name] = check
 
     def _unhealthy(self) -> str | None:
@@ -96,16 +96,16 @@ class Manager:
         return self._state()
 
     def stop(self) -> None:
-        """Take no more work, let what runs end within the grace period, and return from `run`."""
+        """Take no new work, give running work the grace period, and then return from `run`."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Work until `stop` is called.
+        """Run until `stop` is called.
 
         Raises:
-            LeadershipLost: another process may lead now; nothing runs any more.
-            WatchLostError: a watch ended by itself.
-            ListenError: an address to listen on cannot be had.
+            LeadershipLost: Another process may lead now. Nothing runs here any more.
+            WatchLostError: A watch ended by itself.
+            ListenError: An address is in use or not available.
         """
         options = self._options
         async with AsyncExitStack() as stack:
@@ -168,7 +168,7 @@ class Manager:
                 retry=options.leader_elect_retry_period,
             ),
         )
-        # Standing by is all that a replica has to be ready for.
+        # A standby replica is ready.
         self._state = lambda: None
         self.metrics.leads(self.name, leading=False)
 
@@ -201,7 +201,7 @@ class Manager:
             asyncio.create_task(recorder.run()),
             asyncio.create_task(self._stopping.wait()),
         ]
-        # Without the lease, another may already work: no time to finish anything.
+        # Without the lease, another manager may already work: do not finish anything.
         grace = 0.0
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -217,7 +217,7 @@ class Manager:
             if grace:
                 await self._flush(recorder)
             if any(stubborn) and self._ends_process:
-                # The lease is not given back while something works.
+                # Do not release the lease while something still works.
                 _exit()
 
     async def _watch(self, client: Client, runners: Sequence[Runner[Any]]) -> None:
@@ -242,9 +242,9 @@ class Manager:
         try:
             await asyncio.wait({watch, listed}, return_when=asyncio.FIRST_COMPLETED)
             if listed.done():
-                # Not sooner: an object and what it owns, listed one after the other, are one
-                # reconcile.
-                log.info("Watching; everything is listed")
+                # Not sooner: an object and the objects that it owns are listed one after the other,
+                # and need only one reconcile.
+                log.info("Watching all kinds: their first lists are complete")
                 for runner in runners:
                     runner.start()
             await watch
@@ -263,7 +263,7 @@ class Manager:
                 try:
                     await self._watching(subscriptions).run()
                 except WatchLostError as error:
-                    log.info("%s; waiting for it to be installed again", error)
+                    log.info("%s. Waiting for it to be installed again", error)
             await asyncio.sleep(_OPTIONAL_EVERY)
 
     def _watching(self, subscriptions: Sequence[Subscription]) -> Watching:
@@ -272,7 +272,7 @@ class Manager:
         )
 
     async def _until_served(self, client: Client, resources: Sequence[Resource]) -> None:
-        """Wait for what is watched to be installed: a provider may start before its CRDs."""
+        """Wait until all watched kinds are installed: a provider may start before its CRDs."""
         logged, pause = "", _FIRST_LOOK
         while missing := await self._missing(client, resources):
             self._state = lambda missing=missing: missing
@@ -346,14 +346,14 @@ def main(
     arguments: Sequence[str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a manager until SIGTERM or SIGINT; returns the exit code for `sys.exit`.
+    """Run a manager until SIGTERM or SIGINT. Returns the exit code for `sys.exit`.
 
     Args:
-        name: the manager's name: of the process in logs, of its lease, and as field manager.
-        build: makes the reconcilers once the options are known.
-        options: the class of the options, for managers with more flags than the usual ones.
-        arguments: the command line, if not the process's own.
-        environ: the environment, if not the process's own.
+        name: The manager's name, in logs and as the name of its lease and field manager.
+        build: Creates the reconcilers from the options.
+        options: The class of the options, for managers with additional flags.
+        arguments: The command line, if not the process's own.
+        environ: The environment, if not the process's own.
     """
     try:
         chosen = parse(
@@ -371,7 +371,7 @@ def main(
         report(name, error)
         return 2
     except (ClientError, ListenError, WatchLostError) as error:
-        log.error("%s", error)  # noqa: TRY400 - it says all there is to know
+        log.error("%s", error)  # noqa: TRY400 - the message has all the details
         return 1
     except Exception:
         log.exception("The manager failed")
@@ -380,7 +380,7 @@ def main(
 
 
 class Stoppable(Protocol):
-    """What `serve` has to know of a manager."""
+    """The methods of a manager that `serve` uses."""
 
     def stop(self) -> None: ...
 
@@ -393,7 +393,7 @@ async def serve(manager: Stoppable) -> None:
 
     def stop(number: int, _: object) -> None:
         log.info("Stopping on %s", signal.Signals(number).name)
-        # Whoever asks twice does not want to wait.
+        # A second signal kills the process at once.
         signal.signal(number, signal.SIG_DFL)
         loop.call_soon_threadsafe(manager.stop)
 
@@ -402,8 +402,8 @@ async def serve(manager: Stoppable) -> None:
     try:
         await manager.run()
     except LeadershipLost as error:
-        log.error("%s", error)  # noqa: TRY400 - it says all there is to know
-        # Another may lead: what cannot be cancelled, as a thread, ends here too.
+        log.error("%s", error)  # noqa: TRY400 - the message has all the details
+        # Another process may lead. Work that cannot be cancelled, such as a thread, ends here too.
         _exit()
 
 

@@ -16,14 +16,14 @@ _LABEL = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
 
 class Address(NamedTuple):
-    """Where to listen. An empty host is every address of the machine."""
+    """An address to listen on. An empty host means every address of the machine."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         return is_loopback(self.host)
 
     def __str__(self) -> str:
@@ -31,19 +31,19 @@ class Address(NamedTuple):
 
 
 def address(text: str) -> Address | None:
-    """An address as `host:port` or `:port`; `0` is none at all."""
+    """An address as `host:port` or `:port`. `0` means none."""
     if text == "0":
         return None
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f'"{text}" is not an address; write :8080, 127.0.0.1:8080, or 0 for none')
+        raise ValueError(f'"{text}" is not an address: write :8080, 127.0.0.1:8080, or 0 for none')
     return Address(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 def name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(
-            f'"{text}" is not a name; use lowercase letters, digits and "-", at most 63'
+            f'"{text}" is not a name: use lowercase letters, digits and "-", at most 63'
         )
     return text
 
@@ -51,7 +51,7 @@ def name(text: str) -> str:
 def label_value(text: str) -> str:
     if not _LABEL.fullmatch(text):
         raise ValueError(
-            f'"{text}" is not a label\'s value; use letters, digits, "-", "_" and ".", at most 63'
+            f'"{text}" is not a label\'s value: use letters, digits, "-", "_" and ".", at most 63'
         )
     return text
 
@@ -62,14 +62,14 @@ _HEALTH = Address("127.0.0.1", 9440)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What every manager can be told. Providers with more to ask for inherit from this."""
+    """The options of every manager. Providers with additional options inherit from this."""
 
     namespace: str | None = flag(None, name, "Watch this namespace only.", shown="every namespace")
     watch_filter: str | None = flag(
         None,
         label_value,
-        "Reconcile only what has this value in its label cluster.x-k8s.io/watch-filter.",
-        shown="whatever it has",
+        "Reconcile only objects with this value in their label cluster.x-k8s.io/watch-filter.",
+        shown="no filter",
     )
     kubeconfig: Path | None = flag(
         None,
@@ -107,8 +107,8 @@ class Options:
     metrics_address: Address | None = flag(
         _METRICS,
         address,
-        "Where /metrics listens; 0 for nowhere. On other than loopback addresses it needs TLS, and "
-        "a token of a user who may get /metrics.",
+        "The address of /metrics, or 0 for none. Other than loopback addresses require TLS and the "
+        "token of a user who may get /metrics.",
         shown="127.0.0.1:8080",
     )
     insecure_diagnostics: bool = flag(
@@ -120,7 +120,7 @@ class Options:
     health_address: Address | None = flag(
         _HEALTH,
         address,
-        "Where /healthz and /readyz listen; 0 for nowhere.",
+        "The address of /healthz and /readyz, or 0 for none.",
         shown="127.0.0.1:9440",
     )
     grace_period: float = flag(
@@ -132,7 +132,7 @@ class Options:
         "How log lines look: text or json.",
     )
     verbosity: int = flag(
-        0, whole_number, "Log more; twice for the libraries' own lines too.", short="-v"
+        0, whole_number, "Log more. Twice: log the libraries' own lines too.", short="-v"
     )
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class Options:
             raise OptionsError("\n".join(problems))
 
     def problems(self) -> list[str]:
-        """What is wrong with these options together, a sentence each."""
+        """The problems of these options together, a sentence each."""
         found: list[str] = []
         if self.concurrency < 1:
             found.append("--concurrency has to be at least 1")
@@ -152,7 +152,7 @@ class Options:
             )
         if self.leader_elect_retry_period <= 0:
             found.append("--leader-elect-retry-period has to be longer than 0s")
-        # The jitter of a retry, as in client-go.
+        # The jitter of a retry, like in client-go.
         elif self.leader_elect_renew_deadline <= 1.2 * self.leader_elect_retry_period:
             found.append(
                 "--leader-elect-renew-deadline has to be longer than 1.2 times "

@@ -1,4 +1,4 @@
-"""A coroutine in a thread with an event loop of its own, as kopf's documentation embeds it."""
+"""Runs a coroutine in a thread with its own event loop, following kopf's documentation."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ Step = Callable[[], Coroutine[Any, Any, None]]
 
 
 async def in_own_loop(name: str, main: Step, cleanup: Step) -> None:
-    """Run `main` until it ends or this is cancelled; then `cleanup`, when no other task is left."""
+    """Run `main` until it ends or is cancelled, then `cleanup` after all other tasks have ended."""
     here, there = asyncio.get_running_loop(), asyncio.new_event_loop()
     ended: asyncio.Future[BaseException | None] = here.create_future()
     stop = asyncio.Event()
@@ -23,7 +23,7 @@ async def in_own_loop(name: str, main: Step, cleanup: Step) -> None:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         await _end_all_others()
         await cleanup()
-        # aiohttp leaves the ends of TLS connections to the loop, and says to give it this long.
+        # aiohttp closes TLS connections in the background. Its documentation recommends this pause.
         await asyncio.sleep(_CLOSING)
         if not tasks[0].cancelled():
             tasks[0].result()
@@ -51,7 +51,7 @@ async def in_own_loop(name: str, main: Step, cleanup: Step) -> None:
 
 
 async def _end_all_others() -> None:
-    """Cancel the tasks of this loop until none is left: a task can lose a cancellation."""
+    """Cancel the tasks of this loop until all have ended: a task can lose a cancellation."""
     while others := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in others:
             task.cancel()

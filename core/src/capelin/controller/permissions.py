@@ -1,4 +1,4 @@
-"""The least that a manager has to be allowed, from what its reconcilers declare."""
+"""The minimum permissions of a manager, from the declarations of its reconcilers."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ def lease_rules(name: str) -> list[Unstructured]:
     """The rules of a Role in the namespace of the lease, for leader election."""
     return _rules(
         [
-            # What does not exist yet has no name to be granted by.
+            # RBAC cannot restrict `create` to a name.
             Permission("coordination.k8s.io", ("leases",), ("create",)),
             Permission("coordination.k8s.io", ("leases",), ("get", "patch", "update"), (name,)),
         ]
@@ -52,8 +52,8 @@ def _implied(watch: Watch) -> Iterable[Permission]:
     yield Permission(group, (plural,), _LOOK)
     match watch:
         case For(status_only=status_only):
-            # Metadata and finalizers; the status; and being the owner of something with
-            # blockOwnerDeletion where OwnerReferencesPermissionEnforcement is on.
+            # Metadata and finalizers, then the status, then owner references with
+            # blockOwnerDeletion if OwnerReferencesPermissionEnforcement is on.
             if not status_only:
                 yield Permission(group, (plural,), ("patch",))
             yield Permission(group, (f"{plural}/status",), ("patch",))

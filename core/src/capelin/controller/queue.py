@@ -1,9 +1,9 @@
-"""Which key is next, and when: every decision of the work queue, without a clock of its own.
+"""Which key is next, and when: all decisions of the work queue, without its own clock.
 
-A key is in one of three places: ready (something changed), running, or due later (it failed, it
-asked for it, or its periodic resync comes). It leaves only when its object is gone.
+A key is in one of three places: ready (something changed), running, or due later (a retry, a
+requested delay or the periodic resync). It leaves the queue only when its object is gone.
 
-Keys may belong to groups. Only so many keys of one group run at the same time. Groups whose runs
+Keys may belong to groups. A limit applies to the running keys of one group. Groups whose runs
 take long share a part of the workers, so that the others always have some.
 """
 
@@ -22,8 +22,8 @@ from capelin.backoff import exponential_delay
 SLOW_SECONDS: Final = 1.0
 """A run that takes longer makes its group slow."""
 SLOW_MEMORY: Final = 60.0
-"""How long a group stays slow: requests to a server that does not answer pause up to 30 s, and runs
-are quick in this time."""
+"""How long a group stays slow: requests to a silent server pause up to 30 s, and runs are quick in
+this time."""
 
 
 class ObjectKey(NamedTuple):
@@ -43,17 +43,17 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Look again after so many seconds, even if nothing changes."""
+    """Reconcile again after this many seconds, even if nothing changes."""
 
     seconds: float
 
     def __post_init__(self) -> None:
         if not (isfinite(self.seconds) and self.seconds > 0):
-            raise ValueError(f"After({self.seconds}) is not a time to wait; give seconds above 0")
+            raise ValueError(f"After({self.seconds}) is not a delay: use more than 0 seconds")
 
 
 Result = Done | After
-"""How a reconcile ends that did not fail. A failure is an exception."""
+"""The result of a reconcile that did not fail. A failure is an exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """There is no such object any more, so there is nothing to remember either."""
+    """The object no longer exists, so the queue forgets its key."""
 
 
 Outcome = Done | After | Failed | Gone
@@ -84,18 +84,18 @@ class Timing:
     longest_retry: float = 300.0
     resync: float = 36_000.0
     burst: int = 50
-    """How many runs of a key may follow each other without a pause."""
+    """The number of runs of a key that may follow each other without a pause."""
     pace: float = 0.2
-    """The time between runs of a key after that: it may be changing the object that wakes it."""
+    """The time between later runs of a key: it may change the object that triggers it."""
 
     def retry(self, failures: int, random: Random) -> float:
-        """The wait after so many failures in a row: doubling, with a fifth of jitter."""
+        """The delay after this many failures in a row: doubling, with a fifth of jitter."""
         delay = exponential_delay(failures, first=self.first_retry, longest=self.longest_retry)
         return delay * random.uniform(0.8, 1.2)
 
 
 class _Turn(NamedTuple):
-    """The place of a key that is ready: first come, first served."""
+    """The place of a ready key: first come, first served."""
 
     since: float
     number: int
@@ -103,7 +103,7 @@ class _Turn(NamedTuple):
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Group:
-    """Keys that share a limit. A key that belongs to no group is one of its own."""
+    """Keys that share a limit. A key without a group is its own group."""
 
     name: Hashable
     ready: OrderedDict[ObjectKey, _Turn] = field(default_factory=OrderedDict[ObjectKey, _Turn])
@@ -118,20 +118,20 @@ class _Group:
 
 
 class _Run(NamedTuple):
-    """Since when a key runs, and the group that it counts for."""
+    """The start of a key's run, and the group that it counts for."""
 
     since: float
     group: _Group
 
 
 class Queue:
-    """The keys of one reconciler. `now` is any clock that only goes forward.
+    """The keys of one reconciler. `now` is any clock that only moves forward.
 
     Args:
-        timing: the delays.
-        random: spreads delays.
-        group_limit: how many keys of a group may run at the same time.
-        slow_limit: how many keys of all slow groups together may run at the same time.
+        timing: The delays.
+        random: Spreads delays.
+        group_limit: The number of keys of one group that may run at the same time.
+        slow_limit: The number of keys of all slow groups together that may run at the same time.
     """
 
     def __init__(
@@ -149,27 +149,27 @@ class Queue:
         self._group_limit = inf if group_limit is None else group_limit
         self._slow_limit = inf if slow_limit is None else slow_limit
         self._turns = count()
-        # The group of each known key. Groups are forgotten with their last key.
+        # The group of each known key. A group disappears with its last key.
         self._groups: dict[ObjectKey, _Group] = {}
         self._named: WeakValueDictionary[Hashable, _Group] = WeakValueDictionary()
         # The groups that have ready keys, by the turn of their first one.
         self._ready: dict[_Turn, _Group] = {}
-        # Turns of groups that have room, the quick and the slow ones. May hold turns that are over.
+        # Turns of groups below their limit, quick and slow ones. May contain outdated turns.
         self._quick: list[_Turn] = []
         self._slow: list[_Turn] = []
         self._running: dict[ObjectKey, _Run] = {}
         self._changed_while_running: set[ObjectKey] = set()
         self._due: dict[ObjectKey, float] = {}
-        # May hold entries that `_due` no longer agrees with: those are passed over.
+        # May contain entries that differ from `_due`, which are ignored.
         self._heap: list[tuple[float, ObjectKey]] = []
         self._failures: dict[ObjectKey, int] = {}
-        # When runs of a key would end that follow each other at the slow pace.
+        # The time at which a key's runs would end at the slow pace.
         self._paced_until: dict[ObjectKey, float] = {}
-        # Keys that are slowed down, and whether `take` has reported that.
+        # Keys that are slowed down, and whether `take` has reported it.
         self._slowed: dict[ObjectKey, bool] = {}
 
     def add(self, key: ObjectKey, now: float) -> None:
-        """Something changed: reconcile this key as soon as its turn comes."""
+        """Reconcile this key, which changed, as soon as its turn comes."""
         if key in self._running:
             if key not in self._changed_while_running:
                 self._changed_while_running.add(key)
@@ -179,7 +179,7 @@ class Queue:
             self.adds += 1
 
     def set_group(self, key: ObjectKey, name: Hashable) -> None:
-        """Note the group of a key, such as its cluster; None if it has none."""
+        """Set the group of a key, such as its cluster, or None."""
         before = self._groups.get(key)
         if before is not None and before.name == name:
             return
@@ -190,17 +190,17 @@ class Queue:
             self._offer(before)
 
     def add_all(self, now: float) -> None:
-        """Anything may have changed: reconcile every key that is known."""
+        """Reconcile every known key: anything may have changed."""
         for key in [*self._due, *self._running]:
             self.add(key, now)
 
     def retry_soon(self, now: float, within: float) -> None:
-        """What made keys fail is over: try them again now, spread over a few seconds."""
+        """Retry all failed keys within a few seconds: the cause of their failures is gone."""
         for key in self._failures.keys() & self._due.keys():
             self._schedule(key, min(self._due[key], now + self._random.uniform(0, within)))
 
     def take(self, now: float) -> Taken | None:
-        """The next key to run: first come first served, but for groups that are at their limit."""
+        """The next key to run, first come, first served, without groups that are at their limit."""
         while (due := self.next_due()) is not None and due <= now:
             _, key = heapq.heappop(self._heap)
             del self._due[key]
@@ -218,7 +218,7 @@ class Queue:
         return Taken(key, now - turn.since, self._note_run(key, now))
 
     def finish(self, key: ObjectKey, outcome: Outcome, now: float) -> None:
-        """Note how a running key ended, and with that when its next turn is."""
+        """Record the result of a running key, and with it the time of its next turn."""
         since, group = self._running.pop(key)
         was_slow, was_full = group.is_slow, group.running >= self._group_limit
         if now - since > SLOW_SECONDS:
@@ -242,7 +242,7 @@ class Queue:
                 known.pop(key, None)
 
     def next_due(self) -> float | None:
-        """When `take` will next have something that it does not have now."""
+        """The time at which `take` may next return a key that it does not return now."""
         while self._heap:
             due, key = self._heap[0]
             if self._due.get(key) == due:
@@ -263,12 +263,12 @@ class Queue:
         return [now - run.since for run in self._running.values()]
 
     def _earliest(self, key: ObjectKey) -> float:
-        """When a key may run again: at once, but for one that has run too often."""
+        """When a key may run again: at once, unless it has run too often."""
         ahead = (self._timing.burst - 1) * self._timing.pace
         return self._paced_until.get(key, -inf) - ahead
 
     def _note_run(self, key: ObjectKey, now: float) -> bool:
-        """Count a run; whether it is the first one of a key that is slowed down."""
+        """Count a run. Returns whether it is the first run of a key that is slowed down."""
         until = self._paced_until.get(key, -inf)
         if until <= now:
             self._slowed.pop(key, None)
@@ -279,7 +279,7 @@ class Queue:
         return is_first
 
     def _wake(self, key: ObjectKey, now: float) -> None:
-        """Let a key that changed run now, or at the slow pace if it has run too often."""
+        """Let a changed key run now, or at the slow pace if it has run too often."""
         earliest = self._earliest(key)
         if earliest <= now:
             self._due.pop(key, None)
@@ -289,7 +289,7 @@ class Queue:
             self._schedule(key, earliest)
 
     def _is_full_of_slow(self, now: float) -> bool:
-        """Whether slow groups have all the workers that they may have."""
+        """Whether slow groups use all the workers that they may use."""
         if not self._slow:
             return False
         slow = sum(
@@ -298,7 +298,7 @@ class Queue:
         return slow >= self._slow_limit
 
     def _next_turn(self, heap: list[_Turn]) -> _Turn | None:
-        """The first turn of a heap that can be taken; others are dropped."""
+        """The first valid turn of a heap. Drops outdated ones."""
         while heap:
             group = self._ready.get(heap[0])
             if group is not None and self._heap_of(group) is heap:
@@ -312,7 +312,7 @@ class Queue:
         return self._slow if group.is_slow else self._quick
 
     def _offer(self, group: _Group) -> None:
-        """Let `take` find the first turn of a group that has room."""
+        """Let `take` find the first turn of a group that is below its limit."""
         heap, first = self._heap_of(group), group.first
         if heap is not None and first is not None:
             heapq.heappush(heap, first)

@@ -1,7 +1,7 @@
-"""What a provider declares: the watches and permissions of a reconciler, and its step.
+"""Declarations of a provider: the watches and permissions of a reconciler, and its step.
 
-Watching costs memory and permissions in proportion to what is asked for. So everything is watched
-by its metadata alone, except what a mapper has to look into, and Secrets are never looked into.
+The memory and the permissions of watches depend on the requested content. So a watch requests only
+metadata, unless a mapper needs the whole object. It never requests the content of Secrets.
 """
 
 from abc import ABC, abstractmethod
@@ -20,15 +20,15 @@ KindT = TypeVar("KindT", bound=BaseObject)
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
 Labels = Mapping[str, str | None]
-"""Labels that an object must have; `None` asks for the label and takes any value."""
+"""Labels that an object must have. `None` requires the label with any value."""
 
 
 @dataclass(frozen=True, slots=True)
 class For(Generic[KindT]):
-    """The kind that a reconciler is for: each object of it is a key.
+    """The reconciler's own kind. Each object of it is a key.
 
-    The reconciler may read and patch it and its status; with `status_only` it may patch nothing but
-    the status, and so cannot add a finalizer.
+    The reconciler may read the object, and patch it and its status. With `status_only` it may patch
+    only the status, and so cannot add a finalizer.
     """
 
     kind: type[KindT]
@@ -38,9 +38,9 @@ class For(Generic[KindT]):
 
 @dataclass(frozen=True, slots=True)
 class Owns(Generic[KindT]):
-    """A kind that the reconciler creates: its events concern the owner.
+    """A kind that the reconciler creates. Its events concern the owner.
 
-    The reconciler may read, create and patch it, and with `deletes` delete it. `optional` is as in
+    The reconciler may read, create and patch it, and with `deletes` delete it. For `optional`, see
     `Watches`.
     """
 
@@ -54,12 +54,12 @@ class Owns(Generic[KindT]):
 class Watches(Generic[KindT]):
     """A kind whose events concern the keys that `to` returns.
 
-    `to` is a function of the object, or a coroutine function of the context and the object: one
-    that has to ask the API server, as for the machines of a Cluster. With `metadata_only`, and
-    always for Secrets, the object has nothing but its metadata.
+    `to` is a function of the object. If it must query the API server, for example for the machines
+    of a Cluster, it is a coroutine function of the context and the object. With `metadata_only`,
+    and always for Secrets, the object has only its metadata.
 
-    The manager waits for a kind that is not installed yet. It does not wait for an `optional` one:
-    that is watched from when it is installed, and may be removed again.
+    The manager waits until a kind is installed. It does not wait for an `optional` kind, which it
+    starts to watch after its installation, and which may be removed again.
     """
 
     kind: type[KindT]
@@ -77,7 +77,7 @@ Watch = For[Any] | Owns[Any] | Watches[Any]
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What a reconciler may do beyond what its watches imply."""
+    """Additional permissions of a reconciler, besides those that its watches imply."""
 
     group: str
     resources: tuple[str, ...]
@@ -88,33 +88,33 @@ class Permission:
 class Reconciler(ABC, Generic[ObjectT]):
     """Moves objects of one kind towards their spec, a step at a time.
 
-    It never runs twice at once for the same object. It gets the object as the API server has it
-    now, being deleted or not, and must be ready to be called at any time for any reason.
+    It never runs twice at the same time for one object. It receives the object's current state,
+    even during deletion, and must handle a call at any time for any reason.
     """
 
     watches: ClassVar[tuple[Watch, ...]]
-    """What it looks at: `For` its own kind, `Owns` what it creates, `Watches` the rest."""
+    """The watches: `For` its own kind, `Owns` for kinds that it creates, `Watches` for others."""
 
     permissions: ClassVar[tuple[Permission, ...]] = ()
-    """What it may do beyond what the watches imply."""
+    """Additional permissions, besides those that the watches imply."""
 
     @abstractmethod
     def reconcile(self, ctx: Context, obj: ObjectT, /) -> Awaitable[Result] | Result:
-        """Read, decide, act, patch the status; or raise, to be called again after a while.
+        """Read, decide, act, patch the status. If it raises, the queue retries it with backoff.
 
         A coroutine function runs in the manager's event loop and must not block it. A plain
-        function runs in a thread; there, `ctx.wait` runs a coroutine of the client.
+        function runs in a thread, where `ctx.wait` runs a coroutine of the client.
         """
 
     async def on_missing(self, ctx: Context, key: ObjectKey, /) -> None:
-        """Clean up after an object that is no longer there, or no longer ours.
+        """Clean up after an object that no longer exists, or is no longer ours.
 
-        Nothing calls this for an object that is deleted while no manager runs: use a finalizer for
-        what must be cleaned up in any case.
+        The manager misses objects that are deleted while it is down: use a finalizer for cleanup
+        that must always happen.
         """
 
     def group(self, obj: ObjectT, /) -> Hashable | None:  # noqa: ARG002
-        """The group of an object, of which there is nothing but its metadata.
+        """The group of an object, which has only its metadata here.
 
         At most a third of the workers reconcile one group at the same time, and another third is
         not for groups that were slow. Group objects that depend on the same server, so that a slow
@@ -123,25 +123,24 @@ class Reconciler(ABC, Generic[ObjectT]):
         return None
 
     def lifespan(self, ctx: Context, /) -> AbstractAsyncContextManager[object]:
-        """What the reconciler needs while it works, from before its first step to after its last.
+        """Resources of the reconciler, from before its first step until after its last.
 
-        Override it with an `@asynccontextmanager`. With leader election it is entered by the
-        leader only.
+        Override it with an `@asynccontextmanager`. With leader election, only the leader enters it.
         """
         del ctx
         return nullcontext()
 
     def health(self) -> str | None:
-        """What is wrong with what the reconciler runs beside its steps; /healthz says it."""
+        """The problem with background work of the reconciler, which fails /healthz, or `None`."""
         return None
 
     def wake(self, key: ObjectKey) -> None:
-        """Ask for a reconcile, because of something that happened outside the cluster."""
+        """Request a reconcile after an event outside the cluster."""
         if self._add is not None:
             self._add(key)
 
     def connect(self, add: Callable[[ObjectKey], None]) -> None:
-        """Where `wake` leads from now on; the manager calls this."""
+        """Connect `wake` to a queue. The manager calls this."""
         self._add = add
 
     _add: Callable[[ObjectKey], None] | None = None
@@ -153,7 +152,7 @@ class Reconciler(ABC, Generic[ObjectT]):
 
     @property
     def name(self) -> str:
-        """The name in logs and metrics: its kind in lowercase, as controller-runtime has it."""
+        """The name in logs and metrics: its kind in lowercase, like in controller-runtime."""
         return self.main_watch.kind.resource.kind.lower()
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -162,7 +161,7 @@ class Reconciler(ABC, Generic[ObjectT]):
         if "watches" in cls.__dict__:
             _check_watches(cls, kind)
         elif kind is not None and "reconcile" in cls.__dict__ and not hasattr(cls, "watches"):
-            raise TypeError(f"{cls.__name__} has no watches; add watches = (For({kind.__name__}),)")
+            raise TypeError(f"{cls.__name__} has no watches: add watches = (For({kind.__name__}),)")
 
 
 def _kind_of(cls: type[Reconciler[Any]]) -> type[BaseObject] | None:
@@ -178,24 +177,24 @@ def _check_watches(cls: type[Reconciler[Any]], kind: type[BaseObject] | None) ->
     name = cls.__name__
     watches: Any = cls.watches
     if not isinstance(watches, tuple):
-        raise TypeError(f"{name}.watches is not a tuple; write watches = (For(...), ...)")
+        raise TypeError(f"{name}.watches is not a tuple: write watches = (For(...), ...)")
     for watch in cast("tuple[Any, ...]", watches):
         if not isinstance(watch, For | Owns | Watches):
-            raise TypeError(f"{name}.watches has {watch!r}; it takes For, Owns and Watches")
+            raise TypeError(f"{name}.watches has {watch!r}: it takes only For, Owns and Watches")
         watched: Any = cast("Watch", watch).kind
         if not (isinstance(watched, type) and hasattr(watched, "resource")):
-            raise TypeError(f"{name}.watches has {watched!r}, which is no kind; add @kind(...)")
+            raise TypeError(f"{name}.watches has {watched!r}, which is not a kind: add @kind(...)")
     main = [watch.kind for watch in cls.watches if isinstance(watch, For)]
     if len(main) != 1:
         raise TypeError(f"{name}.watches has to name its own kind with one For(...)")
     if kind is not None and not issubclass(main[0], kind):
         raise TypeError(
-            f"{name} reconciles {kind.__name__}, but its watches say For({main[0].__name__})"
+            f"{name} reconciles {kind.__name__}, but its watches have For({main[0].__name__})"
         )
 
 
 class KeyQueue(Protocol):
-    """Who wants to know of a watch's events; called in the manager's event loop."""
+    """Receives the events of a watch, in the manager's event loop."""
 
     def changed(self, watch: Watch, body: Mapping[str, Any]) -> None: ...
 
@@ -206,7 +205,7 @@ class KeyQueue(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One declared watch, and who wants to know of its events."""
+    """A declared watch, and the receiver of its events."""
 
     watch: Watch
     queue: KeyQueue
@@ -220,18 +219,18 @@ def selector(labels: Labels) -> str:
 
 
 def selects(labels: Labels, found: Mapping[str, str]) -> bool:
-    """Whether an object with these labels has the ones that are asked for."""
+    """Whether an object with the labels `found` matches."""
     return all(name in found and value in {None, found[name]} for name, value in labels.items())
 
 
 def looks_inside(watch: Watch) -> bool:
-    """Whether whole objects are needed, not their metadata alone."""
+    """Whether a watch needs whole objects instead of only their metadata."""
     secret = (watch.kind.resource.group, watch.kind.resource.plural) == ("", "secrets")
     return isinstance(watch, Watches) and not watch.metadata_only and not secret
 
 
 UNREADABLE = "unreadable"
-"""The field that tells why the rest of an object was left out: it cannot be read."""
+"""The field with the reason why the rest of an unreadable object is missing."""
 
 
 def concerned(
@@ -240,7 +239,7 @@ def concerned(
     """The keys of the reconciler's `kind` that an event about the object `body` concerns.
 
     Raises:
-        Unreadable: a mapper needs the whole object, which cannot be read.
+        Unreadable: A mapper needs the whole object, which is not readable.
     """
     metadata = cast("Mapping[str, Any]", body["metadata"])
     if not selects(watch.labels, metadata.get("labels") or {}):
@@ -272,7 +271,7 @@ def _read(watch: Watches[KindT], body: Mapping[str, Any]) -> KindT:
     if looks_inside(watch):
         try:
             if UNREADABLE in body:
-                raise ValueError(body[UNREADABLE])  # noqa: TRY301 - handled as any other reason
+                raise ValueError(body[UNREADABLE])  # noqa: TRY301 - handled like any other reason
             return watch.kind.read(body)
         except ValueError as error:
             resource, reason = watch.kind.resource, reason_of(error)

@@ -30,17 +30,17 @@ log = logging.getLogger(__name__)
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
-# What remains of the lease's last seconds when it is lost, and others may begin to work.
+# The part of the lease's validity that remains for cancelling after a lost lease.
 _CANCELLING = 3.0
 # Such an event may concern any key.
-_NOT_MAPPED = "An event of %s cannot be mapped; every known key is reconciled"
+_NOT_MAPPED = "An event of %s cannot be mapped: reconciling every known key"
 _SLOWED = (
     "%s %s changed too often and is reconciled less often: does its reconcile change what wakes it?"
 )
 
 
 class Runner(Generic[ObjectT]):
-    """One reconciler at work on at most `concurrency` objects at a time."""
+    """Runs one reconciler on at most `concurrency` objects at a time."""
 
     def __init__(
         self,
@@ -118,9 +118,9 @@ class Runner(Generic[ObjectT]):
         self._pump()
 
     async def stop(self, grace: float) -> list[str]:
-        """Take no more work, let what runs end by itself, or else cancel it.
+        """Take no new work, wait for running work, and then cancel it.
 
-        Returns what goes on although it was cancelled.
+        Returns the work that continues in spite of being cancelled.
         """
         self._open = False
         name = self.reconciler.name
@@ -136,14 +136,14 @@ class Runner(Generic[ObjectT]):
             if late:
                 _, stubborn = await asyncio.wait(late, timeout=_CANCELLING)
                 for task in stubborn:
-                    log.error("%s: %s goes on although it was cancelled", name, task.get_name())
+                    log.error("%s: %s continues although it was cancelled", name, task.get_name())
                 return [task.get_name() for task in stubborn]
         if self._threads is not None:
             self._threads.shutdown(wait=False)
         return []
 
     def _pump(self) -> None:
-        """Start what can be started, and come back when more is due."""
+        """Start as much as possible, and come back when more is due."""
         if not self._open:
             return
         while len(self._tasks) < self._concurrency:
@@ -177,11 +177,11 @@ class Runner(Generic[ObjectT]):
                 outcome = await self._step(key)
                 log.debug("%s", outcome)
             except Conflict as error:
-                log.info("%s; trying again", explained(error))
+                log.info("%s. Trying again", explained(error))
             except Unreadable as error:
                 self._report_unreadable(key, error)
             except ClientError as error:
-                log.error("%s", explained(error))  # noqa: TRY400 - it says all there is to know
+                log.error("%s", explained(error))  # noqa: TRY400 - the message has all the details
             except Exception as error:
                 why = f"{type(error).__name__}: {explained(error)}"
                 log.exception("The reconcile failed: %s", why)
@@ -209,8 +209,8 @@ class Runner(Generic[ObjectT]):
         result = await self._reconcile(self._context.about(obj), obj)
         if not isinstance(result, Done | After):
             raise TypeError(
-                f"{type(self.reconciler).__name__}.reconcile returned {result}; "
-                f"it has to return Done() or After(seconds)"
+                f"{type(self.reconciler).__name__}.reconcile returned {result} "
+                f"instead of Done() or After(seconds)"
             )
         return result
 
@@ -225,7 +225,7 @@ class Runner(Generic[ObjectT]):
         try:
             result = await asyncio.shield(running)
         except asyncio.CancelledError:
-            # A thread cannot be cancelled: the reconcile has not ended before it has.
+            # A thread cannot be cancelled: the reconcile ends when the thread ends.
             await asyncio.wait({running})
             raise
         return await result if isawaitable(result) else result

@@ -1,7 +1,7 @@
-"""kopf as a watcher: tells which objects changed, and nothing else.
+"""Uses kopf as a watcher: it reports changed objects, and does nothing else.
 
-kopf lists, watches, resumes and relists, as an operator in a thread with an event loop of its own.
-What it finds is handed over to the manager's loop. Decision 0035 says how kopf is used, and why.
+kopf lists, watches, resumes and relists as an operator in a thread with its own event loop. Its
+events go to the manager's loop. Decision 0035 explains how and why we use kopf.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ from capelin.json_text import (
 
 log = logging.getLogger(__name__)
 
-# A whole minute, as the API server's rights and its webhooks may take a while to be there. From
-# then on, lost connections are tried again for ever, and refusals end the manager.
+# A whole minute, because the API server's roles and webhooks may take a while to work. After that,
+# lost connections are retried for ever, and rejections end the manager.
 _RETRIES = (0.1, 0.2, 0.5, 1, 2, 5, 5, 5, 10, 10, 10, 10)
-# Certificates in files are read again then; a token that was replaced, after the first 401.
+# The interval for reading certificate files again. A replaced token is read after the first 401.
 _LOGIN = timedelta(minutes=10)
 
 
 class WatchLostError(Exception):
-    """A watch has ended that should go on for ever."""
+    """A watch that should continue for ever has ended."""
 
 
 class _Response(aiohttp.ClientResponse):
-    """Passes only objects to kopf that its parser can read, and the metadata of the others."""
+    """Passes readable objects to kopf, and only the metadata of the others."""
 
     async def json(self, **keywords: Any) -> Any:
         data = await self.read()
@@ -59,7 +59,7 @@ class _Response(aiohttp.ClientResponse):
             return bounded_list(data)
         except ValueError:
             return await super().json(**keywords)
-        # API servers send an empty list of metadata as null, over which kopf stumbles.
+        # API servers send an empty list of metadata as null, on which kopf fails.
         return {**value, "items": []} if value.get("items", ()) is None else value
 
 
@@ -83,7 +83,7 @@ class _Lines:
 
 
 def bounded_line(line: bytes) -> bytes:
-    """A line of a watch; with only the metadata of an object that is nested too deep."""
+    """A line of a watch. An object with too many nested levels has only its metadata."""
     if line.count(b"{") + line.count(b"[") <= MAX_LEVELS or levels(line) <= MAX_LEVELS:
         return line
     parts = dict(members(line))
@@ -92,7 +92,7 @@ def bounded_line(line: bytes) -> bytes:
 
 
 def bounded_list(data: bytes) -> dict[str, Any]:
-    """A list; with only the metadata of objects that are nested too deep."""
+    """A list. Objects with too many nested levels have only their metadata."""
     parts = dict(members(data))
     listed: list[Any] = []
     for item in items(parts.pop("items", b"null")):
@@ -123,7 +123,7 @@ class _Source:
     watcher: asyncio.Task[Any] | None = None
 
     def accept(self, *, watch: bool) -> str:
-        """The content type to ask for: metadata alone, unless a mapper has to look inside."""
+        """The content type to request: only metadata, unless a mapper needs whole objects."""
         if any(looks_inside(subscription.watch) for subscription in self.subscriptions):
             return "application/json"
         kind = "PartialObjectMetadata" if watch else "PartialObjectMetadataList"
@@ -131,7 +131,7 @@ class _Source:
 
 
 class Watching:
-    """The watches of a manager; `listed` is set when everything that is there was listed once."""
+    """The watches of a manager. `listed` is set after the first list of every kind."""
 
     def __init__(
         self,
@@ -162,17 +162,17 @@ class Watching:
 
     @property
     def waiting_for(self) -> list[str]:
-        """What has not been listed yet: keys may be missing until there is nothing left here."""
+        """The kinds without a complete list. Until this is empty, keys may be missing."""
         return [source.resource.plural for source in self._sources.values() if not source.listed]
 
     @property
     def watchers(self) -> dict[Resource, asyncio.Task[Any]]:
-        """The task of kopf for each resource that is watched now, in kopf's own loop."""
+        """The kopf task for each resource that is watched now, in kopf's own loop."""
         sources = self._sources.values()
         return {source.resource: source.watcher for source in sources if source.watcher}
 
     async def run(self) -> None:
-        """Watch until cancelled; raises WatchLostError when a watch ends by itself."""
+        """Watch until cancelled. Raises WatchLostError when a watch ends by itself."""
         self._loop = asyncio.get_running_loop()
         try:
             await in_own_loop("kopf", self._operate, self._log_out)
@@ -235,7 +235,7 @@ class Watching:
     async def _send(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Ask for metadata only, and learn what kopf does not tell its handlers."""
+        """Request metadata only, and record events that kopf does not pass to its handlers."""
         request.server_hostname = self._config.server.tls_server_name
         source, query = self._sources.get(request.url.path), request.url.query
         if source is not None:
@@ -267,13 +267,13 @@ class Watching:
             return
         source.lists += first
         if first and source.lists > 1:
-            # Something may have been deleted in the gap, and no event will say so.
+            # Something may have been deleted in the gap, without an event.
             for subscription in source.subscriptions:
                 if not isinstance(subscription.watch, For):
                     self._tell(subscription.queue.add_all)
 
     def _guard(self, source: _Source) -> None:
-        """Notice the end of the task that watches: kopf may go on without it."""
+        """Detect the end of the task that watches: kopf may continue without it."""
         task = asyncio.current_task()
         if task is not None and task is not source.watcher:
             source.watcher = task

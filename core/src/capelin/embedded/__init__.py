@@ -1,1 +1,1 @@
-"""Real Kubernetes parts as supervised processes: getting the programs, running, adopting them."""
+"""Real Kubernetes components as supervised processes: downloads, builds, starts and adopts them."""

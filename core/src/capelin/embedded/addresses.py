@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 
 NETWORK = IPv4Network("127.64.0.0/10")
-"""The range of our loopback addresses, away from 127.0.0.1 and what other programs use."""
+"""The range of our loopback addresses, away from 127.0.0.1 and the addresses of other programs."""
 
 _ATTEMPTS = 64
 _SIOCGIFADDR = 0x8915
 
 
 def address_of(identity: str, attempt: int = 0) -> str:
-    """The loopback address of an identity; each attempt gives another one, always the same."""
+    """The loopback address of an identity. Each attempt gives another one, always the same."""
     digest = hashlib.sha256(f"{attempt}/{identity}".encode()).digest()
     # Skip the first and the last address: some programs take them for network and broadcast.
     offset = 1 + int.from_bytes(digest[:8]) % (NETWORK.num_addresses - 2)
@@ -23,7 +23,7 @@ def address_of(identity: str, attempt: int = 0) -> str:
 
 
 def free_address(identity: str, *, ports: Iterable[int] = (), taken: Iterable[str] = ()) -> str:
-    """The first address of an identity that is not taken and whose ports are free."""
+    """The first address of an identity that is not in use and has free ports."""
     needed, excluded = tuple(ports), frozenset(taken)
     for attempt in range(_ATTEMPTS):
         address = address_of(identity, attempt)
@@ -31,13 +31,13 @@ def free_address(identity: str, *, ports: Iterable[int] = (), taken: Iterable[st
             return address
     raise OSError(
         f"none of {_ATTEMPTS} loopback addresses in {NETWORK} has its ports "
-        f"{', '.join(map(str, needed))} free; stop what listens on these ports on all addresses"
+        f"{', '.join(map(str, needed))} free. Stop programs that use these ports on all addresses"
     )
 
 
 def is_free(address: str, port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do, so that ports in TIME_WAIT count as free.
+        # Like servers, so that ports in TIME_WAIT count as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
@@ -47,7 +47,7 @@ def is_free(address: str, port: int) -> bool:
 
 
 def free_port(address: str, preferred: int = 0) -> int:
-    """The preferred port where it is free, else any that is."""
+    """The preferred port if it is free, or another free one."""
     if preferred and is_free(address, preferred):
         return preferred
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -66,7 +66,7 @@ async def is_listening(address: str, port: int) -> bool:
 
 
 def source_towards(host: str, port: int) -> str | None:
-    """The address of this machine that connections to a host come from; None without a route.
+    """This machine's source address of connections to a host, or None without a route.
 
     Sends nothing.
     """

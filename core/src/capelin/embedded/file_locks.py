@@ -1,7 +1,7 @@
-"""Locks on files, which the kernel drops with the last process that holds them.
+"""Locks on files, which the kernel releases with the last process that holds them.
 
 `filelock` cannot replace them: a build that outlives its starter inherits the lock of its cache
-entry as an open descriptor, and runs share a lock that only the last of them takes for itself.
+entry as an open descriptor, and runs share a lock that only the last of them takes exclusively.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ _POLL_SECONDS = 0.1
 
 
 def open_lock(file: Path) -> int:
-    """The descriptor of a lock file, which nobody holds yet."""
+    """The descriptor of a lock file, without taking the lock."""
     return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def take_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Take a lock without waiting. Returns whether it is held now."""
+    """Take a lock without waiting. Returns whether this process has it now."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -29,12 +29,12 @@ def take_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def wait_for_lock(descriptor: int, *, shared: bool = False) -> None:
-    """Block until the lock is held."""
+    """Wait for the lock, and take it."""
     fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
 def try_lock(file: Path) -> int | None:
-    """The descriptor of the exclusive lock; None if any process holds it, shared or not."""
+    """The descriptor of the exclusive lock, or None if any process holds it, shared or not."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = open_lock(file)
     if take_lock(descriptor):
@@ -47,9 +47,9 @@ def try_lock(file: Path) -> int | None:
 async def hold_lock(
     file: Path, *, shared: bool = False, on_wait: Callable[[], None] | None = None
 ) -> AsyncGenerator[int]:
-    """Wait for the lock on a file and hold it; yields its file descriptor.
+    """Wait for the lock on a file and hold it. Yields its file descriptor.
 
-    A child process that inherits the descriptor holds the lock too, for as long as it lives.
+    A child process that inherits the descriptor also holds the lock, as long as it lives.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = open_lock(file)

@@ -1,6 +1,6 @@
-"""A TCP relay: one address in front of several servers, run as a process of its own.
+"""A TCP relay: one address in front of several servers, run as its own process.
 
-It imports the standard library only, so that its process needs a few MiB:
+It imports only the standard library, so that its process needs a few MiB:
 `python -I -S relay.py --listen 127.64.0.5:6443 --targets FILE --control SOCKET`.
 The targets file has one `host:port` a line. After changing the file, write a line to the control
 socket. The relay reads the file again and answers with the number of open connections of each
@@ -33,13 +33,13 @@ Handler = Callable[[int], None]
 
 
 def parse_target(text: str) -> Target:
-    """`host:port`, the host in brackets where it is an IPv6 address."""
+    """`host:port`, with brackets around an IPv6 address."""
     host, _, port = text.strip().rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def read_targets(path: Path) -> list[Target]:
-    """The targets in a file; none if there is no file."""
+    """The targets in a file. Empty if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         return [parse_target(line) for line in path.read_text().splitlines() if line.strip()]
     return []
@@ -47,7 +47,7 @@ def read_targets(path: Path) -> list[Target]:
 
 @contextlib.contextmanager
 def reachable(path: Path) -> Generator[str]:
-    """A short path to bind or connect a Unix socket, however long its own path is."""
+    """A short path to bind or connect a Unix socket, for a path of any length."""
     # The address of a Unix socket has at most 107 bytes.
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -76,7 +76,7 @@ class _Flow:
             self.send()
 
     def send(self) -> None:
-        """Send the buffer, and the end of the stream after all of it."""
+        """Send the buffer, and the end of the stream after it."""
         if self.buffer:
             with contextlib.suppress(BlockingIOError):
                 self.buffer = self.buffer[self.sink.send(self.buffer) :]
@@ -106,7 +106,7 @@ class _Connection:
         self.try_next()
 
     def try_next(self) -> None:
-        """Connect to the next target that has not refused; close when there is none."""
+        """Connect to the next target that has not refused, or close if none is left."""
         self._drop_server()
         if not self.untried:
             self.close()
@@ -162,7 +162,7 @@ class _Connection:
             self._wait()
 
     def _wait(self) -> None:
-        """Watch for reading where the buffer is empty, for writing where it is not."""
+        """Watch for reading if the buffer is empty, and for writing if it is not."""
         assert self.flows is not None  # noqa: S101
         up, down = self.flows
         if up.done and down.done:
@@ -186,7 +186,7 @@ class _Connection:
 
 
 class Relay:
-    """Accepts connections and hands each, in turn, to a target that accepts it."""
+    """Accepts connections and forwards each, in turn, to a target that accepts it."""
 
     def __init__(self, listen: Target, targets: Path, control: Path) -> None:
         self.open: Counter[Target] = Counter()
@@ -209,7 +209,7 @@ class Relay:
         self._watch_servers()
 
     def watch(self, sock: socket.socket, events: int, handler: Handler | None) -> None:
-        """Call `handler` when `sock` is ready for `events`; 0 stops watching."""
+        """Call `handler` when `sock` is ready for `events`. 0 stops watching."""
         known = self._selector.get_map().get(sock)
         if not events:
             if known is not None:
@@ -231,7 +231,7 @@ class Relay:
         """Stop accepting for a moment when descriptors or memory are exhausted."""
         if error.errno not in _EXHAUSTED:
             return
-        # Room for new clients comes from the connection that nobody has used for the longest time.
+        # The connection that has been idle for the longest time makes room for new clients.
         oldest = min(self.connections, key=lambda connection: connection.used_at, default=None)
         if oldest is not None and time.monotonic() - oldest.used_at > _IDLE_SECONDS:
             oldest.close()

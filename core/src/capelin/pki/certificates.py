@@ -15,7 +15,7 @@ Usage = Literal["server", "client"]
 """Extended key usage of a leaf certificate."""
 
 Algorithm = Literal["ecdsa-p256", "rsa-2048"]
-"""ECDSA keys are generated a hundred times faster; RSA is for components that require it."""
+"""ECDSA keys are a hundred times faster to generate. Some components require RSA."""
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 """The types of key that all Kubernetes components support."""
@@ -23,17 +23,17 @@ PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 
 CLOCK_SKEW = timedelta(minutes=5)
-CA_CLOCK_ERROR = timedelta(days=366)
-"""How long before its making a CA is valid. A leaf that was made while the clock was ahead is made
-again once it is right. A CA is kept, so it would be of no use until its time has come.
-"""
 """Certificates start this long before now, for machines whose clock is behind."""
+CA_CLOCK_ERROR = timedelta(days=366)
+"""A CA is valid from this long before its creation, in case the clock is ahead. Leaf certificates
+are reissued when the clock is right again, but a CA stays.
+"""
 
 CA_VALIDITY = timedelta(days=3650)
 LEAF_VALIDITY = timedelta(days=365)
 
 UNREADABLE = (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
-"""What cryptography raises for a certificate that it cannot read."""
+"""Exceptions that cryptography raises for an unreadable certificate."""
 
 _MAX_COMMON_NAME = 64
 _USAGES = {
@@ -105,8 +105,8 @@ def issue(
     if now >= issuer.not_valid_after_utc:
         raise ValueError(
             f"cannot issue a certificate for {common_name}: the CA "
-            f"{issuer.subject.rfc4514_string()} expired on {issuer.not_valid_after_utc:%Y-%m-%d}; "
-            "replace the CA first"
+            f"{issuer.subject.rfc4514_string()} expired on {issuer.not_valid_after_utc:%Y-%m-%d}. "
+            "Replace the CA first"
         )
     if not usages:
         raise ValueError(f"a certificate for {common_name} needs a usage: server, client or both")
@@ -137,8 +137,8 @@ def distinguished_name(common_name: str, organizations: Iterable[str]) -> x509.N
     """The subject: for Kubernetes, organizations are groups and the common name is the user."""
     if not 0 < len(common_name) <= _MAX_COMMON_NAME:
         raise ValueError(
-            f"common name {common_name!r} has {len(common_name)} characters; "
-            f"X.509 allows 1 to {_MAX_COMMON_NAME}: choose another name"
+            f"common name {common_name!r} has {len(common_name)} characters, but "
+            f"X.509 allows 1 to {_MAX_COMMON_NAME}. Choose another name"
         )
     attributes = [
         x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)

@@ -1,4 +1,4 @@
-"""Leaf certificates as they should be, and why an existing one must be reissued."""
+"""Desired leaf certificates, and the reasons to reissue an existing one."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Validity:
 
 
 def validity_of(certificate_pem: bytes) -> Validity:
-    """The validity period of a certificate; the first if there are several."""
+    """The validity period of the first certificate."""
     certificate = x509.load_pem_x509_certificate(certificate_pem)
     return Validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
 
@@ -52,7 +52,7 @@ def reissue_reason(
     now: datetime,
     share: float = 0.5,
 ) -> str | None:
-    """Why a leaf must be reissued, as a clause that fits after "because"; `None` if it is good.
+    """The reason to reissue a leaf, as a clause after "because", or `None` if it is good.
 
     Takes the same arguments as `issue`.
     """
@@ -70,7 +70,7 @@ def reissue_reason(
         == distinguished_name(common_name, organizations),
         "its names and addresses are others": names == set(alternative_names(dns_names, addresses)),
         "its usages are others": found_usages == set(extended_usages(usages)),
-        # Issued while the clock was ahead: nobody would accept it for as long as that was.
+        # Issued while the clock was ahead: peers reject it until its start.
         "it is not valid yet": now >= validity.not_before - CLOCK_SKEW,
         "it is due for renewal": now < validity.after(share),
     }
@@ -103,7 +103,7 @@ def _usages(certificate: x509.Certificate) -> set[x509.ObjectIdentifier]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A leaf certificate as it should be: whom it is for and what it is used for."""
+    """A desired leaf certificate: its subject and its usages."""
 
     common_name: str
     usages: tuple[Usage, ...]
@@ -114,7 +114,7 @@ class Leaf:
     def reissue_reason(
         self, certificate_pem: bytes | None, ca_pem: bytes, *, now: datetime, share: float = 0.5
     ) -> str | None:
-        """Why it must be reissued; `None` if it is good. See the function of this name."""
+        """The reason to reissue it, or `None` if it is good. See the function of this name."""
         return reissue_reason(
             certificate_pem,
             ca_pem,

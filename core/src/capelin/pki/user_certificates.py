@@ -1,4 +1,4 @@
-"""Reads the CAs and keys of users, and says what is wrong with one that cannot be used."""
+"""Reads the CAs and keys of users, and explains why one is unusable."""
 
 from datetime import datetime
 from typing import Literal, TypeVar
@@ -38,7 +38,7 @@ ExtensionT = TypeVar("ExtensionT", bound=x509.ExtensionType)
 
 
 class InvalidPemError(ValueError):
-    """A certificate or key cannot be used. `reason` is for a condition, the text says why."""
+    """An unusable certificate or key. `reason` is for a condition, the message has the details."""
 
     def __init__(self, reason: PemProblem, message: str) -> None:
         super().__init__(message)
@@ -56,8 +56,8 @@ def read_ca(certificate_pem: bytes | None, private_key_pem: bytes | None, now: d
     if key.public_key() != certificate.public_key():
         raise InvalidPemError(
             "KeyDoesNotMatch",
-            "the private key does not belong to the CA certificate (their public keys differ); "
-            "provide the key that this certificate was made with",
+            "the private key does not belong to the CA certificate (their public keys differ). "
+            "Provide the key of this certificate",
         )
     return KeyPair(_pem(certificate), private_pem(key))
 
@@ -65,7 +65,7 @@ def read_ca(certificate_pem: bytes | None, private_key_pem: bytes | None, now: d
 def read_service_account_keys(
     public_key_pem: bytes | None, private_key_pem: bytes | None
 ) -> ServiceAccountKeys:
-    """A user's service account keys; the public key is computed if it is missing.
+    """A user's service account keys. Computes the public key if it is missing.
 
     Raises:
         InvalidPemError: they cannot be used.
@@ -79,14 +79,14 @@ def read_service_account_keys(
     except (ValueError, UnsupportedAlgorithm) as error:
         raise InvalidPemError(
             "KeyNotReadable",
-            "the service account public key is not a public key in PEM; "
-            "provide a block that begins with BEGIN PUBLIC KEY",
+            "the service account public key is not a public key in PEM. "
+            "Provide a block that begins with BEGIN PUBLIC KEY",
         ) from error
     if public_key != key.public_key():
         raise InvalidPemError(
             "KeyDoesNotMatch",
-            "the service account public key does not belong to its private key; "
-            "provide both halves of one pair, or the private key alone",
+            "the service account public key does not belong to its private key. "
+            "Provide both halves of one pair, or only the private key",
         )
     return ServiceAccountKeys(public, private_pem(key))
 
@@ -105,21 +105,21 @@ def _certificate_authority(pem: bytes | None, now: datetime) -> x509.Certificate
 def _one_certificate(pem: bytes | None) -> x509.Certificate:
     if pem is None or not pem.strip():
         raise InvalidPemError(
-            "CertificateMissing", "there is no CA certificate; provide one certificate in PEM"
+            "CertificateMissing", "the CA certificate is missing. Provide one certificate in PEM"
         )
     try:
         certificates = x509.load_pem_x509_certificates(pem)
     except UNREADABLE as error:
         raise InvalidPemError(
             "CertificateNotReadable",
-            "the CA certificate is not a certificate in PEM; "
-            "provide a block that begins with BEGIN CERTIFICATE",
+            "the CA certificate is not a certificate in PEM. "
+            "Provide a block that begins with BEGIN CERTIFICATE",
         ) from error
     if len(certificates) != 1:
         raise InvalidPemError(
             "SeveralCertificates",
             f"there are {len(certificates)} certificates instead of one CA, so it is unclear "
-            "which of them signs; provide only the certificate that the private key belongs to",
+            "which of them signs. Provide only the certificate that the private key belongs to",
         )
     return certificates[0]
 
@@ -131,21 +131,21 @@ def _check_role(certificate: x509.Certificate) -> None:
     except UNREADABLE as error:
         raise InvalidPemError(
             "CertificateNotReadable",
-            f"{name} has extensions that cannot be read; create it again",
+            f"{name} has unreadable extensions. Create it again",
         ) from error
     constraints = _extension(extensions, x509.BasicConstraints)
     if constraints is None or not constraints.ca:
         raise InvalidPemError(
             "NotACertificateAuthority",
-            f"{name} is not a CA (its basic constraints have no CA:TRUE); "
-            "provide a CA certificate rather than a server's or a client's",
+            f"{name} is not a CA (its basic constraints have no CA:TRUE). "
+            "Provide a CA certificate rather than a server's or a client's",
         )
     usage = _extension(extensions, x509.KeyUsage)
     if usage is not None and not usage.key_cert_sign:
         raise InvalidPemError(
             "MustNotSignCertificates",
-            f"{name} must not sign certificates (its key usage lacks keyCertSign); "
-            "create it again with keyCertSign",
+            f"{name} must not sign certificates (its key usage lacks keyCertSign). "
+            "Create it again with keyCertSign",
         )
 
 
@@ -154,35 +154,35 @@ def _check_dates(certificate: x509.Certificate, now: datetime) -> None:
     if now >= certificate.not_valid_after_utc:
         raise InvalidPemError(
             "Expired",
-            f"{name} expired on {_day(certificate.not_valid_after_utc)}; provide a valid CA",
+            f"{name} expired on {_day(certificate.not_valid_after_utc)}. Provide a valid CA",
         )
     if now < certificate.not_valid_before_utc:
         raise InvalidPemError(
             "NotYetValid",
-            f"{name} is not valid before {_day(certificate.not_valid_before_utc)}; "
-            "provide a CA that is valid now, or correct this machine's clock",
+            f"{name} is not valid before {_day(certificate.not_valid_before_utc)}. "
+            "Provide a CA that is valid now, or correct this machine's clock",
         )
 
 
 def _private_key(pem: bytes | None) -> PrivateKey:
     if pem is None or not pem.strip():
         raise InvalidPemError(
-            "KeyMissing", "there is no private key; provide it as unencrypted PEM"
+            "KeyMissing", "the private key is missing. Provide it as unencrypted PEM"
         )
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except TypeError as error:
         raise InvalidPemError(
             "KeyEncrypted",
-            "the private key is encrypted and its password is not known; "
-            "provide it unencrypted (openssl pkey -in KEY -out PLAIN)",
+            "the private key is encrypted and its password is not known. "
+            "Provide it unencrypted (openssl pkey -in KEY -out PLAIN)",
         ) from error
     except UnsupportedAlgorithm as error:
         raise _unsupported("of an unknown type") from error
     except ValueError as error:
         raise InvalidPemError(
             "KeyNotReadable",
-            "the private key is not a private key in PEM; provide a block that begins with "
+            "the private key is not a private key in PEM. Provide a block that begins with "
             "BEGIN PRIVATE KEY, BEGIN EC PRIVATE KEY or BEGIN RSA PRIVATE KEY",
         ) from error
     _check_strength(key.public_key())
@@ -205,8 +205,8 @@ def _check_strength(key: object) -> None:
 def _unsupported(what: str) -> InvalidPemError:
     return InvalidPemError(
         "KeyNotSupported",
-        f"the key is {what}, which not all Kubernetes components support; "
-        "use ECDSA with P-256, P-384 or P-521, or RSA with 2048 bits or more",
+        f"the key is {what}, which not all Kubernetes components support. "
+        "Use ECDSA with P-256, P-384 or P-521, or RSA with 2048 bits or more",
     )
 
 

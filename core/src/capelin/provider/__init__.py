@@ -1,7 +1,6 @@
-"""The frame of Cluster API providers: reconcilers, what they say, and how a package brings them.
+"""The framework for Cluster API providers: reconcilers, their status, and installation.
 
-What needs the controller room comes when it is asked for: the tools that install a provider do
-not need it.
+Imports of the controller package are lazy: tools that only install a provider do not need it.
 """
 
 from importlib import import_module
@@ -61,7 +60,7 @@ _MODULES = (
     "control_plane",
     "infrastructure",
 )
-"""Where the names are, those first that need little."""
+"""The modules that define the names, those with few imports first."""
 
 
 def __getattr__(name: str) -> Any:

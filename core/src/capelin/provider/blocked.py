@@ -1,4 +1,4 @@
-"""Why a reconcile cannot go on: `Blocked`, and what other exceptions say of themselves."""
+"""Why a reconcile cannot continue: `Blocked`, and the messages of other exceptions."""
 
 import re
 from collections.abc import Iterator
@@ -8,18 +8,18 @@ from typing import Self, cast
 from capelin.controller import explained, redact
 
 _LONGEST = 1024
-# What differs each time although the situation is the same would make a condition change for ever.
+# Details that differ each time in the same situation would change a condition for ever.
 _CHANGING = re.compile(
     r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"  # a uid
     r"|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?"  # a time
-    r"|\b0x[0-9a-f]{6,}\b"  # where a Python object is in memory
-    r"|\b\d+\.\d+(?= ?(ms|s|seconds)\b)",  # how long it took
+    r"|\b0x[0-9a-f]{6,}\b"  # the address of a Python object
+    r"|\b\d+\.\d+(?= ?(ms|s|seconds)\b)",  # a duration
     re.IGNORECASE,
 )
 
 
 class Reasons(StrEnum):
-    """Base of the reasons of a provider's conditions: each has its meaning, which its docs show."""
+    """Base of the reasons of a provider's conditions. The docs show the meaning of each."""
 
     _value_: str
     meaning: str
@@ -33,14 +33,14 @@ class Reasons(StrEnum):
 
 
 class Blocked(Exception):  # noqa: N818 - a state of the object, not a fault of the program
-    """A reconcile cannot go on now; the frame makes a condition of it and tries again.
+    """A reconcile cannot continue now. The framework sets a condition and tries again.
 
     Args:
         reason: The condition's reason, in CamelCase.
-        message: What is missing or wrong. The same situation gives the same message: no times,
-            ids or counters, or the condition changes with every reconcile.
-        hint: What a person can do about it.
-        retry_seconds: When to try again. None if something that is watched will change first.
+        message: The problem. The same situation gives the same message, without times, ids or
+            counters. Otherwise the condition would change with every reconcile.
+        hint: The action that a person can take.
+        retry_seconds: When to try again. None if a watched object will change first.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Blocked(Exception):  # noqa: N818 - a state of the object, not a fault of 
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The exception itself, or of a task group's the first one, `Blocked` before others."""
+    """The exception itself, or the first one of a task group, `Blocked` before others."""
     leaves = list(_leaves(error))
     return next((leaf for leaf in leaves if isinstance(leaf, Blocked)), leaves[0])
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line: without secrets, and the same words for the same situation."""
+    """An exception in one line, without secrets. The same situation gives the same words."""
     text = " ".join(explained(error).split())
     name = type(error).__name__
     return redact(_CHANGING.sub("...", f"{name}: {text}" if text else name))[:_LONGEST]

@@ -1,4 +1,4 @@
-"""Which Kubernetes events tell people what happened to an object: from its conditions, pure."""
+"""Decides which Kubernetes events an object gets, from its conditions. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ _FINISHED: Final = {
     REMEDIATING: "Remediated",
     DELETING: "",
 }
-"""Conditions that are true while something goes on, and the reason of the event at its end."""
+"""Conditions that are true during an activity, and the reason of the event at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that happened to an object, as an event says it."""
+    """A change of an object that becomes an event."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -36,9 +36,9 @@ class Change:
 def changes(
     before: Mapping[str, Condition], after: Iterable[Condition], ready_condition: str
 ) -> list[Change]:
-    """What happened to an object between two reads of its conditions.
+    """The changes of an object between two reads of its conditions.
 
-    An activity that begins with a reason of its own, as a rollout that is blocked, is a warning.
+    An activity that begins with another reason, for example a blocked rollout, is a warning.
     """
     found: list[Change] = []
     for condition in after:

@@ -1,4 +1,4 @@
-"""What a provider's reconcile has at hand, and what it says about its object."""
+"""The context of a provider's reconcile, and the status of its object."""
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
@@ -36,14 +36,14 @@ from capelin.provider.fields import (
 )
 
 INVALID_RESPONSE = "InvalidResponse"
-"""The API server of a workload cluster sends too much, or nothing that can be read."""
+"""The API server of a workload cluster sends too much, or unreadable responses."""
 
 OwnerT = TypeVar("OwnerT", bound=BaseObject)
 
 WORKLOAD_UNREACHABLE = "WorkloadClusterUnreachable"
 
 _RETRY = 1.0
-"""Seconds after which to try a workload cluster again that has just failed to answer."""
+"""Seconds before the next request to a workload cluster that has just failed to answer."""
 
 
 class ContractBroken(Exception):  # noqa: N818 - names the state, like Blocked
@@ -51,10 +51,10 @@ class ContractBroken(Exception):  # noqa: N818 - names the state, like Blocked
 
 
 class StatusDraft:
-    """The status that is sent when the reconcile ends: what was read, with what was said since."""
+    """The status to send at the end of a reconcile: the old status plus all changes since."""
 
     def __init__(self, obj: Object[Any, Any], base: Model) -> None:
-        # A copy: the provider may change `obj.status` in place, and that has to be seen.
+        # A copy, to detect changes that the provider makes in `obj.status`.
         self._live: Unstructured = obj.dump()
         self._obj = obj
         before: list[Condition] = obj.status.conditions if obj.status else []
@@ -70,22 +70,22 @@ class StatusDraft:
 
     @property
     def status(self) -> Any:
-        """The status as it is so far, without the conditions that were set one by one."""
+        """The current status, without the conditions that were set one by one."""
         status: Any = self._status or self._obj.status
         return status.model_copy(update=self._fields)
 
     def set_status(self, status: Model) -> None:
-        """Take this for the status; its conditions, if it has any, are all that there are."""
+        """Set the status. If it has conditions, they replace all others."""
         wanted = self._status_type
         if not isinstance(status, wanted):
-            raise TypeError(f"the status is a {wanted.__name__}, and not a {type(status).__name__}")
+            raise TypeError(f"the status must be {wanted.__name__}, not {type(status).__name__}")
         self._status = status
 
     def set_fields(self, **values: Any) -> None:
         self._fields |= values
 
     def set_spec_field(self, name: str, value: Any) -> None:
-        """Have a field of the spec written before the status, unless it has this value already."""
+        """Write a field of the spec before the status, unless it already has this value."""
         if self._live.get("spec", {}).get(name) != value:
             self._spec_fields[f"spec.{name}"] = value
 
@@ -94,7 +94,7 @@ class StatusDraft:
         self._specs.update((spec.type, spec) for spec in specs)
 
     def drop_changes(self) -> None:
-        """Return to the status that was read, when the new one cannot be written."""
+        """Return to the status that was read, if the new one cannot be written."""
         status = self._live.get("status")
         self._obj.status = self._status_type.read(status) if status else self._status_type()
         self._status, self._fields = None, {}
@@ -122,10 +122,10 @@ class StatusDraft:
         return status.model_copy(update={"conditions": conditions})
 
     async def send(self, client: Client, now: datetime) -> bool:
-        """Write the provider's fields of the spec, then the status; says if anything was sent.
+        """Write the provider's fields of the spec, then the status. Returns whether it sent any.
 
         Raises:
-            ContractBroken: the status takes a milestone back, or lacks what a milestone needs.
+            ContractBroken: The status reverts a milestone, or lacks a field that a milestone needs.
         """
         self._check_milestones()
         obj, resource = self._obj, self._obj.resource
@@ -156,7 +156,7 @@ class StatusDraft:
         for milestone in (name for name, was in reached.items() if was):
             if not milestones.get(milestone):
                 field = f"status.initialization.{milestone}"
-                raise ContractBroken(f"{field} stays true once it is; use a condition instead")
+                raise ContractBroken(f"{field} stays true once it is true: use a condition instead")
         spec = self._obj.spec
         if (
             milestones.get("provisioned")
@@ -164,18 +164,18 @@ class StatusDraft:
             and isinstance(spec, InfraMachineSpec)
             and not self._spec_fields.get("spec.providerID", spec.provider_id)
         ):
-            message = "a provisioned machine needs a provider ID; pass one to ctx.set_provisioned"
+            message = "a provisioned machine needs a provider ID: pass one to ctx.set_provisioned"
             raise ContractBroken(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderContext(Context, Generic[OwnerT]):
-    """What the reconcile of a provider's object has at hand."""
+    """The context for the reconcile of a provider's object."""
 
     cluster_or_none: Cluster | None
-    """The Cluster that the object is part of; None only while it is deleted."""
+    """The Cluster that the object is part of. None only during deletion."""
     owner_or_none: OwnerT | None
-    """What the object was made for; None only while it is deleted."""
+    """The object's owner. None only during deletion."""
     draft: StatusDraft
     workloads: WorkloadClients
 
@@ -199,32 +199,32 @@ class ProviderContext(Context, Generic[OwnerT]):
 
     @property
     def cluster(self) -> Cluster:
-        """The Cluster that the object is part of. While it is deleted there may be none."""
+        """The Cluster that the object is part of. During deletion it may be missing."""
         if self.cluster_or_none is None:
-            raise Blocked("ClusterNotFound", "the Cluster that it is part of is gone")
+            raise Blocked("ClusterNotFound", "its Cluster no longer exists")
         return self.cluster_or_none
 
     @property
     def owner(self) -> OwnerT:
-        """What the object was made for, as a Machine. Not read while the object is deleted."""
+        """The object's owner, such as a Machine. Not read during deletion."""
         if self.owner_or_none is None:
-            raise Blocked("OwnerNotFound", "what it was made for is gone")
+            raise Blocked("OwnerNotFound", "its owner no longer exists")
         return self.owner_or_none
 
     def set_status(self, status: Model) -> None:
-        """Have this status sent at the end.
+        """Send this status at the end.
 
-        If it has conditions, these are all; else the previous ones stay. `set_conditions` adds to
-        them. `obj.status` may also be changed in place.
+        Its conditions, if any, replace the previous ones, to which `set_conditions` adds. You can
+        also change `obj.status` in place.
         """
         self.draft.set_status(status)
 
     def set_conditions(self, *specs: ConditionSpec) -> None:
-        """Have these conditions sent at the end, besides those that the object has already."""
+        """Send these conditions at the end, in addition to those that the object already has."""
         self.draft.set_conditions(*specs)
 
     async def send_status(self) -> None:
-        """Send the status now, before something that takes long. It is also sent at the end."""
+        """Send the status now, before a long operation. It is also sent at the end."""
         await self.draft.send(self.client, self.now())
 
     @asynccontextmanager
@@ -232,7 +232,7 @@ class ProviderContext(Context, Generic[OwnerT]):
         """A client of the workload cluster. Pass its kubeconfig Secret if you have just read it.
 
         Raises:
-            Blocked: it has no kubeconfig yet, or does not answer.
+            Blocked: It has no kubeconfig yet, or does not answer.
         """
         cluster, entered = self.cluster, False
         access = self.workloads.client(cluster.name, cluster.namespace or "", secret=secret)
@@ -243,7 +243,7 @@ class ProviderContext(Context, Generic[OwnerT]):
         except NotFound as error:
             if entered:
                 raise
-            message = "there is no kubeconfig of the workload cluster yet"
+            message = "the workload cluster does not have a kubeconfig yet"
             raise Blocked(WAITING_FOR_CONTROL_PLANE, message) from error
         except Unreachable as error:
             raise workload_unreachable(error) from error
@@ -252,16 +252,16 @@ class ProviderContext(Context, Generic[OwnerT]):
 
 
 def workload_unreachable(error: Unreachable) -> Blocked:
-    """Why nothing can be done in a workload cluster now, and when to try again."""
+    """The error for a silent workload cluster, with the time of the next attempt."""
     message = "the API server of the workload cluster does not answer, or not in time"
-    hint = "check the cluster's control plane; its objects are tried again together"
+    hint = "check the cluster's control plane. All objects of the cluster are retried together"
     retry = error.retry_seconds if isinstance(error, CircuitOpen) else _RETRY
     return Blocked(WORKLOAD_UNREACHABLE, message, hint, retry_seconds=max(retry, _RETRY))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfraClusterContext(ProviderContext[Cluster]):
-    """What the reconcile of a Cluster's infrastructure has at hand."""
+    """The context for the reconcile of a Cluster's infrastructure."""
 
     def set_provisioned(
         self,
@@ -269,11 +269,11 @@ class InfraClusterContext(ProviderContext[Cluster]):
         failure_domains: Iterable[FailureDomain] = (),
         endpoint: Endpoint | None = None,
     ) -> None:
-        """Say that the infrastructure is there. Core never takes that back.
+        """Mark the infrastructure as provisioned. Core never reverts that.
 
         Args:
-            failure_domains: Where machines can be placed.
-            endpoint: Where the API server answers, if the infrastructure decides it.
+            failure_domains: Failure domains for machines.
+            endpoint: Address of the API server, if the infrastructure decides it.
         """
         self.draft.set_fields(
             initialization=Initialization(provisioned=True),
@@ -286,7 +286,7 @@ class InfraClusterContext(ProviderContext[Cluster]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfraMachineContext(ProviderContext[Machine]):
-    """What the reconcile of a Machine's infrastructure has at hand."""
+    """The context for the reconcile of a Machine's infrastructure."""
 
     def set_provisioned(
         self,
@@ -295,12 +295,12 @@ class InfraMachineContext(ProviderContext[Machine]):
         addresses: Iterable[MachineAddress] = (),
         failure_domain: str | None = None,
     ) -> None:
-        """Say that the machine is there. Core never takes that back.
+        """Mark the machine as provisioned. Core never reverts that.
 
         Args:
-            provider_id: What its Node is known by; it never changes.
-            addresses: Where it is reached.
-            failure_domain: Where it is; as its Machine wants it if not given.
+            provider_id: Identifier of the machine and of its Node. It never changes.
+            addresses: Addresses of the machine.
+            failure_domain: Failure domain of the machine. Default: the one in the Machine's spec.
         """
         wanted = self.owner_or_none.spec.failure_domain if self.owner_or_none else None
         self.draft.set_fields(
@@ -312,11 +312,11 @@ class InfraMachineContext(ProviderContext[Machine]):
         self.set_provider_id(provider_id)
 
     def set_provider_id(self, provider_id: str) -> None:
-        """Have `spec.providerID` written before the status."""
+        """Write `spec.providerID` before the status."""
         self.draft.set_spec_field("providerID", provider_id)
 
     async def bootstrap_data(self) -> bytes:
-        """What the machine runs when it starts for the first time."""
+        """The script or data for the machine's first boot."""
         name = self.owner.spec.bootstrap.data_secret_name
         secret = await self.client.get(Secret, cast("str", name), self.owner.namespace)
         return secret.data[BOOTSTRAP_DATA_KEY]
@@ -324,24 +324,24 @@ class InfraMachineContext(ProviderContext[Machine]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfraMachinePoolContext(ProviderContext[MachinePool]):
-    """What the reconcile of a MachinePool's infrastructure has at hand."""
+    """The context for the reconcile of a MachinePool's infrastructure."""
 
     def set_provisioned(self, *, replicas: int) -> None:
-        """Say that the pool can have machines, and how many it has. Core never takes it back."""
+        """Mark the pool as provisioned, with its number of machines. Core never reverts that."""
         self.draft.set_fields(
             initialization=Initialization(provisioned=True), ready=True, replicas=replicas
         )
 
     def set_provider_ids(self, provider_ids: Iterable[str]) -> None:
-        """Have `spec.providerIDList` written before the status."""
+        """Write `spec.providerIDList` before the status."""
         self.draft.set_spec_field("providerIDList", provider_id_list(provider_ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneContext(ProviderContext[Cluster]):
-    """What the reconcile of a control plane has at hand."""
+    """The context for the reconcile of a control plane."""
 
     def set_endpoint(self, host: str, port: int) -> None:
-        """Have `spec.controlPlaneEndpoint` written before the status."""
+        """Write `spec.controlPlaneEndpoint` before the status."""
         endpoint = Endpoint(host=host, port=port)
         self.draft.set_spec_field("controlPlaneEndpoint", endpoint.dump())

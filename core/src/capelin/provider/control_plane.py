@@ -27,14 +27,14 @@ class ControlPlaneReconciler(ProviderReconciler[KindT], Generic[KindT]):
     def reconcile_normal(
         self, ctx: ControlPlaneContext, obj: KindT, /
     ) -> Result | Awaitable[Result]:
-        """Run the control plane; `ctx.set_endpoint(...)` when its address is known."""
+        """Run the control plane, and call `ctx.set_endpoint(...)` when its address is known."""
 
     def blocked_status(self, status: Any, *, failed: bool) -> Literal["False", "Unknown"]:  # noqa: ARG002
-        """An API that has answered may go on answering: nobody knows."""
+        """An API server that has answered before may still answer: its state is unknown."""
         return "Unknown" if self.is_initialized(status) else "False"
 
     def is_initialized(self, status: Any) -> bool:
-        """Whether the API has answered once."""
+        """Whether the API server has answered once."""
         return bool(status.initialization.control_plane_initialized)
 
     @classmethod

@@ -28,10 +28,10 @@ from capelin.api import (
 )
 
 ProviderID = Annotated[str, MinLen(1), MaxLen(512)]
-"""What a machine is known by: its Node has the same `spec.providerID`."""
+"""Identifier of a machine. Its Node has the same `spec.providerID`."""
 
 CONTRACTS = ("v1beta2",)
-"""The contract versions that these fields keep."""
+"""The contract versions that these fields fulfil."""
 
 _AGE = Column("Age", ".metadata.creationTimestamp", "date")
 _CLUSTER = Column("Cluster", r".metadata.labels.cluster\.x-k8s\.io/cluster-name")
@@ -67,10 +67,10 @@ class Endpoint(Model):
     """TCP port."""
 
     rules = (
-        rule("has(self.host) == has(self.port)", "host and port go together: say both or neither"),
+        rule("has(self.host) == has(self.port)", "host and port go together: set both or neither"),
         rule(
             "!has(self.host) || !self.host.contains('/')",
-            "host is a name or an address alone, without https:// or a path",
+            "host must be a name or an address, without https:// or a path",
         ),
     )
 
@@ -83,7 +83,7 @@ class FailureDomain(Model):
     control_plane: bool = False
     """Whether control plane machines may be placed there."""
     attributes: Annotated[dict[str, Annotated[str, MaxLen(1024)]], MaxLen(32)] = {}
-    """What else is known of it."""
+    """Additional attributes of the failure domain."""
 
 
 FailureDomains = Annotated[list[FailureDomain], MaxLen(100), map_list("name")]
@@ -106,7 +106,7 @@ class MachineAddress(Model):
 
 
 class InfraStatus(Model):
-    """What the statuses of all infrastructure kinds have."""
+    """Fields of the statuses of all infrastructure kinds."""
 
     conditions: Conditions = []
     """Observations of the object's state. `Ready` sums them up."""
@@ -136,7 +136,7 @@ class InfraMachineSpec(Model):
     """Desired state of the infrastructure of a Machine."""
 
     provider_id: Annotated[
-        ProviderID | None, immutable("a machine keeps its provider ID: its Node is known by it")
+        ProviderID | None, immutable("a machine keeps its provider ID, which identifies its Node")
     ] = None
     """Identifier of the machine, and of its Node. Written by the provider."""
     failure_domain: Annotated[str, MaxLen(256)] | None = None
@@ -167,7 +167,7 @@ class InfraMachinePoolStatus(InfraStatus):
     replicas: Replicas | None = None
     """Number of machines in the pool."""
     infrastructure_machine_kind: Annotated[str, MaxLen(63)] | None = None
-    """Kind of the objects that stand for the pool's machines, if there are such."""
+    """Kind of the objects that represent the pool's machines, if any."""
 
 
 class ControlPlaneInitialization(Model):
@@ -206,7 +206,7 @@ class ControlPlaneStatus(Model):
     available_replicas: Replicas | None = None
     """Number of replicas that have been ready for long enough."""
     up_to_date_replicas: Replicas | None = None
-    """Number of replicas that are as the spec wants them."""
+    """Number of replicas that match the spec."""
     versions: Annotated[list[VersionCount], MaxLen(100), map_list("version")] = []
     """Versions that replicas run now, the oldest first."""
     version: KubernetesVersion | None = None
@@ -214,7 +214,7 @@ class ControlPlaneStatus(Model):
 
 
 def template_of(made: type[Object[Any, Any]]) -> type[Template[Any]]:
-    """The kind `FooTemplate` that ClusterClasses and MachineDeployments make a `Foo` from."""
+    """The kind `FooTemplate`, from which ClusterClasses and MachineDeployments create a `Foo`."""
     resource = made.resource
     name = f"{resource.kind}Template"
     spec = made.model_fields["spec"].annotation

@@ -1,4 +1,4 @@
-"""The reconcilers of an infrastructure provider: around a Cluster, of a Machine, of a pool."""
+"""The reconcilers of infrastructure providers, for Clusters, Machines and MachinePools."""
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Hashable, Iterable
@@ -34,7 +34,7 @@ from capelin.provider.fields import (
 )
 from capelin.provider.reconciler import KindT, ProviderReconciler
 
-# No event of a Cluster leads to its machines: they look themselves.
+# Events of a Cluster do not trigger its machines: they poll.
 _SOON = 2.0
 _LATER = 15.0
 
@@ -43,14 +43,14 @@ class _InfraReconciler(ProviderReconciler[KindT], Generic[KindT]):
     has_template: ClassVar[bool] = True
 
     def readiness(self, status: Any) -> ConditionSpec:
-        """Ready as soon as everything is there."""
+        """Ready as soon as the infrastructure is provisioned."""
         if self.is_initialized(status):
             return super().readiness(status)
         return ConditionSpec(self.ready_condition, "False", NOT_PROVISIONED)
 
 
 class InfraClusterReconciler(_InfraReconciler[KindT], Generic[KindT]):
-    """Reconciles what is around the machines of a Cluster, as networks and load balancers."""
+    """Reconciles the surroundings of a Cluster's machines, such as networks and load balancers."""
 
     context_type: ClassVar[type[ProviderContext[Any]]] = InfraClusterContext
     spec_base: ClassVar[type[Model]] = InfraClusterSpec
@@ -60,10 +60,10 @@ class InfraClusterReconciler(_InfraReconciler[KindT], Generic[KindT]):
     def reconcile_normal(
         self, ctx: InfraClusterContext, obj: KindT, /
     ) -> Result | Awaitable[Result]:
-        """Make what the Cluster needs, and then `ctx.set_provisioned(...)`."""
+        """Create the Cluster's infrastructure, and then call `ctx.set_provisioned(...)`."""
 
     def ignores(self, obj: KindT) -> bool:
-        """Somebody else manages it, as the annotation `cluster.x-k8s.io/managed-by` says."""
+        """Whether another system manages it, by the annotation `cluster.x-k8s.io/managed-by`."""
         return is_managed_elsewhere(obj)
 
 
@@ -81,7 +81,7 @@ class InfraMachineReconciler(_InfraReconciler[KindT], Generic[KindT]):
     def reconcile_normal(
         self, ctx: InfraMachineContext, obj: KindT, /
     ) -> Result | Awaitable[Result]:
-        """Make the machine, and then `ctx.set_provisioned(provider_id, ...)`."""
+        """Create the machine, and then call `ctx.set_provisioned(provider_id, ...)`."""
 
     def group(self, obj: KindT, /) -> Hashable | None:
         """The Cluster: its API server may be slow, or silent."""
@@ -116,7 +116,7 @@ class InfraMachinePoolReconciler(_InfraReconciler[KindT], Generic[KindT]):
     def reconcile_normal(
         self, ctx: InfraMachinePoolContext, obj: KindT, /
     ) -> Result | Awaitable[Result]:
-        """Make the machines, and then `ctx.set_provider_ids(...)` and `ctx.set_provisioned()`."""
+        """Create machines, then call `ctx.set_provider_ids(...)` and `ctx.set_provisioned()`."""
 
     def waiting_for(
         self, obj: KindT, cluster: Cluster | None, owner: MachinePool | None
@@ -142,7 +142,7 @@ class InfraMachinePoolReconciler(_InfraReconciler[KindT], Generic[KindT]):
 
 
 def infrastructure_missing(cluster: Cluster | None) -> Blocked | None:
-    """Why nothing can be made in a cluster yet, or nothing."""
+    """The reason why a cluster cannot have machines yet, or `None`."""
     if cluster is not None and cluster.status.initialization.infrastructure_provisioned:
         return None
     message = "the Cluster's infrastructure is not provisioned yet"

@@ -1,4 +1,4 @@
-"""What the Python package of a provider or extension tells the tools that install it."""
+"""Declares a provider or extension for the tools that install its Python package."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -25,33 +25,33 @@ _VERSION: Final = re.compile(r"v\d+\.\d+\.\d+([-+.a-z][-+.0-9A-Za-z]*)?")
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A provider or extension that an installed Python package brings."""
+    """A provider or extension from an installed Python package."""
 
     name: str
     type: ProviderType
     version: str
-    """As in `v0.1.0`."""
+    """For example `v0.1.0`."""
     module: str
     """Started as `python -m <module>`: a manager of `capelin.controller`, or for a
     `RuntimeExtensionProvider` a server of `capelin.runtime`, with the flags that these have."""
     manager: str = ""
-    """The name that its manager gives `capelin.controller.main`, and with it the lease that it may
-    hold. Empty where there is no manager, or always one."""
+    """The name that its manager gives `capelin.controller.main`, and with it the name of its lease.
+    Empty if it has no manager, or a manager without a lease."""
     crds: Sequence[Unstructured] = ()
     rules: Sequence[Unstructured] = ()
     """The RBAC rules, in the whole cluster, of its service account."""
     arguments: Sequence[str] = ()
-    """Flags beyond those that every manager gets."""
+    """Flags in addition to those of every manager."""
     programs: Sequence[str] = ()
-    """What it runs on this machine, as the binaries are asked for; those of Kubernetes without a
-    version, since an environment's is taken."""
+    """Binaries that it runs on this machine. Those of Kubernetes have no version here, because the
+    environment sets it."""
     objects: Sequence[Unstructured] = field(default=())
-    """What else it needs, such as an ExtensionConfig; sent when Cluster API answers.
+    """Additional objects, such as an ExtensionConfig, to create when Cluster API answers.
 
-    A `clientConfig.service` in them is replaced by the URL of the process.
+    The URL of the process replaces a `clientConfig.service` in them.
     """
     on_request: bool = False
-    """Whether environments have it only if they ask for it: `capelin up --with NAME`."""
+    """Whether environments have it only on request: `capelin up --with NAME`."""
 
     @classmethod
     def of(
@@ -71,25 +71,25 @@ class Provider:
     ) -> Self:
         """A provider that consists of these reconcilers.
 
-        Its CRDs and its permissions follow from them: the kinds that they are for, a template of
-        each one that a contract knows, and the policies that templates of machines do not change
-        and that only controllers change objects of a topology.
+        They determine its CRDs and permissions: their kinds, the templates that a contract
+        requires, and two policies. Templates of machines are immutable, and only controllers
+        change objects of a topology.
 
         Args:
-            name: What clusterctl calls it, without what it is: `fish`.
-            type_: What it is, in clusterctl's words.
-            version: As in `v0.1.0`.
-            module: What `python -m` starts as its manager.
-            reconcilers: All that its manager runs.
-            manager: The manager's name, and with it that of the lease of a leader election.
-            kinds: Kinds beyond those of the reconcilers, such as templates with specs of their own.
-            arguments: Flags beyond those that every manager gets.
-            programs: What it runs on this machine, by the names of the binaries.
-            objects: What else it needs, such as admission policies.
-            on_request: Whether environments have it only if they ask for it.
+            name: Its name in clusterctl, without the type: `fish`.
+            type_: Its type in clusterctl.
+            version: For example `v0.1.0`.
+            module: The module that `python -m` starts as its manager.
+            reconcilers: All reconcilers of its manager.
+            manager: The manager's name, which is also the name of its lease.
+            kinds: Kinds besides those of the reconcilers, such as templates with their own specs.
+            arguments: Flags in addition to those of every manager.
+            programs: Names of the binaries that it runs on this machine.
+            objects: Additional objects, such as admission policies.
+            on_request: Whether environments have it only on request.
 
         Raises:
-            ValueError: the name, the version or a kind is invalid.
+            ValueError: The name, the version or a kind is invalid.
         """
         _check_names(name, version)
         # Tools that only install providers do not import their managers.
@@ -116,7 +116,7 @@ class Provider:
             version=version,
             module=module,
             manager=manager,
-            # Most commands ask a provider for its name and its programs only.
+            # Most commands need only the name and the programs of a provider.
             crds=_Lazy(crds),
             rules=_Lazy(lambda: rbac(reconcilers)),
             arguments=arguments,
@@ -127,29 +127,29 @@ class Provider:
 
     @property
     def label(self) -> str:
-        """As in `control-plane-capelin`: what clusterctl, and our processes, call it."""
+        """Its name for clusterctl and for our processes, such as `control-plane-capelin`."""
         return provider_label(self.type, self.name)
 
     @property
     def namespace(self) -> str:
-        """Where its service account lives."""
+        """The namespace of its service account."""
         return f"{self.label}-system"
 
     @property
     def aggregated_roles(self) -> list[Unstructured]:
-        """ClusterRoles that let users, and Cluster API's core, use its kinds.
+        """ClusterRoles that allow users, and Cluster API's core, to use its kinds.
 
-        None if its objects have such roles: the provider has decided itself then.
+        Empty if its objects contain such roles: then the provider has its own.
         """
         if any(is_aggregated(obj) for obj in self.objects):
             return []
         return aggregated_roles(self.namespace, self.type, self.crds)
 
     def components(self, namespace: str | None = None) -> list[Unstructured]:
-        """What its installation consists of.
+        """The objects of its installation.
 
         Args:
-            namespace: The only namespace whose objects it may see and change: that of its
+            namespace: The only namespace whose objects it may read and change: that of its
                 manager's `--namespace`. By default, and for cluster-scoped kinds, it is the whole
                 cluster.
         """
@@ -193,7 +193,7 @@ def _check_names(name: str, version: str) -> None:
 
 
 class _Lazy(Sequence[Unstructured]):
-    """A sequence that is made when it is first looked into."""
+    """A sequence that is built on first access."""
 
     def __init__(self, make: Callable[[], Sequence[Unstructured]]) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""The frame of a provider's reconcile: the order that every kind of Cluster API keeps.
+"""The framework of a provider's reconcile: the same order of steps for every kind of Cluster API.
 
 read -> Cluster -> paused -> deletion -> owner -> waiting -> finalizer -> reconcile_normal -> status
 """
@@ -41,31 +41,31 @@ _NOT_WRITTEN = "The status of %s cannot be written: %s"
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Leave the object alone."""
+    """Ignore the object."""
 
     condition: ConditionSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove what was made for the object."""
+    """Delete the object's resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The object is being deleted, and nothing of ours holds it any more."""
+    """The object is under deletion, and we no longer hold a finalizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proceed:
-    """Work on the object."""
+    """Reconcile the object."""
 
 
 Step = Paused | Delete | Released | Proceed
 
 
 def gate(obj: BaseObject, cluster: Cluster | None, finalizer: str | None) -> Step:
-    """What to do with an object: a pause comes before its deletion, that before everything else."""
+    """The step for an object: a pause comes before deletion, and deletion before all else."""
     pause = paused(obj, cluster)
     if pause.status == "True":
         return Paused(pause)
@@ -75,61 +75,61 @@ def gate(obj: BaseObject, cluster: Cluster | None, finalizer: str | None) -> Ste
 
 
 class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
-    """Reconciles one kind of a Cluster API provider, in the order that all of them keep.
+    """Reconciles one kind of a Cluster API provider, in the order that all of them share.
 
-    A subclass names its kind once, `class Disks(ProviderReconciler[Disk])`, and has
-    `reconcile_normal` and, if something has to be removed with the object, `reconcile_delete`;
-    either may be a plain function, which then runs in a thread. It is called when the object's
-    Cluster is there and not paused, its owner is there, nothing has to be waited for, and the
-    finalizer is on the object. The status is sent once at the end, whatever happened. `Blocked`
-    becomes a condition; so does any other exception, which is also logged and retried.
+    A subclass names its kind once, `class Disks(ProviderReconciler[Disk])`. It has
+    `reconcile_normal` and, if it has resources to delete, `reconcile_delete`. Either may be a plain
+    function, which then runs in a thread. It runs after these conditions hold: the Cluster exists
+    and is not paused, the owner exists, nothing is missing, and the object has the finalizer. The
+    status is sent once at the end, whatever happened. `Blocked` becomes a condition. So does any
+    other exception, which is also logged and retried.
     """
 
     kind: ClassVar[type[Any]]
     """From the generic argument."""
     owner_kind: ClassVar[type[BaseObject]] = Cluster
-    """What an object is made for."""
+    """The kind of the object's owner."""
     finalizer: ClassVar[str | None]
-    """`GROUP/KIND` in lowercase if there is a `reconcile_delete`, and not said otherwise."""
+    """Default: `GROUP/KIND` in lowercase if `reconcile_delete` is overridden."""
     watches: ClassVar[tuple[Watch, ...]]
-    """What it looks at besides its kind and its owner. A watch of the owner replaces the usual."""
+    """Watches besides the kind and its owner. A watch of the owner replaces the default one."""
     permissions: ClassVar[tuple[Permission, ...]] = (
         Permission("cluster.x-k8s.io", ("clusters",), ("get",)),
     )
-    """What it may do beyond what watches, and the classes that it inherits from, imply."""
+    """Permissions besides those that the watches and the base classes imply."""
 
     context_type: ClassVar[type[ProviderContext[Any]]] = ProviderContext
     spec_base: ClassVar[type[Model]] = Model
     status_base: ClassVar[type[Model]] = Model
     ready_condition: ClassVar[str] = READY
     has_template: ClassVar[bool] = False
-    """Whether its contract wants a kind `...Template`, which ClusterClasses refer to."""
+    """Whether its contract requires a kind `...Template` for ClusterClasses."""
     milestone: ClassVar[str] = "Provisioned"
-    """The reason of the event that says that the object was made."""
+    """The reason of the event that reports the object's creation."""
     paused_retry_seconds: ClassVar[float | None] = None
-    """When to look again at a paused object, if nothing watched tells that the pause is over."""
+    """The interval for checking a paused object, if no watch reports the end of the pause."""
 
     _workloads: WorkloadClients | None = None
 
-    # What providers write
+    # Methods that providers write
 
     @abstractmethod
     def reconcile_normal(self, ctx: Any, obj: KindT, /) -> Result | Awaitable[Result]:
-        """Observe, decide, apply; say what came of it with `ctx.set_status` and the like.
+        """Observe, decide, apply, and report with `ctx.set_status` and the like.
 
         Raises:
-            Blocked: it cannot go on now.
+            Blocked: The reconcile cannot continue now.
         """
 
     def reconcile_delete(self, ctx: Any, obj: KindT, /) -> Result | Awaitable[Result]:  # noqa: ARG002
-        """Remove what was made for the object: `Done` lets it go, `After` looks again."""
+        """Delete the object's resources. `Done` removes the finalizer, `After` calls this again."""
         return Done()
 
-    # What providers may change
+    # Methods that providers may override
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[object]:
-        """Keeps the clients of workload clusters while the manager works; call `super()`'s."""
+        """Keeps clients of workload clusters while the manager runs. Overrides call `super()`."""
         self._workloads = WorkloadClients(ctx.client)
         try:
             yield
@@ -138,7 +138,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
             self._workloads = None
 
     def ignores(self, obj: KindT) -> bool:  # noqa: ARG002
-        """Whether the object is somebody else's business."""
+        """Whether another controller manages the object."""
         return False
 
     async def find_cluster(self, client: Client, obj: KindT) -> Cluster | None:
@@ -147,32 +147,32 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
     async def find_owner(
         self, client: Client, obj: KindT, cluster: Cluster | None
     ) -> BaseObject | None:
-        """What an object was made for. Not asked for while the object is deleted."""
+        """The owner of an object. Not called during deletion."""
         if self.owner_kind is Cluster:
             return cluster
         return await owner_of(client, obj, self.owner_kind)
 
     def waiting_for(self, obj: KindT, cluster: Cluster | None, owner: Any) -> Blocked | None:
-        """What has to be there first. Pure."""
+        """The first missing requirement, if any. Pure."""
         if cluster is None or owner is None:
             return self._no_owner(obj, owner)
         return None
 
     def base_status(self, obj: KindT) -> Model:
-        """The status to begin with: what was read, and what is always so."""
+        """The initial status: the one that was read, plus constant fields."""
         return obj.status or _status_type(type(obj))()
 
     def is_reported(self, obj: KindT, change: Change) -> bool:  # noqa: ARG002
-        """Whether a change becomes an event: it is a write, for each of a thousand machines."""
+        """Whether a change becomes an event. An event is a write, also for a thousand machines."""
         return True
 
     async def on_paused(self, ctx: Any, obj: KindT, /) -> None:
-        """Stop working on an object that is paused; by default there is nothing to stop."""
+        """Stop background work on a paused object. The default does nothing."""
 
-    # The frame
+    # The framework
 
     async def reconcile(self, ctx: Context, obj: KindT, /) -> Result:
-        """Take one step. Providers have `reconcile_normal` instead."""
+        """Run one step. Providers override `reconcile_normal` instead."""
         if self.ignores(obj):
             return Done()
         cluster = await self.find_cluster(ctx.client, obj)
@@ -192,7 +192,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
             else:
                 await self._send(ctx, draft)
         except Conflict:
-            # Another controller wrote at the same time: the next try reads its object.
+            # Another controller wrote at the same time: the next attempt reads its object.
             raise
         except Exception as error:
             cause = root_cause(error)
@@ -207,7 +207,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
 
     def _report(self, ctx: Context, obj: KindT, draft: StatusDraft, *, was_made: bool) -> None:
         status: Any = obj.status
-        made = [Change("Normal", self.milestone, "it has been made")]
+        made = [Change("Normal", self.milestone, "it was created")]
         after: list[Condition] = getattr(status, "conditions", [])
         for change in (
             *(made if self.is_initialized(status) and not was_made else ()),
@@ -227,7 +227,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         match step:
             case Released():
                 holders = ", ".join(obj.metadata.finalizers)
-                message = f"nothing of it is left but others' finalizers: {holders}"
+                message = f"waiting for the finalizers of other controllers: {holders}"
                 draft.set_conditions(ConditionSpec(DELETING, "True", DELETING, message))
                 return Done()
             case Delete():
@@ -267,7 +267,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         return result
 
     def readiness(self, status: Any) -> ConditionSpec:  # noqa: ARG002
-        """The condition that sums up an object about which `reconcile_normal` said nothing."""
+        """The summary condition of an object, if `reconcile_normal` did not set one."""
         return ConditionSpec(self.ready_condition, "True", self.ready_condition)
 
     async def _explain(
@@ -302,7 +302,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         return ConditionSpec(self.ready_condition, status, reason, message)
 
     def blocked_status(self, status: Any, *, failed: bool) -> Literal["False", "Unknown"]:
-        """What the ready condition becomes when the reconcile was blocked, or has failed."""
+        """The status of the ready condition after a blocked or failed reconcile."""
         return "Unknown" if failed and self.is_initialized(status) else "False"
 
     def is_initialized(self, status: Any) -> bool:
@@ -317,7 +317,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
             ctx.log.debug("The object is gone, and its status with it")
 
     async def _send_explanation(self, ctx: Context, obj: KindT, draft: StatusDraft) -> None:
-        """Write the condition without the rest of a status that the API server refused."""
+        """Write the condition without the rest of a status that the API server rejected."""
         try:
             await self._send(ctx, draft)
         except Exception as error:  # noqa: BLE001 - the cause is the failure to raise
@@ -364,7 +364,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         declared = tuple(w for w in watches if not isinstance(w, For) or w.kind is not cls.kind)
         own = [watch for watch in watches if watch not in declared] or [For(cls.kind)]
         if any(isinstance(watch, For) for watch in declared):
-            raise TypeError(f"{cls.__name__} is for {resource.kind}; leave other For(...) out")
+            raise TypeError(f"{cls.__name__} is for {resource.kind}: remove the other For(...)")
         mapped = any(isinstance(w, Watches) and w.kind is cls.owner_kind for w in declared)
         owner = () if mapped else (Watches(cls.owner_kind, to=cls.keys_of),)
         cls.watches = (*own, *declared, *owner)
@@ -385,15 +385,15 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
 def kinds_of(
     reconcilers: Sequence[type[Reconciler[Any]]], others: Sequence[type[BaseObject]]
 ) -> list[type[BaseObject]]:
-    """The kinds of a provider: each with its template, where a contract asks for one."""
+    """The kinds of a provider, each with its template if a contract requires one."""
     kinds = {kind.resource.kind: kind for kind in others}
     for reconciler in reconcilers:
         kind = _kind_of(reconciler)
         if kinds.setdefault(kind.resource.kind, kind) is not kind:
             name, version = reconciler.__name__, kind.resource.version
             raise ValueError(
-                f"kinds has a {kind.resource.kind} that is not the one of {name} ({version}); "
-                f"leave it out: a provider has the kinds of its reconcilers"
+                f"kinds has a {kind.resource.kind} that is not the one of {name} ({version}): "
+                f"remove it, because a provider has the kinds of its reconcilers"
             )
         twin = f"{kind.resource.kind}Template"
         if issubclass(reconciler, ProviderReconciler) and reconciler.has_template:
@@ -417,7 +417,7 @@ def contract_kinds(
 def machine_templates(
     reconcilers: Sequence[type[Reconciler[Any]]], kinds: Sequence[type[BaseObject]]
 ) -> list[type[Template[Any]]]:
-    """The templates that must not change: nothing that was made from them would follow."""
+    """The templates that must not change, because their objects would not follow."""
     names = {
         f"{_kind_of(reconciler).resource.kind}Template"
         for reconciler in reconcilers
@@ -432,7 +432,7 @@ def _kind_of(reconciler: type[Reconciler[Any]]) -> type[Any]:
 
 
 class _Waiting(Blocked):
-    """Something that comes by itself is not there yet: nothing to warn of."""
+    """A requirement that appears by itself is missing: no reason for a warning."""
 
     def __init__(self, missing: Blocked) -> None:
         super().__init__(
@@ -447,7 +447,7 @@ async def _called(step: Callable[..., Any], ctx: ProviderContext[Any], obj: Any)
         result = await asyncio.to_thread(step, ctx, obj)
     if not isinstance(result, Done | After):
         name = getattr(step, "__qualname__", step)
-        raise TypeError(f"{name} returned {result}; it has to return Done() or After(seconds)")
+        raise TypeError(f"{name} returned {result} instead of Done() or After(seconds)")
     return result
 
 
@@ -462,13 +462,13 @@ def _kind_argument(cls: type[Any]) -> object | None:
 
 
 def _checked(cls: type[ProviderReconciler[Any]], kind: object) -> type[Any]:
-    """The kind of a reconciler, if it is one that the reconciler's contract can work with."""
+    """The kind of a reconciler, if it fits the reconciler's contract."""
     if not (
         isinstance(kind, type)
         and issubclass(kind, Object)
         and hasattr(cast("Any", kind), "resource")
     ):
-        raise TypeError(f"{cls.__name__}[{kind}]: name a class with @kind there")
+        raise TypeError(f"{cls.__name__}[{kind}]: use a class with @kind")
     found = cast("type[Any]", kind)
     for field, base in (("spec", cls.spec_base), ("status", cls.status_base)):
         part = _field_type(found, field)
@@ -479,8 +479,8 @@ def _checked(cls: type[ProviderReconciler[Any]], kind: object) -> type[Any]:
             )
     if cls.has_template and not found.definition.contracts:
         raise TypeError(
-            f"{cls.__name__}: {found.__name__} names no contract version; "
-            f"add one: @kind(..., definition=definition())"
+            f"{cls.__name__}: {found.__name__} names no contract version: "
+            f"use @kind(..., definition=definition())"
         )
     return found
 

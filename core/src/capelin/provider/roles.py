@@ -1,4 +1,4 @@
-"""ClusterRoles for the kinds of a provider, which aggregate to those of users and Cluster API."""
+"""ClusterRoles for the kinds of a provider, aggregated to those of users and Cluster API."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _WRITE: Final = ["create", "delete", "deletecollection", "patch", "update"]
 def aggregated_roles(
     prefix: str, type_: ProviderType, crds: Sequence[Unstructured]
 ) -> list[Unstructured]:
-    """The rights of users to the kinds, and of Cluster API's core where it has none already.
+    """The permissions of users for the kinds, and of Cluster API's core if it has none already.
 
     Core may do anything in the contracts' own groups.
 
@@ -60,7 +60,7 @@ def aggregated_roles(
 
 
 def is_aggregated(obj: Unstructured) -> bool:
-    """Whether a ClusterRole adds to the rights of users."""
+    """Whether a ClusterRole adds to the permissions of users."""
     labels: Mapping[str, str] = obj["metadata"].get("labels", {})
     return any(label.startswith(_AGGREGATE) for label in labels)
 

@@ -11,8 +11,8 @@ OWNED: Final = "topology.cluster.x-k8s.io/owned"
 def may_patch_status(group: str, resource: str) -> str:
     """The CEL expression that is true for controllers of a resource, and for administrators.
 
-    Users of Cluster API write the spec of objects, and controllers write the status. This needs no
-    list of users, which would depend on namespaces and on how managers are installed.
+    Users of Cluster API write the spec of objects, and controllers write the status. So this needs
+    no list of users, which would depend on namespaces and on the installation.
     """
     return (
         f"authorizer.group({group}).resource({resource}).subresource('status')"
@@ -23,8 +23,8 @@ def may_patch_status(group: str, resource: str) -> str:
 def topology_owned(name: str, kinds: Iterable[type[BaseObject]]) -> list[Unstructured]:
     """The policy, and its binding, that lets only controllers change and delete owned objects.
 
-    Otherwise a user would start an upgrade or a deletion that a lifecycle hook of the Cluster
-    still blocks. Labels and annotations remain the user's, except for the owner's label.
+    Otherwise a user could start an upgrade or a deletion that a lifecycle hook of the Cluster
+    still blocks. Users may change labels and annotations, except for the owner's label.
     """
     resources: dict[str, list[str]] = {}
     for kind in kinds:

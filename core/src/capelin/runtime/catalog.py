@@ -1,4 +1,4 @@
-"""The hooks that are known, by group, version and name."""
+"""The known hooks, by group, version and name."""
 
 import importlib
 import inspect
@@ -25,7 +25,7 @@ _GROUP = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9
 
 @dataclass(frozen=True, slots=True)
 class HookId:
-    """What tells one version of one hook from all others."""
+    """The identity of one version of a hook."""
 
     group: str
     version: str
@@ -45,17 +45,17 @@ class HookId:
 
 
 class Hook(Generic[RequestT, ResponseT]):
-    """One version of one hook. `Catalog.hook` fills in what is not the author's to say."""
+    """One version of one hook. `Catalog.hook` sets the attributes."""
 
     id: ClassVar[HookId]
     summary: ClassVar[str]
     tag: ClassVar[str]
     singleton: ClassVar[bool]
-    """There is one on a server, without a handler's name in its path."""
+    """A server has only one, without a handler's name in its path."""
     exclusive: ClassVar[bool]
     """The caller accepts at most one handler for it in the whole management cluster."""
     pure: ClassVar[bool]
-    """Probe at any time, dry runs included: the answer follows from the request alone."""
+    """Callable at any time, dry runs included: the response depends only on the request."""
     deprecated: ClassVar[Deprecation | None]
 
     @classmethod
@@ -68,12 +68,12 @@ class Hook(Generic[RequestT, ResponseT]):
 
     @classmethod
     def blocks(cls) -> bool:
-        """Whether a handler can hold the caller back with `retryAfterSeconds`."""
+        """Whether a handler can make the caller wait with `retryAfterSeconds`."""
         return issubclass(cls.response_type(), RetryResponse)
 
     @classmethod
     def description(cls) -> str:
-        """What the hook is for, from its docstring."""
+        """The purpose of the hook, from its docstring."""
         return inspect.getdoc(cls) or ""
 
 
@@ -100,12 +100,12 @@ class Catalog:
         """Register a class as a hook of this name.
 
         Raises:
-            CatalogError: the group or version is malformed, the hook is there already, or what is
-                to replace it is less stable.
+            CatalogError: The group or version is malformed, the catalog already has the hook, or
+                its replacement is less stable.
         """
         group, _, version = api_version.rpartition("/")
         if not _GROUP.fullmatch(group):
-            raise CatalogError(f"{api_version!r} is not a group and a version, as example.com/v1")
+            raise CatalogError(f"{api_version!r} is not GROUP/VERSION, such as example.com/v1")
         Version.parse(version)
         if deprecated is not None:
             check_replacement(version, deprecated)
@@ -124,10 +124,10 @@ class Catalog:
         return register
 
     def joined(self, *others: "Catalog") -> "Catalog":
-        """A catalog with the hooks of these as well.
+        """A catalog that also has the hooks of the others.
 
         Raises:
-            CatalogError: two of them mean different hooks by the same name.
+            CatalogError: Two catalogs have different hooks with the same name.
         """
         made = Catalog()
         for catalog in (self, *others):
@@ -140,7 +140,7 @@ class Catalog:
         """Check the catalog as a whole, once all hooks are registered.
 
         Raises:
-            CatalogError: a hook is deprecated, and the version that replaces it does not exist.
+            CatalogError: The replacement of a deprecated hook does not exist.
         """
         for hook in self:
             if hook.deprecated is None:
@@ -149,7 +149,7 @@ class Catalog:
             if replacement not in self._hooks:
                 raise CatalogError(
                     f"{hook.id} is deprecated in favour of {replacement.version}, which this"
-                    f" catalog does not have; register it, or leave {hook.id.version} undeprecated"
+                    f" catalog does not have. Register it, or leave {hook.id.version} undeprecated"
                 )
 
     def __iter__(self) -> Iterator[AnyHook]:
@@ -159,7 +159,7 @@ class Catalog:
         """The hook of this version and name.
 
         Raises:
-            CatalogError: there is none.
+            CatalogError: The catalog does not have it.
         """
         group, _, version = api_version.rpartition("/")
         try:
@@ -167,7 +167,7 @@ class Catalog:
         except KeyError:
             known = ", ".join(sorted({str(hook.id) for hook in self})) or "none"
             raise CatalogError(
-                f"no hook {name} {api_version} in this catalog; known: {known}"
+                f"no hook {name} {api_version} in this catalog (known: {known})"
             ) from None
 
 
@@ -178,28 +178,28 @@ def deprecation_notice(hook: AnyHook) -> str | None:
     day, release = end_of_support(hook.id.version, hook.deprecated)
     return (
         f"{hook.id} is deprecated since release {hook.deprecated.release}: use"
-        f" {hook.deprecated.replaced_by}; it may be removed in release {release}, not before"
+        f" {hook.deprecated.replaced_by}. It may be removed in release {release}, not before"
         f" {day}"
     )
 
 
 def load_catalog(reference: str) -> Catalog:
-    """The catalog that a module holds, as `module:name`.
+    """The catalog in a module, from `module:name`.
 
     Raises:
-        CatalogError: there is none, or it is inconsistent.
+        CatalogError: It does not exist, or is inconsistent.
     """
     module, colon, name = reference.partition(":")
     if not (module and colon and name):
-        raise CatalogError(f"{reference!r} names no catalog; write it as module:name")
+        raise CatalogError(f"{reference!r} does not name a catalog. Write it as module:name")
     try:
         found = getattr(importlib.import_module(module), name, None)
-    # Whatever it does when it is imported.
+    # Importing can raise anything.
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise CatalogError(f"module {module} cannot be imported ({why})") from error
     if not isinstance(found, Catalog):
-        raise CatalogError(f"module {module} has no catalog called {name}")
+        raise CatalogError(f"module {module} has no catalog {name}")
     found.check()
     return found
 
@@ -210,5 +210,5 @@ def _message_types(hook: AnyHook) -> tuple[type[Any], type[Any]]:
         if len(types) == 2 and all(isinstance(kind, type) for kind in types):
             return cast("tuple[type[Any], type[Any]]", types)
     raise CatalogError(
-        f"{hook.__name__} does not say its messages: class X(Hook[XRequest, XResponse])"
+        f"{hook.__name__} does not declare its messages: class X(Hook[XRequest, XResponse])"
     )

@@ -1,8 +1,8 @@
 """Runs a handler: from the bytes of a request to the bytes of a response.
 
 Whatever a handler does becomes a response. Plain functions that may wait run in threads. Each
-handler has its own, so that calls that hang hold up no other handler. A thread cannot be stopped:
-it is left alone with its call, and does not keep the process from ending.
+handler has its own, so that hanging calls hold up no other handler. A thread cannot be stopped: it
+stays behind with its call, and does not keep the process from ending.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from capelin.runtime.v1alpha1 import Discovery
 _log = logging.getLogger(__name__)
 
 MAX_THREADS = 32
-"""How many calls of one handler run at a time; more wait."""
+"""The number of concurrent calls of one handler. Further calls wait."""
 
 Outcome = Literal["success", "retry", "failure"]
 
@@ -35,7 +35,7 @@ _Result = tuple[Any, BaseException | None]
 
 
 class EncodedResponse(NamedTuple):
-    """A response as it is sent, and its outcome."""
+    """A response in wire format, and its outcome."""
 
     body: bytes
     outcome: Outcome
@@ -49,15 +49,15 @@ class HandlerRunner:
 
         Args:
             handler: The handler to run.
-            known_settings: All settings that a request may have, beside its own: the settings of
-                an ExtensionConfig go to all of its handlers.
+            known_settings: All settings that a request may have, in addition to its own: the
+                settings of an ExtensionConfig go to all of its handlers.
         """
         self.handler = handler
         self._known_settings = {*settings_of(handler), *(known_settings or ())}
         self.blocks_loop = handler.hook.pure and not inspect.iscoroutinefunction(handler.function)
-        """Whether this process does nothing else while the handler runs."""
+        """Whether the handler blocks the whole process while it runs."""
         self._request = handler.hook.request_type()
-        # Built now, so that the first call does not wait for it.
+        # Built now, so that the first call does not have to wait.
         self._request.model_rebuild()
         self._proceed = encode(handler.hook, Response(status="Success"))
         self._threads = Threads(handler.name)
@@ -74,16 +74,16 @@ class HandlerRunner:
             return self._log_failure(f"cannot read the request: {error}")
         except AllThreadsHangError:
             return self._log_failure(
-                f"accepts no call while {MAX_THREADS} earlier ones hang; find what they wait for,"
+                f"accepts no call while {MAX_THREADS} earlier ones hang. Find the reason,"
                 " or restart the extension"
             )
         except Exception as error:  # noqa: BLE001 - every error becomes a response
             _log.exception("handler %s failed", self.handler.name)
-            # The text of the error may hold a secret, or change from call to call.
-            return self.failure(f"failed with {type(error).__name__}; see its log")
+            # The text of the error may contain a secret, or change from call to call.
+            return self.failure(f"failed with {type(error).__name__} (see its log)")
 
     def failure(self, message: str) -> EncodedResponse:
-        """A failure response for a call that the handler itself could not respond to."""
+        """A failure response for a call to which the handler itself could not respond."""
         return encode(self.handler.hook, Failure(f"handler {self.handler.name} {message}"))
 
     def _encode(self, request: object, result: object) -> EncodedResponse:
@@ -102,7 +102,7 @@ class HandlerRunner:
             result = function(call)
         else:
             result = await self._threads.run(function, call)
-        # A plain function may return what an async one returned.
+        # A plain function may return the awaitable of an async one.
         return await result if inspect.isawaitable(result) else result
 
     def _settings(self, request: Any) -> BaseModel | None:
@@ -110,9 +110,7 @@ class HandlerRunner:
             return None
         if unknown := request.settings.keys() - self._known_settings:
             known = ", ".join(sorted(self._known_settings)) or "none"
-            raise MessageError(
-                f"settings: no setting is called {', '.join(sorted(unknown))}; known: {known}"
-            )
+            raise MessageError(f"settings: unknown {', '.join(sorted(unknown))} (known: {known})")
         try:
             return self.handler.settings.model_validate_strings(request.settings, extra="ignore")
         except ValidationError as error:
@@ -120,7 +118,7 @@ class HandlerRunner:
 
 
 def settings_of(handler: Handler) -> set[str]:
-    """The names of a handler's settings, as requests may have them."""
+    """The names of a handler's settings, as requests may contain them."""
     names: set[str] = set()
     if handler.settings is not None:
         by_name = handler.settings.model_config.get("populate_by_name", False)
@@ -131,7 +129,7 @@ def settings_of(handler: Handler) -> set[str]:
 
 
 def _log_outcome(handler: Handler, request: Any, response: EncodedResponse) -> None:
-    """Log who held what up: the message of a handler is made for people."""
+    """Log the handler that blocked or failed a call. Its message is for people."""
     metadata = getattr(request, "cluster_json", {}).get("metadata", {})
     target = f"Cluster {metadata.get('namespace', '')}/{metadata.get('name', '')}"
     hook = handler.hook.id.name
@@ -144,17 +142,17 @@ def _log_outcome(handler: Handler, request: Any, response: EncodedResponse) -> N
 
 
 def encode(hook: AnyHook, result: object) -> EncodedResponse:
-    """Encode what a handler returned as the hook's response.
+    """Encode the result of a handler as the hook's response.
 
     Raises:
-        TypeError: the hook has no such response.
+        TypeError: The hook has no such response.
     """
     fields: dict[str, Any]
     outcome: Outcome
     if isinstance(result, EncodedResponse):
         return result
     if isinstance(result, Failure):
-        # Half of a surrogate pair, as in the names of odd files, cannot be written as JSON.
+        # JSON cannot contain half of a surrogate pair, which occurs in unusual file names.
         message = result.message.encode(errors="replace").decode()
         outcome, fields = "failure", {"status": "Failure", "message": message}
     elif type(result) is Response:
@@ -165,7 +163,7 @@ def encode(hook: AnyHook, result: object) -> EncodedResponse:
     ):
         outcome, fields = _outcome(result), result.dump()
     else:
-        raise TypeError(f"{type(result).__name__} is no response of {hook.id.name}")
+        raise TypeError(f"{type(result).__name__} is not a response of {hook.id.name}")
     if not fields.get("message"):
         fields.pop("message", None)
     if hook.blocks():
@@ -186,7 +184,7 @@ def _outcome(response: Response) -> Outcome:
 
 
 def handler_runners(extension: Extension) -> dict[str, HandlerRunner]:
-    """Runners for everything that an extension serves, discovery included, by path."""
+    """Runners for all handlers of an extension, discovery included, by path."""
     discovery = Handler(
         name="discovery",
         hook=Discovery,
@@ -201,7 +199,7 @@ def handler_runners(extension: Extension) -> dict[str, HandlerRunner]:
 
 
 class _Discovery:
-    """Responds to discovery, encoded anew only when other handlers are reported."""
+    """Responds to discovery. Encodes the response again only if the reported handlers change."""
 
     def __init__(self, extension: Extension) -> None:
         self._extension = extension
@@ -217,11 +215,11 @@ class _Discovery:
 
 
 class AllThreadsHangError(Exception):
-    """Every thread of a handler runs a call whose caller no longer waits."""
+    """Every thread of a handler runs a call whose caller has stopped waiting."""
 
 
 class Threads:
-    """The threads of one handler, as many as it has needed at a time."""
+    """The threads of one handler, at most as many as it has needed at the same time."""
 
     def __init__(self, handler: str) -> None:
         self._name = f"handler {handler}"
@@ -234,7 +232,7 @@ class Threads:
         """Run a function in a thread and return its result.
 
         Raises:
-            AllThreadsHangError: nobody knows when it would start.
+            AllThreadsHangError: All threads hang, and the function might never start.
         """
         work = _Work(function, call)
         with self._lock:
@@ -243,7 +241,7 @@ class Threads:
             if hanging >= MAX_THREADS:
                 raise AllThreadsHangError
         if busy >= self._count < MAX_THREADS:
-            # Unlike the threads of an executor, a daemon does not keep the process from ending.
+            # Unlike the threads of an executor, a daemon thread does not keep the process alive.
             Thread(target=self._serve, name=self._name, daemon=True).start()
             self._count += 1
         with self._lock:
@@ -257,7 +255,7 @@ class Threads:
             raise error
         finally:
             # The error refers to this frame. If this frame referred to the error, both would stay
-            # until garbage is collected, and with them the request.
+            # in memory until garbage collection, together with the request.
             del error
 
     def _serve(self) -> None:
@@ -266,7 +264,7 @@ class Threads:
 
     def _finish(self, work: "_Work") -> None:
         work.run()
-        # First, since the next call may come as soon as this one has its response.
+        # First, because the next call may come as soon as this one has its response.
         with self._lock:
             self._unfinished.discard(work)
         work.notify()
@@ -286,22 +284,22 @@ class _Work:
         self.done: asyncio.Future[None] = self._loop.create_future()
 
     def hangs(self) -> bool:
-        """Whether a thread still runs it although nobody waits for it any more."""
+        """Whether a thread still runs it after its caller has stopped waiting."""
         return self._started and self.done.cancelled()
 
     def run(self) -> None:
-        """Call the function, if somebody still waits for it."""
+        """Call the function, if its caller still waits."""
         if self.done.cancelled():
             return
         self._started = True
         try:
             self._result = self._context.run(self._function, self._call), None
-        except BaseException as error:  # noqa: BLE001 - raised again for whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised again for the caller
             self._result = None, error
 
     def notify(self) -> None:
-        """Wake whoever waits for it."""
-        # The loop may be closed by now.
+        """Wake the caller."""
+        # The loop may already be closed.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._notify)
 

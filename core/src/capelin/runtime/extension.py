@@ -1,4 +1,4 @@
-"""An extension: its handlers, and what discovery reports of them."""
+"""An extension: its handlers, and their discovery."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -28,11 +28,11 @@ RequestT = TypeVar("RequestT", bound=Message)
 ResultT = TypeVar("ResultT", bound=Awaitable[HandlerResult] | HandlerResult)
 
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
-"""What is open for as long as the server runs, a client for example."""
+"""Resources that are open while the server runs, for example a client."""
 
 
 class InvalidExtensionError(ValueError):
-    """Cluster API would refuse the extension."""
+    """Cluster API would reject the extension."""
 
 
 class Call(Generic[HookT_co, SettingsT_co]):
@@ -46,18 +46,18 @@ class Call(Generic[HookT_co, SettingsT_co]):
 
     @property
     def request(self: "Call[Hook[RequestT, Any], Any]") -> RequestT:
-        """The request, as the hook's own type."""
+        """The request, in the hook's own type."""
         return self._request  # pyright: ignore[reportReturnType] - the server reads that type
 
     @property
     def settings(self) -> SettingsT_co:
-        """The ExtensionConfig's and the ClusterClass's settings, as the handler's own type."""
+        """The settings of the ExtensionConfig and the ClusterClass, in the handler's own type."""
         return self._settings
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A function that serves a hook, and how callers are to call it."""
+    """A function that serves a hook, with its properties for callers."""
 
     name: str
     hook: AnyHook
@@ -101,10 +101,10 @@ class Extension:
 
         Args:
             name: The name of the extension.
-            lifespan: What is open for as long as the server runs.
-            is_discovered: Whether discovery reports a handler now; all by default. A handler that
+            lifespan: Resources that are open while the server runs.
+            is_discovered: Whether discovery reports a handler now. Default: all. A handler that
                 it does not report still serves callers that know it. Touch the ExtensionConfig
-                when this changes: Cluster API then discovers anew.
+                when this changes: Cluster API then runs discovery again.
         """
         self.name = name
         self.lifespan = lifespan
@@ -152,16 +152,16 @@ class Extension:
     ) -> Any:
         """Register a function as a handler.
 
-        Async functions are awaited. Plain functions run at once for hooks that are pure, since
-        they only compute, and in a thread of the handler's for all others, since they may wait.
+        Async functions are awaited. For pure hooks, plain functions run at once, because they only
+        compute. For others they run in a thread of the handler, because they may wait.
 
         Args:
             hook: The hook that it serves.
             name: Its name for Cluster API, by default the function's with dashes. ClusterClasses
                 refer to it.
-            timeout_seconds: How long the caller waits, up to 30.
-            failure_policy: What the caller does when a call brings no response.
-            settings: The type that the settings are read as.
+            timeout_seconds: The caller's timeout, up to 30.
+            failure_policy: The caller's reaction to a call without a response.
+            settings: The type of the settings.
         """
 
         def register(function: Any) -> Any:
@@ -183,13 +183,13 @@ class Extension:
         """Check that Cluster API would accept the handlers.
 
         Raises:
-            InvalidExtensionError: with everything that is wrong. Cluster API refuses all handlers
-                for one that is invalid.
+            InvalidExtensionError: With all problems. Cluster API rejects all handlers if one is
+                invalid.
         """
         problems = list(_problems(self._handlers))
         if problems:
             raise InvalidExtensionError(
-                f"Cluster API would refuse the extension {self.name}: " + "; ".join(problems)
+                f"Cluster API would reject the extension {self.name}: " + "; ".join(problems)
             )
 
     def discovery(self) -> DiscoveryResponse:
@@ -209,7 +209,7 @@ def _problems(handlers: Sequence[Handler]) -> Iterator[str]:
     unknown = [handler for handler in handlers if not hasattr(handler.hook, "id")]
     for handler in unknown:
         yield (
-            f"{handler.name} serves {handler.hook.__name__}, which is in no catalog; register it"
+            f"{handler.name} serves {handler.hook.__name__}, which is in no catalog. Register it"
             ' with @CATALOG.hook("GROUP/VERSION", ...)'
         )
     if not unknown:
@@ -219,21 +219,21 @@ def _problems(handlers: Sequence[Handler]) -> Iterator[str]:
 def _problems_of_all(handlers: Sequence[Handler]) -> Iterator[str]:
     for name, count in Counter(handler.name for handler in handlers).items():
         if count > 1:
-            yield f"{count} handlers are called {name}; give each its own name"
+            yield f"{count} handlers have the name {name}. Use unique names"
     for hook, count in Counter(handler.hook for handler in handlers).items():
         if count > 1 and hook.exclusive:
-            yield f"{hook.id.name} has {count} handlers, and only one can be; remove the others"
+            yield f"{hook.id.name} has {count} handlers, but allows only one. Remove the others"
     for handler in _for_others(handlers):
         yield (
             f"{handler.name} serves a hook of {handler.hook.id.group}, which Cluster API does not"
-            " know; serve it from an extension of its own"
+            " support. Serve it from a separate extension"
         )
     for handler in handlers:
         yield from _problems_of(handler)
 
 
 def _for_others(handlers: Sequence[Handler]) -> list[Handler]:
-    """Handlers for other callers beside some for Cluster API, which discovers them all."""
+    """Handlers for other callers, if some are for Cluster API, which discovers them all."""
     others = [handler for handler in handlers if handler.hook.id.group != Discovery.id.group]
     return others if len(others) < len(handlers) else []
 
@@ -241,28 +241,28 @@ def _for_others(handlers: Sequence[Handler]) -> list[Handler]:
 def _problems_of(handler: Handler) -> Iterator[str]:
     if not HANDLER_NAME.fullmatch(handler.name):
         yield (
-            f"{handler.name!r} is no valid handler name; use lower-case letters, digits and"
+            f"{handler.name!r} is not a valid handler name: use lower-case letters, digits and"
             " dashes, at most 63"
         )
     if not is_whole(handler.timeout_seconds):
         yield (
-            f"{handler.name} has a timeout of {handler.timeout_seconds!r} seconds; use a whole"
+            f"{handler.name} has a timeout of {handler.timeout_seconds!r} seconds: use a whole"
             " number, 1 to 30"
         )
     elif not 0 < handler.timeout_seconds <= MAX_TIMEOUT_SECONDS:
-        yield f"{handler.name} has a timeout of {handler.timeout_seconds} seconds; use 1 to 30"
+        yield f"{handler.name} has a timeout of {handler.timeout_seconds} seconds: use 1 to 30"
     if handler.failure_policy not in {"Fail", "Ignore"}:
-        yield f"{handler.name} has the failure policy {handler.failure_policy}; use Fail or Ignore"
+        yield f"{handler.name} has the failure policy {handler.failure_policy}: use Fail or Ignore"
     hook = handler.hook
     if hook is Discovery:
         yield f"{handler.name} serves {hook.id.name}, which the server serves itself"
     elif hook.singleton:
         yield (
             f"{handler.name} serves {hook.id.name}, whose path has no handler name,"
-            " so that no caller finds it; register the hook without singleton"
+            " so no caller finds it. Register the hook without singleton"
         )
     if handler.settings is not None and "settings" not in hook.request_type().model_fields:
         yield (
-            f"{handler.name} wants settings, and requests of {hook.id.name} carry none; derive"
+            f"{handler.name} has settings, but requests of {hook.id.name} do not. Derive"
             f" {hook.request_type().__name__} from Request"
         )

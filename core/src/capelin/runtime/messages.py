@@ -1,4 +1,4 @@
-"""What requests and responses are made of, and how they are read from JSON as Go reads them."""
+"""The base types of requests and responses, and a reader for JSON that follows Go's rules."""
 
 import base64
 import binascii
@@ -18,13 +18,13 @@ from capelin.api import Model, Unstructured
 ModelT = TypeVar("ModelT", bound=Model)
 
 PLAIN_STRING = WithJsonSchema({"type": "string"})
-"""For values that Cluster API's document names only in words."""
+"""For values that Cluster API's document describes only in prose."""
 
 _WITHOUT_WORDS = {"value_error": "Value error", "assertion_error": "Assertion failed"}
-"""What is told of errors whose words are the validator's own, which may hold the value."""
+"""Error types whose message comes from the validator, and may contain the value."""
 
 Status = Literal["Success", "Failure"]
-"""How a call went. A failure never travels as an HTTP status."""
+"""The result of a call. A failure never travels as an HTTP status."""
 
 Int32 = Annotated[
     int, Ge(-(2**31)), Le(2**31 - 1), WithJsonSchema({"type": "integer", "format": "int32"})
@@ -39,16 +39,16 @@ Int64 = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """The Go type whose schema a field has, where Capelin keeps the JSON as it came."""
+    """The Go type whose schema a field has, if Capelin keeps the JSON unchanged."""
 
     type: str
 
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """Marks a field that the OpenAPI document requires, and that may be missing when it is read.
+    """Marks a field that the OpenAPI document requires, but that a message may omit.
 
-    Go reads a missing field as its zero value. So a rule can name what is wrong with it.
+    Go reads a missing field as its zero value. So a rule can name the problem with it.
     """
 
 
@@ -56,11 +56,11 @@ Json = Annotated[Any, Go("k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/
 """Any JSON value."""
 
 RawExtension = Annotated[Unstructured, Go("k8s.io/apimachinery/pkg/runtime.RawExtension")]
-"""An object of a kind that only its provider knows."""
+"""An object of a kind that only its provider defines."""
 
 
 def is_whole(number: object) -> TypeGuard[int]:
-    """Whether JSON writes a number such that Go reads it as an integer: not 2.0, and not True."""
+    """Whether Go reads the number as an integer: not 2.0, and not True."""
     return type(number) is int
 
 
@@ -83,50 +83,50 @@ Bytes = Annotated[
 
 
 class MessageError(ValueError):
-    """A request or response that is not what its hook says it is."""
+    """A request or response that does not match its hook's type."""
 
 
 class Part(Model):
     """A piece of a message."""
 
-    # Most processes use a few hooks only: what the others need is built when they are first used.
+    # Most processes use only a few hooks, so types are built on first use.
     model_config = ConfigDict(defer_build=True)
 
 
 class Message(Part):
-    """A request or a response: its fields, and what it says it is."""
+    """A request or a response: its fields, its version and its kind."""
 
     api_version: str = ""
     kind: str = ""
 
 
 class Request(Message):
-    """What every request carries, except the one for discovery."""
+    """Base of every request except discovery."""
 
     settings: dict[str, str] = {}
-    """What the ExtensionConfig and the ClusterClass say to the handler."""
+    """The settings of the ExtensionConfig and the ClusterClass for the handler."""
 
 
 class Response(Message):
-    """What every response carries."""
+    """Base of every response."""
 
     status: Status
     message: str = ""
-    """What people are told, in conditions and logs. Never holds a secret or a changing value."""
+    """Message for people, in conditions and logs. Never a secret or a changing value."""
 
 
 class RetryResponse(Response):
-    """A response that can hold the caller back for a while."""
+    """A response that can make the caller wait."""
 
     retry_after_seconds: Int32
-    """When to ask again. 0 lets the caller go on."""
+    """Seconds until the next call. 0 lets the caller continue."""
 
 
 def read_json(model: type[ModelT], data: bytes) -> ModelT:
-    """Read a message from what came over the wire.
+    """Read a message from its wire format.
 
     Raises:
-        MessageError: it is not JSON, or not a message of this type.
+        MessageError: It is not JSON, or not a message of this type.
     """
     try:
         document = orjson.loads(data)
@@ -138,11 +138,11 @@ def read_json(model: type[ModelT], data: bytes) -> ModelT:
 def read(model: type[ModelT], document: object) -> ModelT:
     """Read a message from JSON values.
 
-    What says exactly what the types say takes the quick way. The rest is read as Go does: names
-    in any case, `null` for nothing, 0 for a number that is not there, unknown fields passed over.
+    Exact matches take the fast path. Others follow Go's rules: names in any case, `null` as
+    nothing, 0 for a missing number, and unknown fields ignored.
 
     Raises:
-        MessageError: it is not a message of this type.
+        MessageError: It is not a message of this type.
     """
     try:
         return model.model_validate(document)
@@ -154,7 +154,7 @@ def read(model: type[ModelT], document: object) -> ModelT:
 
 
 def explain(error: ValidationError) -> str:
-    """What is wrong where, without the values: some are secrets, and some change by themselves."""
+    """The problems by field, without values, which may be secret or change by themselves."""
     return "; ".join(
         f"{'.'.join(map(str, problem['loc']))}: {_words(problem)}"
         if problem["loc"]
@@ -168,7 +168,7 @@ def _words(problem: ErrorDetails) -> str:
 
 
 Reading = Callable[[Any], Any]
-"""Gives a value the field names, and takes the nulls, that its type expects."""
+"""Changes a value to the field names of its type, and replaces nulls."""
 
 
 def _as_go_reads(model: type[Model], document: object) -> object:
@@ -177,7 +177,7 @@ def _as_go_reads(model: type[Model], document: object) -> object:
 
 @cache
 def _reading_of_model(model: type[Model]) -> Reading:
-    """How to read JSON for a model; worked out once, as newer callers always send new fields."""
+    """The reading for a model, computed once, because newer callers always send new fields."""
     fields: dict[str, tuple[str, Reading | None, object]] = {}
     numbers: dict[str, object] = {}
 
@@ -206,7 +206,7 @@ def _reading_of_model(model: type[Model]) -> Reading:
 
 
 def _reading(declared: Any) -> Reading | None:
-    """How to read a value; `None` for as it is."""
+    """The reading for a value, or `None` to leave it unchanged."""
     for option in _options(declared):
         if isinstance(option, type) and issubclass(option, Model):
             return partial(_as_go_reads, option)
@@ -229,7 +229,7 @@ def _reading_of_each(reading: Reading) -> Reading:
 
 
 def _zero(declared: Any) -> object:
-    """What Go makes of a field when nothing is said; reading copies it."""
+    """Go's zero value of a field. Reading copies it."""
     for option in _options(declared):
         kind = get_origin(option) or option
         if kind in (list, dict, str, int):

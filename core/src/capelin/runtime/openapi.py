@@ -1,4 +1,4 @@
-"""The OpenAPI document of hooks: what they are, where they are called, what travels."""
+"""The OpenAPI document of hooks: their descriptions, paths and messages."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ _REFERENCE = "#/components/schemas/"
 
 
 def openapi_document(hooks: Iterable[AnyHook], *, title: str, version: str) -> Schema:
-    """The document of some hooks, with every type that their messages are made of."""
+    """The document of some hooks, with every type in their messages."""
     components = Components()
     ordered = sorted(hooks, key=lambda hook: (hook.id.group, hook.id.version, hook.id.name))
     paths = {
@@ -52,7 +52,7 @@ def _operation(hook: AnyHook, components: "Components") -> Schema:
         },
         "responses": {
             "200": {
-                "description": "The call was answered; `status` says how it went.",
+                "description": "The call was answered. `status` has its result.",
                 "content": _json(components.reference(hook.response_type())),
             }
         },
@@ -62,7 +62,7 @@ def _operation(hook: AnyHook, components: "Components") -> Schema:
             {
                 "name": "name",
                 "in": "path",
-                "description": "The handler, by a name of its own among all of its server.",
+                "description": "The handler, by a name that is unique in its server.",
                 "required": True,
                 "schema": {"type": "string"},
             }
@@ -95,7 +95,7 @@ class Components(SchemaWalker):
         self.schemas: dict[str, Schema] = {}
 
     def reference(self, model: type[BaseModel]) -> Schema:
-        """A reference to a model, whose schema is then among the components."""
+        """A reference to a model. Adds the schema of the model to the components."""
         package = getattr(sys.modules.get(model.__module__), "GO_PACKAGE", model.__module__)
         name = f"{package}.{model.__name__}".replace("/", ".")
         if name not in self.schemas:
@@ -123,7 +123,7 @@ class Components(SchemaWalker):
     def _property(self, field: FieldInfo) -> Schema:
         schema = self.of_type(BareType.of(field.annotation, field.metadata), "")
         if "$ref" in schema:
-            # Nothing may stand beside a reference in OpenAPI 3.0.
+            # OpenAPI 3.0 allows no other keys next to a reference.
             schema = {"allOf": [schema]}
         if field.description:
             schema = {"description": field.description, **schema}
@@ -162,7 +162,7 @@ class Components(SchemaWalker):
 
 @cache
 def _go_schemas() -> dict[str, Schema]:
-    """The types of Cluster API and Kubernetes that hooks carry as they are, by name."""
+    """The types of Cluster API and Kubernetes that hooks carry unchanged, by name."""
     return json.loads((files("capelin.runtime.v1alpha1") / "objects.json").read_bytes())
 
 

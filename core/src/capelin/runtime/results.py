@@ -1,4 +1,4 @@
-"""What a handler returns in one line: proceed, retry later, or fail."""
+"""Results of a handler in one line: proceed, retry later, or fail."""
 
 from capelin.runtime.messages import Response, RetryResponse, is_whole
 
@@ -6,18 +6,18 @@ from capelin.runtime.messages import Response, RetryResponse, is_whole
 class Failure(Exception):  # noqa: N818 - it is the status that the caller sees
     """Fails the call with a message for people. Raise it, or return it.
 
-    The caller shows the message in conditions and calls again at its own pace. So it must not hold
-    a secret, nor anything that changes by itself.
+    The caller shows the message in conditions and calls again at its own pace. So it must contain
+    neither secrets nor changing values.
     """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        # Not always a text: often it is the error that the author caught.
+        # Not always a string: often it is the error that the author caught.
         self.message = str(message)
 
 
 HandlerResult = Response | Failure | None
-"""All that a handler can return; `None` is to proceed."""
+"""All results of a handler. `None` means to proceed."""
 
 
 def proceed(message: str = "") -> Response:
@@ -26,15 +26,15 @@ def proceed(message: str = "") -> Response:
 
 
 def retry_after(seconds: int, message: str) -> RetryResponse:
-    """Hold the caller back, and have it call again. Only blocking hooks can.
+    """Make the caller wait and call again. Only blocking hooks allow it.
 
     The caller may call earlier. It shows the message, which must not change by itself.
 
     Raises:
-        TypeError: the seconds are no whole number.
-        ValueError: they are less than 1, or more than Go's `int32` holds.
+        TypeError: The seconds are not a whole number.
+        ValueError: They are less than 1, or more than Go's `int32` allows.
     """
-    # Go reads nothing else as an int32, and takes the whole response as unreadable.
+    # Go rejects any other number for an int32, and with it the whole response.
     if not is_whole(seconds):
         raise TypeError(f"cannot retry after {seconds!r} seconds: use a whole number")
     if not 0 < seconds < 2**31:

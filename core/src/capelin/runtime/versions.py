@@ -1,4 +1,4 @@
-"""Versions of hooks: how stable they are, what may replace them, how long they are supported."""
+"""Versions of hooks: their stability, their replacements, and their time of support."""
 
 import calendar
 import re
@@ -9,11 +9,11 @@ _VERSION = re.compile(r"v(?P<major>[1-9]\d*)(?:(?P<track>alpha|beta)(?P<minor>[1
 _RELEASE = re.compile(r"v?(?P<major>\d+)\.(?P<minor>\d+)(?:\.\d+)?")
 _TRACKS = ("alpha", "beta", "")
 _SUPPORT = {"alpha": (0, 0), "beta": (6, 2), "stable": (12, 3)}
-"""Months and releases for which a version is supported after its deprecation, by track."""
+"""Months and releases of support after a version's deprecation, by track."""
 
 
 class CatalogError(ValueError):
-    """A hook that cannot be: registered twice, malformed, or not known."""
+    """An invalid hook: registered twice, malformed, or unknown."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,7 +29,7 @@ class Version:
         """Read a version such as `v1alpha1`.
 
         Raises:
-            CatalogError: it is none.
+            CatalogError: The text is not a version.
         """
         if (found := _VERSION.fullmatch(text)) is None:
             raise CatalogError(f"{text!r} is not a version such as v1, v1beta1 or v1alpha1")
@@ -44,20 +44,20 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Deprecation:
-    """When a version of a hook was announced to go, and what to use instead."""
+    """The announcement that a version of a hook will be removed, and its replacement."""
 
     release: str
-    """The release that announced it, as `1.16`."""
+    """The release that announced it, such as `1.16`."""
     on: date
     replaced_by: str
-    """The version that stands in for it."""
+    """The version to use instead."""
 
 
 def end_of_support(version: str, deprecation: Deprecation) -> tuple[date, str]:
     """The day and the release from which a deprecated version may be removed.
 
-    Stable versions are supported for 12 months or 3 releases, whichever is longer; beta versions
-    for 6 months or 2 releases; alpha versions need no such period.
+    Stable versions have support for 12 months or 3 releases, whichever is longer, and beta versions
+    for 6 months or 2 releases. Alpha versions have no such period.
     """
     months, releases = _SUPPORT[Version.parse(version).track]
     major, minor = _release_numbers(deprecation.release)
@@ -68,7 +68,7 @@ def check_replacement(version: str, deprecation: Deprecation) -> None:
     """Check that the replacement of a deprecated version is newer, and at least as stable.
 
     Raises:
-        CatalogError: it is not.
+        CatalogError: It is not.
     """
     _release_numbers(deprecation.release)
     # Versions are ordered by their stability first.

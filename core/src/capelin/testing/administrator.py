@@ -1,4 +1,4 @@
-"""What fixtures do on an API server, from a thread of its own: namespaces and CRDs."""
+"""Operations of fixtures on an API server, in their own thread: namespaces and CRDs."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 Installable = type[BaseObject] | tuple[type[BaseObject], ...] | Mapping[str, Any] | str | Provider
 """A kind, the versions of one kind, the manifest of a CRD, the name of one of Cluster API's, or a
-provider: its kinds, and Cluster API's that its permissions name."""
+provider: its kinds, and those of Cluster API in its permissions."""
 
 SERVED_WITHIN = 30.0
-"""Seconds that a kind may take to be served."""
+"""The time limit for a kind to be served, in seconds."""
 
 _POLL_SECONDS = 0.02
 
 
 class Administrator:
-    """A client in an event loop of its own, for fixtures that are not coroutines."""
+    """A client in its own event loop, for fixtures that are not coroutines."""
 
     def __init__(self, server: ApiServer) -> None:
         self._loop = asyncio.new_event_loop()
@@ -71,7 +71,7 @@ class Administrator:
             raise await self._not_served(manifests) from None
 
     async def _until_served(self, manifest: Unstructured) -> None:
-        """Wait until each version answers and is told of, both a little after Established."""
+        """Wait until each version answers and is discoverable, both a little after Established."""
         spec = manifest["spec"]
         for version in spec["versions"]:
             group_version = f"/apis/{spec['group']}/{version['name']}"

@@ -1,4 +1,4 @@
-"""The CRDs of Cluster API and of its own providers, for API servers on which it does not run."""
+"""The CRDs of Cluster API and its own providers, for API servers without Cluster API."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -20,18 +20,18 @@ _PLACES: Final = {
 
 
 def kinds_in(rules: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Core's kinds that someone with these permissions works with, by the names of their CRDs."""
+    """Core's kinds in these permissions, by the names of their CRDs."""
     group = "cluster.x-k8s.io"
     ours = [rule for rule in rules if group in rule.get("apiGroups", ())]
     resources = [resource for rule in ours for resource in rule["resources"]]
-    # Neither subresources nor all there are.
+    # Omit subresources and wildcards.
     return sorted({f"{resource}.{group}" for resource in resources if resource.isalpha()})
 
 
 async def cluster_api_crds(*names: str) -> list[Unstructured]:
-    """The CRDs with these names, as `clusters.cluster.x-k8s.io`: core's, kubeadm's, Dev's.
+    """The CRDs with names such as `clusters.cluster.x-k8s.io`: core's, kubeadm's, Dev's.
 
-    They are as in Cluster API's sources: nothing converts between their versions.
+    They equal those in Cluster API's sources: nothing converts between their versions.
     """
     binaries = Binaries()
     found: list[Unstructured] = []

@@ -1,4 +1,4 @@
-"""The fixtures that are coroutines, loaded where pytest-asyncio is."""
+"""The fixtures that are coroutines, loaded only with pytest-asyncio."""
 
 # ruff: noqa: PLC0415
 

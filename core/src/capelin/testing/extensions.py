@@ -1,4 +1,4 @@
-"""For tests of extensions: made-up requests, and handlers answered without a server.
+"""For tests of extensions: sample requests, and calls of handlers without a server.
 
 answer = await response_of(ext, "storage-is-healthy")
 assert answer.retry_after_seconds == 30
@@ -29,7 +29,7 @@ from capelin.runtime.v1alpha1 import (
 def fake_request(
     hook: AnyHook, scene: ClusterFixture | None = None, settings: Mapping[str, str] | None = None
 ) -> Unstructured:
-    """A request of a hook, as JSON: about a made-up cluster if nothing else is said."""
+    """A request of a hook as JSON, by default for a sample cluster."""
     return request_for(hook, scene or sample_cluster(), settings)
 
 
@@ -40,14 +40,13 @@ async def response_of(
     *,
     settings: Mapping[str, str] | None = None,
 ) -> Any:
-    """What a handler answers, as its hook's response type; its failures too.
+    """The response of a handler, in its hook's type, even if it is a failure.
 
-    The request goes through the same reading, and the answer through the same writing, as on the
-    wire.
+    This parses the request and serializes the response like the server.
 
     Raises:
-        KeyError: there is no such handler.
-        InvalidExtensionError: Cluster API would not take the extension.
+        KeyError: The extension has no such handler.
+        InvalidExtensionError: Cluster API would reject the extension.
     """
     extension.check()
     handler = {handler.name: handler for handler in extension.handlers}[name]
@@ -63,12 +62,12 @@ async def patches_of(
     *,
     scene: ClusterFixture | None = None,
 ) -> dict[str, Any]:
-    """The patches that a handler makes with some variables, by template.
+    """The patches of a handler for some variables, by template.
 
-    A template is named by its kind and by what uses it; those that stay as they are do not appear.
+    The kind and the user of a template form its key. Unchanged templates do not appear.
 
     Raises:
-        AssertionError: the handler fails, with its message.
+        AssertionError: The handler failed, with its message.
     """
     scene = scene or sample_cluster()
     scene = replace(scene, variables={**scene.variables, **(variables or {})})

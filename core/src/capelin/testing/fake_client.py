@@ -19,7 +19,7 @@ ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
 
 class Clock:
-    """A clock that stands still until a test sets it. Calling it gives the time."""
+    """A clock that a test controls. Calling it returns the time."""
 
     def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self.now = now
@@ -34,20 +34,20 @@ class Clock:
 class FakeClient(Client):
     """A client of an in-memory API server.
 
-    It stores objects, patches them and applies them as the real one does: field managers,
-    finalizers, generations, resource versions and errors are the same. The kinds of
-    `capelin.api.core` and `capelin.api.capi` are served; others are given here.
+    It stores, patches and applies objects like the real one: field managers, finalizers,
+    generations, resource versions and errors are the same. It serves the kinds of
+    `capelin.api.core` and `capelin.api.capi`, and those in `kinds`.
 
-    Not done: watches, the scale, token and eviction subresources, pages, conversion between
-    versions, CEL rules, admission, garbage collection of dependents, and the contents of
-    namespaces. A kind with a CRD is validated by its class. Of other kinds only types are
-    checked, and their lists are replaced as a whole except for `conditions`.
+    Not supported: watches, the scale, token and eviction subresources, pages, conversion
+    between versions, CEL rules, admission, garbage collection of dependents, and the contents
+    of namespaces. The class of a kind with a CRD validates its objects. For other kinds, this
+    checks only types, and replaces lists as a whole except for `conditions`.
 
     Args:
-        kinds: kinds to serve; a class brings its schema.
-        manager: the field manager of `apply`.
-        clock: gives the times in metadata; settable.
-        server: another client's server, to share its objects; a new one if not given.
+        kinds: Kinds to serve. A class brings its schema.
+        manager: The field manager of `apply`.
+        clock: The times in metadata. Tests can set it.
+        server: Another client's server, to share its objects. Default: a new one.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class FakeClient(Client):
 
     @property
     def requests(self) -> list[Request]:
-        """The requests so far; may be cleared."""
+        """The requests so far. Tests may clear it."""
         return self.server.requests
 
     @property
@@ -78,9 +78,9 @@ class FakeClient(Client):
             self.server.install(kind)
 
     def add(self, obj: ObjectT) -> ObjectT:
-        """Store an object with its status, without a request; return it as it is stored.
+        """Store an object with its status, without a request. Returns the stored object.
 
-        One with a deletion timestamp and finalizers is being deleted.
+        An object with a deletion timestamp and finalizers is under deletion.
         """
         kind = type(obj)
         if not self.server.serves(kind.resource):
@@ -92,12 +92,12 @@ class FakeClient(Client):
 
 
 def cluster(name: str, namespace: str = "default", **spec: Any) -> capi.Cluster:
-    """A Cluster; keyword arguments are fields of its spec."""
+    """A Cluster. Keyword arguments are fields of its spec."""
     return capi.Cluster.of(name, namespace, spec=capi.ClusterSpec(**spec))
 
 
 def machine(name: str, cluster: capi.Cluster, **spec: Any) -> capi.Machine:
-    """A Machine of a Cluster, owned by it if it is stored."""
+    """A Machine of a Cluster, which owns it if the Cluster is stored."""
     bootstrap = spec.pop("bootstrap", capi.Bootstrap(data_secret_name=f"{name}-bootstrap"))
     return capi.Machine(
         metadata=_part_of(cluster, name),
@@ -108,7 +108,7 @@ def machine(name: str, cluster: capi.Cluster, **spec: Any) -> capi.Machine:
 def machine_pool(
     name: str, cluster: capi.Cluster, *, replicas: int = 1, version: str | None = None, **spec: Any
 ) -> capi.MachinePool:
-    """A MachinePool of a Cluster, owned by it if it is stored."""
+    """A MachinePool of a Cluster, which owns it if the Cluster is stored."""
     bootstrap = capi.Bootstrap(data_secret_name=f"{name}-bootstrap")
     template = capi.MachineTemplate(
         spec=capi.MachineSpec(cluster_name=cluster.name, bootstrap=bootstrap, version=version)

@@ -1,4 +1,4 @@
-"""What a `FakeServer` knows of its kinds: their schemas, what they refuse, and selectors."""
+"""The kinds of a `FakeServer`: their schemas, their validation, and selectors."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -27,12 +27,12 @@ class FakeKind:
     schema: Schema
     model: type[BaseObject] | None
     closed: bool
-    """The class has all fields that there are."""
+    """The class has all fields of the kind."""
 
     @staticmethod
     @cache
     def of(kind: type[BaseObject] | Resource) -> "FakeKind":
-        """The kind of a class, or one of which only the resource is known; computed once."""
+        """The kind of a class, or one with only a resource. Computed once."""
         schema, closed = _schema_of(kind)
         if isinstance(kind, Resource):
             return FakeKind(kind, object_schema(schema), None, closed)
@@ -41,7 +41,7 @@ class FakeKind:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is about."""
+    """The subject of a request."""
 
     kind: FakeKind
     namespace: str
@@ -69,7 +69,7 @@ class Target:
 
 
 def _schema_of(kind: type[BaseObject] | Resource) -> tuple[Schema, bool]:
-    """The schema of a kind, and whether it has all fields that there are."""
+    """The schema of a kind, and whether it has all fields of the kind."""
     if isinstance(kind, Resource):
         status = {"properties": {"conditions": _CONDITIONS}}
         return {"properties": {"spec": {}, "status": status}}, False
@@ -86,7 +86,7 @@ def _schema_of(kind: type[BaseObject] | Resource) -> tuple[Schema, bool]:
 
 
 def _structure(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """Names of fields and maps from pydantic's schema; conditions are merged by type."""
+    """Names of fields and maps from pydantic's schema. Conditions merge by type."""
     if "anyOf" in schema:
         options: list[Schema] = [
             option for option in schema["anyOf"] if option.get("type") != "null"
@@ -109,11 +109,11 @@ def _structure(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def validate(target: Target, manifest: Unstructured) -> None:
-    """Refuse what does not fit the kind.
+    """Reject an object that does not fit the kind.
 
     Raises:
-        BadRequest: a field is unknown.
-        Invalid: a value does not fit.
+        BadRequest: A field is unknown.
+        Invalid: A value does not fit.
     """
     model = target.kind.model
     if model is None:
@@ -145,7 +145,7 @@ def validate(target: Target, manifest: Unstructured) -> None:
 
 
 def without_nulls(value: Any) -> Any:
-    """The value without fields that are null: they are not stored."""
+    """The value without null fields, which the server does not store."""
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         return {key: without_nulls(child) for key, child in fields.items() if child is not None}
@@ -155,7 +155,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def selects(selector: str, value_of: Callable[[str], Any]) -> bool:
-    """Whether a label or field selector fits; `in` and `notin` as well."""
+    """Whether a label or field selector matches, including `in` and `notin`."""
     # Commas in parentheses separate values, others separate requirements.
     requirements: list[str] = [""]
     depth = 0

@@ -46,7 +46,7 @@ class _Stored:
 
 
 class FakeServer:
-    """An in-memory API server. It takes the place of a client's `Transport`."""
+    """An in-memory API server. It replaces a client's `Transport`."""
 
     closed = False
     max_bytes = 128 << 20
@@ -232,7 +232,7 @@ class FakeServer:
             managed = [paths, *(owner.paths for owner in others)]
             new = prune(new, schema, last.paths, managed)
         new = self._prepared(target, old, new)
-        # Defaults are nobody's: they neither conflict nor have an owner.
+        # Defaults have no owner, so they do not conflict.
         difference = compare(before, new, schema)
         conflicts = {
             (owner.manager, path) for owner in others for path in owner.paths & difference.changed
@@ -253,7 +253,7 @@ class FakeServer:
         return self._finish(target, old, new, [entry, *others])
 
     def _prepared(self, target: Target, old: _Stored | None, new: Unstructured) -> Unstructured:
-        """What is to be stored: checked, with defaults and the server's own metadata."""
+        """The object to store: validated, with defaults and the server's own metadata."""
         given: Unstructured = new.get("metadata") or {}
         before: Unstructured = old.manifest["metadata"] if old else {}
         if old and given.get("uid", before["uid"]) != before["uid"]:
@@ -342,7 +342,7 @@ class _Mine:
     def entry(self, stored: _Stored | None, paths: Paths, time: str) -> Owner:
         last = self.find(stored)
         version = self.target.kind.resource.api_version
-        # The time is that of the last change of what is owned.
+        # The time of the last change of the owned fields.
         time = last.time if last and last.paths == paths else time
         return Owner(self.manager, self.operation, version, self.target.subresource, time, paths)
 

@@ -35,12 +35,12 @@ class ManagementCluster:
         return self.environment.kubeconfig
 
     async def require(self, *providers: str) -> None:
-        """Have providers of Cluster API's too, by the names that `capelin up --with` takes.
+        """Add providers of Cluster API, by their names for `capelin up --with`.
 
-        Where a test run beside this one has a provider that cannot run twice, wait for its end.
+        If another test run has a provider that can run only once, wait until that run ends.
 
         Raises:
-            BusyError: if an environment of this machine has such a provider.
+            BusyError: An environment of this machine has such a provider.
         """
         async with hold_lock(self.environment.folder.parent / "start"):
             settings = self.environment.settings()
@@ -49,7 +49,7 @@ class ManagementCluster:
 
 
 async def started(folder: Path) -> ManagementCluster:
-    """The management cluster in a folder, started if it does not run."""
+    """The management cluster in a folder. Starts it if it does not run."""
     cluster = ManagementCluster(Environment(folder))
     async with hold_lock(folder.parent / "start"):
         status = current_status(cluster.environment)
@@ -73,13 +73,13 @@ async def _bring_up(environment: Environment, providers: tuple[str, ...] = ()) -
                 raise
             await asyncio.sleep(1)
     await carry_out(environment, [step for step in steps if step != WaitUntilUp()])
-    # Building programs takes what it takes; only then does the clock run.
+    # Building binaries may take any time. The time limit starts after it.
     async with asyncio.timeout(_SECONDS):
         await carry_out(environment, [WaitUntilUp()])
 
 
 def _another_run_has(providers: tuple[str, ...], environment: Environment) -> bool:
-    """Whether a test run beside this one has some of the providers: it will end."""
+    """Whether another test run has some of the providers. It will end."""
     runs = (folder for folder in environment.folder.parents[1].iterdir() if folder.is_dir())
     others = (Environment(run / environment.folder.name) for run in runs)
     return any(

@@ -1,4 +1,4 @@
-"""Runs reconcilers in the test's own event loop: once for an object, or for a whole block.
+"""Runs reconcilers in the test's own event loop: once for an object, or during a block.
 
 reconciled = await reconcile_once(Schools(), FakeClient(School), "a", namespace)
 assert (reconciled.result, reconciled.events) == (Done(), [])
@@ -35,7 +35,7 @@ class Reconciled:
 
     result: Result
     events: list[EventRecord]
-    """The events that it recorded. None of them was written."""
+    """The events that it recorded, none of which was written."""
 
 
 class _Events(Recorder):
@@ -55,8 +55,8 @@ async def reconcile_once(
     """Read an object and reconcile it once like a manager, with a `FakeClient` or a real one.
 
     Raises:
-        NotFound: there is no such object.
-        Exception: the reconcile failed with it. A manager would log it and try again.
+        NotFound: The object does not exist.
+        Exception: The reconcile raised it. A manager would log it and try again.
     """
     events = _Events(client)
     shared = Context(client, logging.getLogger(f"capelin.{reconciler.name}"), events)
@@ -79,13 +79,13 @@ async def reconcile_once(
 async def running(
     *reconcilers: Reconciler[Any], config: Config, name: str = "capelin-test", **options: Any
 ) -> AsyncGenerator[Manager]:
-    """Run a manager for a block, and stop it in the end.
+    """Run a manager during a block, and stop it at the end.
 
-    It listens nowhere unless `options`, which are those of `Options`, say otherwise.
+    It does not listen on ports unless `options`, the fields of `Options`, set them.
 
     Raises:
-        Exception: what ended the manager, if it did not last as long as the block. That is ended,
-            too: what it waits for would never come.
+        Exception: The error that ended the manager before the end of the block. This also ends
+            the block, which might wait for ever.
     """
     quiet: dict[str, Any] = {"metrics_address": None, "health_address": None, "grace_period": 5}
     manager = Manager(name, reconcilers, Options(**(quiet | options)), config)

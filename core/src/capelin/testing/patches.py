@@ -1,7 +1,7 @@
-"""Server-side apply, as the API server does it.
+"""Server-side apply, with the semantics of the API server.
 
 The names and rules are those of `sigs.k8s.io/structured-merge-diff`. A path
-is a tuple of `f:name`, `k:{"type":"Ready"}` and `v:"value"`, as in `managedFields`.
+is a tuple of `f:name`, `k:{"type":"Ready"}` and `v:"value"`, like in `managedFields`.
 """
 
 import json
@@ -38,7 +38,7 @@ _UNOWNED = frozenset(
         ),
     }
 )
-"""What nobody owns."""
+"""Fields without an owner."""
 
 
 def object_schema(schema: Schema) -> Schema:
@@ -59,7 +59,7 @@ class Owner:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells one entry from another."""
+        """The identity of an entry."""
         return self.manager, self.operation, self.subresource
 
     def dump(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The paths by which two objects differ."""
+    """The paths at which two objects differ."""
 
     changed: Paths
     """Added or modified."""
@@ -124,7 +124,7 @@ def merge(live: Any, configuration: Any, schema: Schema) -> Any:
 
 
 def _merged_order(live: list[str], applied: list[str]) -> Iterator[str]:
-    """The applied order; items of others stay where they are among the shared ones."""
+    """The applied order. Items of other owners keep their place among the shared ones."""
     left, right = 0, 0
     while left < len(live) or right < len(applied):
         if left < len(live):
@@ -144,7 +144,7 @@ def _merged_order(live: list[str], applied: list[str]) -> Iterator[str]:
 
 
 def compare(old: Any, new: Any, schema: Schema) -> Difference:
-    """How two objects differ; what was added includes the maps around it."""
+    """The differences of two objects. An added path includes the maps around it."""
     changed: set[Path] = set()
     removed: set[Path] = set()
     _compare(old, new, schema, (), changed, removed)
@@ -173,7 +173,7 @@ def _compare(  # noqa: PLR0917 - old and new, where, and the results
 
 
 def prune(value: Any, schema: Schema, last: Paths, managed: Iterable[Paths]) -> Any:
-    """Remove what a manager owned before its apply and nobody owns now."""
+    """Remove fields that a manager owned before its apply and that now have no owner."""
     kept = _with_parents(path for paths in managed for path in paths)
     return _pruned(value, schema, (), _with_parents(last) - kept)
 
@@ -192,7 +192,7 @@ def _pruned(value: Any, schema: Schema, parent: Path, dropped: Paths) -> Any:
 
 
 def _with_parents(paths: Iterable[Path]) -> Paths:
-    """The paths with the fields around them; list items are members only if they are owned."""
+    """The paths with the fields around them. Includes list items only if they have an owner."""
     return frozenset(
         path[:end]
         for path in paths

@@ -25,7 +25,7 @@ _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid4().hex)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that only fetches binaries."""
+    """Add the option that only downloads or builds binaries."""
     parser.getgroup("capelin").addoption(
         "--fetch-binaries",
         action="store_true",
@@ -34,12 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the marker, and the fixtures that are coroutines where something runs coroutines."""
+    """Add the marker. Load the coroutine fixtures if pytest-asyncio is installed."""
     config.addinivalue_line(
         "markers",
-        "needs_programs(*names): programs as `etcd` or `kube-apiserver@v1.34.4`, or components of "
-        "other packages, that the test uses; they are got before the first test runs, outside of "
-        "its time limit.",
+        "needs_programs(*names): binaries such as `etcd` or `kube-apiserver@v1.34.4`, or "
+        "components of other packages, that the test uses. They are downloaded before the first "
+        "test, outside of its time limit.",
     )
     # All workload clusters of tests are on this machine.
     os.environ.setdefault("CAPELIN_ALLOWED_NETWORKS", "127.0.0.0/8")
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Get what the collected tests need. The first time, that may take minutes."""
+    """Download or build the binaries for the collected tests. The first time may take minutes."""
     fixtures: set[str] = set()
     marked: set[str | Component] = set()
     for item in session.items:
@@ -70,7 +70,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def capelin_test_run() -> Generator[Path]:
-    """The folder in which this test run keeps its servers; removed when its last worker ends."""
+    """The folder for the servers of this test run. Removed when its last worker ends."""
     from capelin.testing.run import held_run
 
     with held_run(_RUN) as folder:
@@ -79,7 +79,7 @@ def capelin_test_run() -> Generator[Path]:
 
 @pytest.fixture(scope="session")
 def api_server(capelin_test_run: Path) -> "ApiServer":
-    """A Kubernetes API server that the whole test run shares; leave it as you found it."""
+    """A Kubernetes API server that the whole test run shares. Leave no changes behind."""
     from capelin.testing.run import shared_api_server
 
     return shared_api_server(capelin_test_run)
@@ -94,8 +94,8 @@ def kubeconfig(api_server: "ApiServer") -> Path:
 def management_cluster(capelin_test_run: Path) -> "ManagementCluster":
     """Cluster API's core and all installed providers, shared by the whole test run.
 
-    The kubeadm bootstrap provider is there; `await management_cluster.require("kubeadm", "dev")`
-    adds others of Cluster API's.
+    It has the kubeadm bootstrap provider. `await management_cluster.require("kubeadm", "dev")`
+    adds other providers of Cluster API.
     """
     from capelin.testing.run import shared_management_cluster
 
@@ -104,7 +104,7 @@ def management_cluster(capelin_test_run: Path) -> "ManagementCluster":
 
 @pytest.fixture
 def own_api_server(capelin_test_run: Path) -> "Generator[ApiServer]":
-    """A Kubernetes API server for this test alone, which may stop, kill and restart it."""
+    """A Kubernetes API server for only this test, which may stop, kill and restart it."""
     from capelin.testing.run import own_api_server
 
     with own_api_server(capelin_test_run) as server:
@@ -113,7 +113,7 @@ def own_api_server(capelin_test_run: Path) -> "Generator[ApiServer]":
 
 @pytest.fixture(scope="session")
 def capelin_administrator(api_server: "ApiServer") -> "Generator[Administrator]":
-    """What creates namespaces and CRDs on `api_server`."""
+    """Creates namespaces and CRDs on `api_server`."""
     from capelin.testing.administrator import Administrator
 
     administrator = Administrator(api_server)
@@ -126,7 +126,7 @@ def install_crds(capelin_administrator: "Administrator") -> "Callable[..., None]
     """Installs CRDs on `api_server` and waits until their kinds are served.
 
     Takes kinds, tuples of the versions of one kind, manifests, names of Cluster API's own, and
-    providers: their kinds, and those of Cluster API that their permissions name.
+    providers: their kinds, and those of Cluster API in their permissions.
     """
 
     def install(*what: "Installable") -> None:
@@ -139,6 +139,6 @@ def install_crds(capelin_administrator: "Administrator") -> "Callable[..., None]
 def namespace(capelin_administrator: "Administrator") -> str:
     """A fresh namespace on `api_server` for one test.
 
-    It lasts as long as the server: its deletion would cost two requests for each kind.
+    It exists as long as the server: deleting it would cost two requests for each kind.
     """
     return capelin_administrator.new_namespace()

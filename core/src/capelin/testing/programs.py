@@ -1,4 +1,4 @@
-"""The programs that tests need, got before any test's time starts to run."""
+"""The binaries that tests need, downloaded or built before the time limit of any test starts."""
 
 from collections.abc import Collection, Iterable
 
@@ -17,7 +17,7 @@ _API_SERVERS = frozenset({"api_server", "own_api_server"})
 
 
 def needed(fixtures: Collection[str], marked: Iterable[str | Component]) -> list[str | Component]:
-    """The programs behind these fixtures, and those that tests are marked with."""
+    """The binaries for these fixtures, and those in the markers of tests."""
     names: set[str | Component] = {*marked}
     if not _API_SERVERS.isdisjoint(fixtures):
         names |= {*Settings().programs}

@@ -1,4 +1,4 @@
-"""One API server for all workers of a test run; what a killed run left behind is removed."""
+"""One API server for all workers of a test run, and cleanup after killed runs."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ _THROWAWAY = Settings(durable=False)
 
 
 def run_elsewhere(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, whatever event loop this thread has or runs."""
+    """Run a coroutine to its end, with or without an event loop in this thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
 
@@ -33,10 +33,10 @@ def default_base() -> Path:
 
 @contextmanager
 def held_run(name: str, base: Path | None = None) -> Generator[Path]:
-    """The folder of a test run, for as long as one of its workers uses it.
+    """The folder of a test run, while one of its workers uses it.
 
-    A worker that uses a run holds a lock on it, which the kernel lets go however the worker ends.
-    So a run that nobody holds is over, and whoever comes next removes it.
+    A worker that uses a run holds a lock on it, which the kernel releases when the worker ends. So
+    a run without locks is over, and the next run removes it.
     """
     base = private_folder(base or default_base())
     run = base / name
@@ -55,19 +55,19 @@ def held_run(name: str, base: Path | None = None) -> Generator[Path]:
 
 
 def shared_api_server(run: Path) -> ApiServer:
-    """The API server of a run, started by the first worker that asks."""
+    """The API server of a run, started by the first worker that needs it."""
     with lock_held(run / "start"):
         return run_elsewhere(_started(run / "shared"))
 
 
 def shared_management_cluster(run: Path) -> management.ManagementCluster:
-    """The management cluster of a run, started by the first worker that asks."""
+    """The management cluster of a run, started by the first worker that needs it."""
     return run_elsewhere(management.started(run / "management"))
 
 
 @contextmanager
 def own_api_server(run: Path) -> Generator[ApiServer]:
-    """An API server for one test, which may do to it what it likes."""
+    """An API server for one test, which may do anything to it."""
     folder = run / uuid4().hex
     try:
         yield run_elsewhere(_started(folder))
@@ -91,7 +91,7 @@ def _remove_unless_used(run: Path) -> None:
             if management.is_one(server):
                 run_elsewhere(management.removed(server))
             elif server.is_dir():
-                # Nothing in it is worth an orderly end.
+                # Its content is not worth an orderly shutdown.
                 run_elsewhere(kill_all(server / "processes"))
         shutil.rmtree(run)
     finally:

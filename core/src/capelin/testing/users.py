@@ -12,7 +12,7 @@ async def client_of(
     user: str,
     rules: Mapping[str, Sequence[Mapping[str, Sequence[str]]]],
 ) -> Client:
-    """A client of a user with these rules in these namespaces; "" is the whole cluster."""
+    """A client of a user with these rules in these namespaces. "" is the whole cluster."""
     group = "rbac.authorization.k8s.io"
     for namespace, granted in rules.items():
         scope = "" if namespace else "Cluster"

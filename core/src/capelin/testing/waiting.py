@@ -1,4 +1,4 @@
-"""Waits until something is so; when it does not come to that, tells what was asked and seen.
+"""Waits until a condition is met, and otherwise shows the condition and the last value.
 
 shoal = await until(
     lambda: client.get(Shoal, "a", namespace),
@@ -20,8 +20,8 @@ from capelin.api import BaseObject
 T = TypeVar("T")
 
 PATIENCE: Final = 110.0
-"""Seconds for one wait: as long as a busy machine may take, and less than the two minutes after
-which tests are commonly ended. Where others have waited before, give it less: then it is heard."""
+"""Seconds for one wait: as long as a busy machine may take, and less than the usual time limit of
+two minutes for tests. After other waits in the same test, use less, so that the wait ends first."""
 
 _NOTHING: Final = object()
 
@@ -41,13 +41,13 @@ async def until(
 async def until(
     look: Callable[[], Any], is_so: Callable[[Any], object] = bool, *, within: float = PATIENCE
 ) -> Any:
-    """Look again and again until what is seen is so, and give what was seen then.
+    """Call `look` until its value meets the condition, and return the value.
 
-    `look` is a function or a coroutine function; anything true will do, unless `is_so` says
-    otherwise. What either of them raises ends the wait at once.
+    `look` is a function or a coroutine function. The condition is `is_so`, by default that the
+    value is true. An exception of either ends the wait at once.
 
     Raises:
-        AssertionError: it was not so in time; with the question's source and what was seen last.
+        AssertionError: The time is over. Shows the source of the condition and the last value.
     """
     __tracebackhide__ = True
     last: Any = _NOTHING
@@ -69,10 +69,10 @@ async def until(
 
 
 def wait_until(look: Callable[[], T | None], *, within: float = PATIENCE) -> T:
-    """As `until`, for tests that are no coroutines: look until what is seen is true.
+    """Like `until`, for tests that are not coroutines: wait until the value is true.
 
     Raises:
-        AssertionError: it was not in time; with the question's source and what was seen last.
+        AssertionError: The time is over. Shows the source of the condition and the last value.
     """
     __tracebackhide__ = True
     end = time.monotonic() + within
@@ -86,23 +86,23 @@ def wait_until(look: Callable[[], T | None], *, within: float = PATIENCE) -> T:
 
 
 def pause_after(took: float) -> float:
-    """The seconds after a look: looking may take a fifth of the time of those who are awaited."""
+    """The pause after a look: looking may use a fifth of the time of the awaited process."""
     return min(max(0.005, 4 * took), 0.5)
 
 
 def _not_so(asked: Callable[..., object], last: object, within: float) -> AssertionError:
     if last is _NOTHING:
-        shown = "nothing: the first look has not come to an end"
+        shown = "none, because the first look has not ended"
     else:
         shown = pretty_repr(_plain(last), max_width=100, max_length=50, max_string=1000)
     return AssertionError(
-        f"not so within {within:g} s:\n{indent(_source(asked), '    ')}\n"
-        f"seen last:\n{indent(shown, '    ')}"
+        f"condition not met within {within:g} s:\n{indent(_source(asked), '    ')}\n"
+        f"last value:\n{indent(shown, '    ')}"
     )
 
 
 def _plain(value: object) -> object:
-    """Typed objects as the server has them; neither defaults, secrets nor who wrote what."""
+    """Typed objects in wire format, without defaults, secrets and field managers."""
     if isinstance(value, list):
         return [_plain(item) for item in cast("list[object]", value)]
     if not isinstance(value, BaseObject):
@@ -117,5 +117,5 @@ def _source(asked: Callable[..., object]) -> str:
     try:
         return dedent(inspect.getsource(asked)).rstrip()
     except (OSError, TypeError):
-        # Written in C, made by `partial`, or typed at a prompt.
+        # Built in, from `partial`, or typed at a prompt.
         return repr(asked)

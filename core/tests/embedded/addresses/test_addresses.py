@@ -55,7 +55,7 @@ def test_free_address_skips_an_address_with_a_used_port(listener: socket.socket)
 def test_free_address_fails_if_a_process_listens_on_all_addresses() -> None:
     with socket.create_server(("0.0.0.0", 0)) as everywhere:  # noqa: S104 - the test needs it
         port = everywhere.getsockname()[1]
-        with pytest.raises(OSError, match=f"has its ports {port} free; stop what listens"):
+        with pytest.raises(OSError, match=f"has its ports {port} free. Stop programs"):
             free_address("a", ports=[port])
 
 

@@ -159,7 +159,7 @@ async def test_the_error_names_an_unknown_flag(folder: Path) -> None:
         await server.start()
     assert str(error.value) == (
         "kube-apiserver is not ready (Failed): exited with code 1: "
-        f"Error: unknown flag: --no-such-flag; its log is {server.processes}/kube-apiserver.log"
+        f"Error: unknown flag: --no-such-flag (log: {server.processes}/kube-apiserver.log)"
     )
 
 

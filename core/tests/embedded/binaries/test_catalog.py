@@ -38,8 +38,8 @@ def test_versions_have_numerical_order(tmp_path: Path) -> None:
 
 def test_the_error_for_an_unknown_kubernetes_version_lists_known_ones() -> None:
     check_kubernetes_version("v1.34.4")
-    words = "v1.36.9 is not a Kubernetes version that Capelin can get; known: "
-    words += ", ".join(KNOWN_KUBERNETES)
+    words = "v1.36.9 is not a Kubernetes version that Capelin provides (known: "
+    words += ", ".join(KNOWN_KUBERNETES) + ")"
     with pytest.raises(BinariesError, match=f"^{re.escape(words)}$"):
         check_kubernetes_version("v1.36.9")
 
@@ -55,7 +55,7 @@ def test_a_name_without_a_version_means_the_default_version() -> None:
 
 def test_the_error_for_an_unknown_program_lists_known_ones() -> None:
     with pytest.raises(
-        BinariesError, match=r"'kubelet' is not a program .* known: .*etcd, etcdctl"
+        BinariesError, match=r"'kubelet' is not a binary .* \(known: .*etcd, etcdctl"
     ):
         parse_component("kubelet")
 

@@ -270,7 +270,7 @@ async def test_an_old_go_with_toolchains_reports_the_download(
     assert go.environment()["GOTOOLCHAIN"] == setting
     ((_, what, way, message),) = [event for event in progress.events if event[0] == "noted"]
     assert (what, way) == ("etcd v3.6.5", "go build")
-    assert message.endswith("go is Go 1.23.4; it fetches the Go 1.24 that etcd v3.6.5 needs")
+    assert message.endswith("go is Go 1.23.4 and fetches Go 1.24, which etcd v3.6.5 needs")
 
 
 @pytest.mark.parametrize("version", ["go1.24", "go1.26rc1", "go1.27.0 X:nodwarf5", "go1.100.0"])
@@ -304,7 +304,7 @@ async def test_a_build_without_a_result_fails(
 ) -> None:
     script = tmp_path / "go" / "bin" / "go"
     script.write_text(script.read_text().replace("for package in $packages", "for package in"))
-    assert await failure_of(binaries(go=go)) == "`go build` succeeded but left no etcd v3.6.5"
+    assert await failure_of(binaries(go=go)) == "`go build` succeeded without creating etcd v3.6.5"
 
 
 async def test_a_go_that_ignores_ctrl_c_is_killed(
@@ -329,14 +329,14 @@ async def test_the_error_lists_all_attempted_sources(
     with pytest.raises(NotObtainableError) as failure:
         await binaries().path("kube-apiserver")
     assert str(failure.value) == (
-        "kube-apiserver v1.34.4 could not be had. What was tried:\n"
-        "  folder: none is named (CAPELIN_BINARIES and KUBEBUILDER_ASSETS are not set)\n"
+        "kube-apiserver v1.34.4 is not available. Attempts:\n"
+        "  folder: none is set (CAPELIN_BINARIES and KUBEBUILDER_ASSETS are not set)\n"
         f"  cache: {tmp_path}/cache does not hold it\n"
         "  image registry.k8s.io/kube-apiserver:v1.34.4: 127.0.0.1 does not answer"
         " (connection refused)\n"
-        "  go build: there is no go command on PATH\n"
+        "  go build: PATH has no go command\n"
         "Install Go 1.24.0 or later (https://go.dev/dl) and allow access to a Go module proxy,"
-        " allow access to registry.k8s.io, or name a folder that holds kube-apiserver:"
+        " allow access to registry.k8s.io, or set a folder that contains kube-apiserver:"
         " CAPELIN_BINARIES=FOLDER"
     )
 
@@ -344,7 +344,7 @@ async def test_the_error_lists_all_attempted_sources(
 async def test_a_program_without_an_image_needs_go(binaries: "Making") -> None:
     with pytest.raises(NotObtainableError) as failure:
         await binaries().path("kubeadm")
-    assert ("image", "no official image holds kubeadm") in failure.value.attempts
+    assert ("image", "no official image contains kubeadm") in failure.value.attempts
     assert "registry" not in str(failure.value)
 
 

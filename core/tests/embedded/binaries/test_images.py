@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NAME, TAG = "kube-apiserver", "v1.34.4"
 IMAGE = f"registry.k8s.io/{NAME}:{TAG}"
-CREDENTIALS = "it wants credentials, and Capelin pulls public images only"
+CREDENTIALS = "it requires credentials, but Capelin pulls only public images"
 PROGRAM = {f"usr/local/bin/{NAME}": b"#!/bin/sh\n# the real one\n"}
 
 
@@ -182,8 +182,8 @@ async def test_a_forged_manifest_fails(binaries: "Making", registry: "Registry")
 @pytest.mark.parametrize(
     ("manifest", "reason"),
     [
-        ("<html>", "its manifest cannot be read: Invalid JSON: expected value"),
-        ('{"layers": [{"digest": "md5:1", "size": 1}]}', "its manifest cannot be read: layers.0"),
+        ("<html>", "its manifest is unreadable: Invalid JSON: expected value"),
+        ('{"layers": [{"digest": "md5:1", "size": 1}]}', "its manifest is unreadable: layers.0"),
         ('{"layers": [], "config": null}', "its manifest lists no layers"),
         (" " * 5_000_000, f"/manifests/{TAG} is far larger than such a document should be"),
     ],
@@ -197,7 +197,7 @@ async def test_an_invalid_manifest_fails(
 
 async def test_an_image_without_the_program_fails(binaries: "Making", registry: "Registry") -> None:
     registry.add_image(NAME, TAG, {"usr/bin/other": b""}, {"base": b""})
-    assert await failure_of(binaries()) == f"it holds no /usr/local/bin/{NAME}"
+    assert await failure_of(binaries()) == f"it has no /usr/local/bin/{NAME}"
 
 
 async def test_a_link_in_an_image_fails(binaries: "Making", registry: "Registry") -> None:
@@ -245,8 +245,8 @@ async def test_an_expired_token_is_fetched_again(binaries: "Making", registry: "
             'Bearer realm="file:///etc"',
             CREDENTIALS,
         ),
-        ('Bearer realm="{url}/none"', "it gives no anonymous token (answer 401)"),
-        ('Bearer realm="{url}/token"', "it gives no anonymous token (its answer has none)"),
+        ('Bearer realm="{url}/none"', "it grants no anonymous token (status 401)"),
+        ('Bearer realm="{url}/token"', "it grants no anonymous token (its response has none)"),
     ],
 )
 async def test_a_registry_without_anonymous_access_fails(
@@ -260,7 +260,7 @@ async def test_a_rejected_token_is_an_error(binaries: "Making", registry: "Regis
     registry.token = "old"
     registry.challenge = f'Bearer realm="{registry.url}/token"'
     registry.rejects = True
-    reason = f"it does not let /manifests/{TAG} be read (answer 401)"
+    reason = f"it denies access to /manifests/{TAG} (status 401)"
     assert await failure_of(binaries()) == reason
 
 
@@ -321,7 +321,7 @@ async def test_a_download_stops_after_three_attempts(
     registry.cuts = [10] * 9
     with pytest.raises(NotObtainableError) as failure:
         await binaries().path(NAME)
-    reason = "127.0.0.1 broke off in the middle of an answer"
+    reason = "127.0.0.1 broke off in the middle of a response"
     assert (f"image {IMAGE}", reason) in failure.value.attempts
     assert len(registry.blob_requests()) == 3
 
@@ -367,8 +367,8 @@ async def test_a_replaced_image_fails_with_a_hint(binaries: "Making", registry: 
         await made.path(NAME)
     record = made.cache.digest_file(IMAGE)
     reason = (
-        f"the registry has no {digest} of it; this digest was recorded when the image was first"
-        f" pulled, so the image has been replaced. To trust the new one, remove {record}"
+        f"the registry has no {digest} of it. The digest was recorded at the first pull of the"
+        f" image, so the image has been replaced. To trust the new one, remove {record}"
     )
     assert (f"image {IMAGE}", reason) in failure.value.attempts
     record.unlink()
@@ -465,4 +465,4 @@ async def test_a_large_layer_is_not_downloaded(binaries: "Making", registry: "Re
 async def test_an_invalid_configuration_fails(binaries: "Making", registry: "Registry") -> None:
     config, layer = registry.add(NAME, b"[]"), registry.add(NAME, b"layer")
     registry.add_manifest(NAME, {"config": config, "layers": [layer]}, TAG)
-    assert (await failure_of(binaries())).startswith("its configuration cannot be read: ")
+    assert (await failure_of(binaries())).startswith("its configuration is unreadable: ")

@@ -28,7 +28,7 @@ binaries = Binaries(
 )
 sys.stdout.write(str(asyncio.run(binaries.path("etcd"))))
 """
-WAITS = "etcd v3.6.5: cache: another process is getting it"
+WAITS = "etcd v3.6.5: cache: another process is providing it"
 
 StartFetch = Callable[[], Awaitable[asyncio.subprocess.Process]]
 

@@ -130,7 +130,7 @@ async def test_another_version_is_reported_and_skipped(
     [
         ("echo Kubernetes v1.30.1", "mine/kube-apiserver is v1.30.1"),
         ("exit 3", "mine/kube-apiserver does not run (exit status 3)"),
-        (None, "mine has no program kube-apiserver"),
+        (None, "mine has no binary kube-apiserver"),
     ],
 )
 async def test_the_error_contains_the_reason_for_each_folder(
@@ -184,9 +184,9 @@ async def test_a_file_that_is_not_executable_is_skipped(
 
 def test_a_missing_folder_fails_at_once(tmp_path: Path, binaries: "Making") -> None:
     nowhere = tmp_path / "typo"
-    with pytest.raises(BinariesError, match=re.escape(f"{nowhere} is not a folder with programs;")):
+    with pytest.raises(BinariesError, match=re.escape(f"{nowhere} is not a folder with binaries.")):
         binaries(folders=(nowhere,))
-    with pytest.raises(BinariesError, match=r"typo is not .* \(CAPELIN_BINARIES names it\)"):
+    with pytest.raises(BinariesError, match=r"typo is not .* \(from CAPELIN_BINARIES\)"):
         binaries(CAPELIN_BINARIES=str(nowhere))
 
 

@@ -109,7 +109,7 @@ async def _check_policies(client: Client, namespace: str) -> None:
         return bool(planes and clusters)
 
     await until(rejects)
-    words = "v1.99.0 is not a Kubernetes version that Capelin can get; known: v1.33.13, v1.34.4"
+    words = "v1.99.0 is not a Kubernetes version that Capelin provides (known: v1.33.13, v1.34.4"
     assert words in await create(control_plane("no", "v1.99.0"))
     assert words in await create(cluster("no", "v1.99.0", "ours"))
     assert await create(cluster("theirs", "v1.99.0", "theirs")) == ""

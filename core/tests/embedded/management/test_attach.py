@@ -64,7 +64,7 @@ def test_the_error_names_the_owner_of_an_existing_cluster_api() -> None:
     existing = [crd("cluster.x-k8s.io", managers=("clusterctl",)), crd("ipam.cluster.x-k8s.io")]
     with pytest.raises(InvalidInputError) as caught:
         check_ownership(existing, "demo.1", URL)
-    assert caught.value.message == f"The API server at {URL} has a Cluster API already."
+    assert caught.value.message == f"The API server at {URL} already has a Cluster API."
     assert caught.value.reason.endswith("things.cluster.x-k8s.io and 1 more came from clusterctl.")
 
 
@@ -125,7 +125,7 @@ def test_the_error_for_an_unknown_context_lists_known_ones(
 
 
 async def test_examine_server_rejects_an_unreachable_api_server(environment: Environment) -> None:
-    with pytest.raises(UserError, match="cannot be used") as caught:
+    with pytest.raises(UserError, match="is not usable") as caught:
         await examine_server(Config(Server("https://127.64.0.9:1")), environment, None)
     assert "127.64.0.9:1" in caught.value.reason
 
@@ -136,7 +136,7 @@ async def test_examine_server_rejects_a_user_without_permissions(
     await client.apply(ServiceAccount.of("poor", namespace))
     token = (await client.create_token("poor", namespace)).value
     server = Config.from_kubeconfig(api_server.kubeconfig).server
-    with pytest.raises(InvalidInputError, match="not allowed enough"):
+    with pytest.raises(InvalidInputError, match="not have enough permissions"):
         await examine_server(Config(server, User(token=token)), environment, None)
 
 
@@ -151,7 +151,7 @@ async def test_examine_server_accepts_a_vacant_api_server_that_reaches_us(
     other = ExistingServer(
         cluster="another", version="v1.34.4", address="127.0.0.1", mark=examined.server.mark
     )
-    with pytest.raises(InvalidInputError, match="lives in another cluster"):
+    with pytest.raises(InvalidInputError, match="uses another cluster"):
         await examine_server(config, environment, other)
     # Simulates an API server that cannot reach this machine.
     monkeypatch.setattr(attach, "source_towards", Mock(return_value=None))

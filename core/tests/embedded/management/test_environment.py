@@ -97,7 +97,7 @@ def test_a_second_command_fails_with_the_name_of_the_running_one(environment: En
     try:
         assert ours.recv() == "held"
         with (
-            pytest.raises(BusyError, match="capelin up is at work on it"),
+            pytest.raises(BusyError, match="capelin up is changing it"),
             environment.locked("down"),
         ):
             pytest.fail("two commands changed one environment")

@@ -106,7 +106,7 @@ def test_localize_rejects_a_webhook_without_a_process() -> None:
     configuration = manifest(
         "MutatingWebhookConfiguration", webhooks=[{"name": "a", "clientConfig": service("/")}]
     )
-    with pytest.raises(ValueError, match="capi-webhook-service, which no process serves"):
+    with pytest.raises(ValueError, match="capi-webhook-service, but no process serves it"):
         localized([configuration], listener=None)
 
 
@@ -172,11 +172,11 @@ def test_launch_spec_reads_a_deployment() -> None:
 
 
 def test_launch_spec_needs_one_deployment_with_one_container() -> None:
-    with pytest.raises(ValueError, match="one Deployment, these have 0"):
+    with pytest.raises(ValueError, match="must have one Deployment, not 0"):
         launch_spec([manifest("Service")])
     two = deployment()
     two["spec"]["template"]["spec"]["containers"] *= 2
-    with pytest.raises(ValueError, match="one container, this has 2"):
+    with pytest.raises(ValueError, match="must have one container, not 2"):
         launch_spec([two])
 
 

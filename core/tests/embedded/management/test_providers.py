@@ -74,7 +74,7 @@ def test_required_programs_have_the_kubernetes_version(
 def test_the_error_for_an_unknown_provider_lists_known_ones() -> None:
     with pytest.raises(
         InvalidInputError,
-        match=r"'aws'. Providers that can be added: kubeadm-bootstrap, kubeadm, dev",
+        match=r"'aws'. Available providers: kubeadm-bootstrap, kubeadm, dev",
     ):
         upstream_providers(["kubeadm", "aws"])
 
@@ -101,7 +101,7 @@ def test_an_entry_point_adds_a_provider(tmp_path: Path, monkeypatch: pytest.Monk
 def test_an_invalid_entry_point_fails(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match=r"The entry point 'mine' .* no provider"):
+    with pytest.raises(UserError, match=r"The entry point 'mine' .* not describe a provider"):
         installed_providers([entry_point(text, tmp_path, monkeypatch)])
 
 

@@ -40,5 +40,5 @@ def test_one_error_names_all_missing_variables() -> None:
     "expression", ["${A^^}", "${A:0:3}", "${#A}", "${A", "${A/x/y}", "${B:=${C"]
 )
 def test_substitute_rejects_unsupported_expressions(expression: str) -> None:
-    with pytest.raises(SubstitutionError, match="is not understood"):
+    with pytest.raises(SubstitutionError, match="is not supported"):
         substitute(expression, {"A": "value"})

@@ -45,7 +45,7 @@ def test_an_unknown_cause_of_a_restart_names_the_command_for_logs(tmp_path: Path
         {"etcd": ended, "kcm": replace(ended, last_end="exited with code 1: no disk")}
     )
     assert [process.last_end for process in status_of(path).processes] == [
-        "ended, cause unknown; see capelin logs etcd -e lab",
+        "ended, cause unknown (see capelin logs etcd -e lab)",
         "exited with code 1: no disk",
     ]
 

@@ -120,7 +120,7 @@ def test_a_management_cluster_keeps_its_version() -> None:
 
 def test_a_management_cluster_needs_a_version_that_cluster_api_supports() -> None:
     old = UpRequest(kubernetes_version="v1.32.2")
-    with pytest.raises(InvalidInputError, match=r"supports v1\.33 to v1\.36 there") as caught:
+    with pytest.raises(InvalidInputError, match=r"supports v1\.33 to v1\.36 for it") as caught:
         desired(None, old)
     assert "create cluster NAME --kubernetes-version v1.32.2" in caught.value.hint
     attachment = Attachment(CONFIG, EXISTING)
@@ -179,7 +179,7 @@ async def test_the_plan_fails_if_a_fixed_port_is_in_use(
         port = server.getsockname()[1]
         dev = replace(OPTIONAL_PROVIDERS["dev"][0], fixed_ports=(port,))
         monkeypatch.setitem(OPTIONAL_PROVIDERS, "dev", (dev,))
-        with pytest.raises(BusyError, match=f"always listens on port {port}"):
+        with pytest.raises(BusyError, match=f"always uses port {port}"):
             plan_up(dev_only, await observe(environment, dev_only))
         plan_up(kubeadm, await observe(environment, kubeadm))
     plan_up(dev_only, await observe(environment, dev_only))

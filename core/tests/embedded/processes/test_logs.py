@@ -117,7 +117,7 @@ def test_a_missing_log_has_no_tail(tmp_path: Path) -> None:
             ],
             "the port is in use",
         ),
-        (["2026-11-23 04:26:27,374 INFO Watching; everything is listed"], ""),
+        (["2026-11-23 04:26:27,374 INFO Watching all kinds: their first lists are complete"], ""),
     ],
 )
 def test_exit_reason_returns_the_line_with_the_cause(lines: list[str], expected: str) -> None:

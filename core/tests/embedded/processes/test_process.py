@@ -263,7 +263,7 @@ async def test_a_missing_program_leaves_no_record(folder: Path) -> None:
     ],
 )
 async def test_invalid_arguments_fail_the_start(folder: Path, unusable: ProcessSpec) -> None:
-    with pytest.raises(OSError, match="cannot be passed on") as error:
+    with pytest.raises(OSError, match="cannot be passed") as error:
         await Process.start(folder, unusable)
     assert error.value.strerror is not None
     assert error.value.filename == SLEEP[0]

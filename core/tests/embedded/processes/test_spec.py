@@ -44,10 +44,10 @@ def test_limits_set_variables_for_go() -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"memory_bytes": 0}, "needs memory"),
-        ({"cpus": -1.0}, "needs time"),
+        ({"memory_bytes": 0}, "memory limit must be positive"),
+        ({"cpus": -1.0}, "CPU limit must be positive"),
         ({"nice": 20}, "from 0 to 19"),
-        ({"timer_slack": -1.0}, "cannot be early"),
+        ({"timer_slack": -1.0}, "slack must not be negative"),
     ],
 )
 def test_invalid_limits_fail(limits: dict[str, Any], message: str) -> None:
@@ -62,7 +62,7 @@ def test_a_name_must_be_a_valid_file_name(name: str) -> None:
 
 
 def test_check_specs_rejects_duplicate_names() -> None:
-    with pytest.raises(ValueError, match="two processes are called 'a'"):
+    with pytest.raises(ValueError, match="two processes have the name 'a'"):
         check_specs([declared("a"), declared("a")])
 
 

@@ -489,8 +489,7 @@ async def test_a_crash_loop_is_reported_with_its_reason(
         with pytest.raises(NotReadyError) as error:
             await supervisor.ready()
         assert str(error.value) == (
-            "a is not ready (Failed): exited with code 3: Error: no disk; "
-            f"its log is {folder}/a.log"
+            f"a is not ready (Failed): exited with code 3: Error: no disk (log: {folder}/a.log)"
         )
 
 
@@ -536,8 +535,8 @@ async def test_ready_fails_with_the_reason_for_each_unready_process(folder: Path
         with pytest.raises(NotReadyError) as error:
             await supervisor.ready(within=0.05)
         assert str(error.value) == (
-            f"a is not ready (Starting): no answer; its log is {folder}/a.log; "
-            f"b is not ready (Waiting); its log is {folder}/b.log"
+            f"a is not ready (Starting): no answer (log: {folder}/a.log); "
+            f"b is not ready (Waiting) (log: {folder}/b.log)"
         )
 
 

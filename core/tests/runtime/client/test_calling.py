@@ -93,7 +93,7 @@ async def test_discover_returns_handlers_or_lists_all_problems(server: Server) -
         with pytest.raises(DiscoveryError) as error:
             await discovered()
     assert len(error.value.problems) == 2
-    assert "the handlers of ext are invalid: 'Gate' is no valid handler name" in str(error.value)
+    assert "the handlers of ext are invalid: 'Gate' is not a valid handler name" in str(error.value)
 
 
 async def broken_status(_: web.BaseRequest) -> web.StreamResponse:
@@ -131,7 +131,11 @@ FAILURES = [
     (broken_status, "status", "gate responded with status 500: '" + "x" * 512 + "...'"),
     (redirecting, "redirect", "gate redirects (status 307)"),
     (endless, "timeout", "does not respond (no response in 1 s)"),
-    (hanging_up, "unreachable", "(it closed the connection; it may require a client certificate)"),
+    (
+        hanging_up,
+        "unreachable",
+        "(it closed the connection, perhaps because it requires a client certificate)",
+    ),
     (boundless, "unreadable", "above 20 MiB"),
     (words, "unreadable", "not JSON"),
 ]
@@ -176,7 +180,7 @@ async def test_the_error_mentions_a_missing_or_untrusted_client_certificate(
     async with listening(Server().handle, context) as port, Connections(certificate) as connections:
         with pytest.raises(NoResponseError) as error:
             await post(connections, Endpoint("127.0.0.1", port, ca=CA.certificate_pem))
-    hint = "may not trust the" if has_certificate else "may require a"
+    hint = "does not trust the" if has_certificate else "requires a"
     assert f"{hint} client certificate" in str(error.value)
 
 

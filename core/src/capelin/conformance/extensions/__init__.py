@@ -1,4 +1,4 @@
-"""Checks whether an extension, in whatever language, does what Cluster API needs of it."""
+"""Checks whether an extension, in any language, meets Cluster API's requirements."""
 
 from capelin.conformance.extensions.rules import RULES, Rule
 from capelin.conformance.extensions.runner import Report, RuleResult, check_extension

@@ -1,4 +1,4 @@
-"""The content of successful responses, hook by hook, judged as Cluster API does."""
+"""Checks the content of successful responses, hook by hook, by Cluster API's rules."""
 
 import base64
 from collections import Counter
@@ -47,7 +47,7 @@ def bad_variables(observed: Observations) -> Iterator[str]:
         found = _list(probe, "variables")
         for name, count in Counter(str(variable.get("name")) for variable in found).items():
             if count > 1:
-                yield f"{probe.first.label}: {count} variables are called {name}"
+                yield f"{probe.first.label}: {count} variables have the name {name}"
         for variable in found:
             schema = variable.get("schema")
             if not variable.get("name"):
@@ -68,7 +68,7 @@ def bad_plans(observed: Observations) -> Iterator[str]:
 def effect(probe: Probe, exchange: Exchange) -> Any:
     """The effect of a response: equal for patches that differ only in words or order."""
     if (response := _as_typed(probe, exchange)) is None:
-        # What is unreadable is compared as it is.
+        # Compare an unreadable response literally.
         return exchange.document
     found = dict(response)
     if probe.hook is GeneratePatches:
@@ -97,7 +97,7 @@ def plan_problem(start: str, target: str, steps: list[str]) -> str | None:
     for step in steps:
         here = _version(step)
         if here is None or before is None:
-            return f"{step} is no version such as v1.34.4"
+            return f"{step} is not a version such as v1.34.4"
         if here <= before or here[0] != before[0] or here[1] - before[1] > 1:
             return f"{step} does not follow from the version before it"
         before = here
@@ -132,7 +132,7 @@ def _as_typed(probe: Probe, exchange: Exchange) -> Unstructured | None:
 
 
 def _patched(probe: Probe) -> Iterator[tuple[Unstructured | None, Any, str | None]]:
-    """For each patch: its item, the patched template, and a problem instead."""
+    """For each patch, its item and the patched template, or else a problem."""
     items = {item["uid"]: item for item in probe.request["items"]}
     for patch in _list(probe, "items"):
         item = items.get(patch["uid"])

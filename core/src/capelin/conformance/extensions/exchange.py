@@ -1,4 +1,4 @@
-"""What was sent to an extension, and what came back. Rules judge this and nothing else."""
+"""Requests to an extension and its responses. The rules judge only these."""
 
 import json
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from capelin.runtime.v1alpha1 import ExtensionHandler
 @dataclass(frozen=True)
 class Exchange:
     label: str
-    """The request, for people: to which handler, and with what."""
+    """The handler and the kind of request, for people."""
     outcome: HttpResponse | NoResponseError
 
     @property
     def failure_kind(self) -> FailureKind | None:
-        """Why there is no response with status 200."""
+        """The reason for the lack of a response with status 200."""
         return self.outcome.failure_kind
 
     @cached_property
@@ -40,7 +40,7 @@ class Exchange:
 
     @property
     def status(self) -> str | None:
-        """`Success`, `Failure`, or whatever else the response has."""
+        """`Success`, `Failure`, or another value from the response."""
         status = None if self.document is None else self.document.get("status")
         return status if isinstance(status, str) else None
 
@@ -53,11 +53,11 @@ class Exchange:
         return str((self.document or {}).get("message", ""))
 
     def unreadable(self, kind: type[Response]) -> str | None:
-        """Why the response is not of the type, if it is not."""
+        """Why the response does not match its type, or `None`."""
         if self.failure_kind is not None:
             return None
         if self.document is None:
-            return "is no JSON object"
+            return "is not a JSON object"
         fields = {"status": "Success", "retryAfterSeconds": 0, **self.document}
         # Other rules judge these two.
         fields["status"] = "Success"
@@ -80,7 +80,7 @@ class Probe:
     first: Exchange
     again: Exchange
     variants: dict[str, Exchange] = field(default_factory=dict[str, Exchange])
-    """Exchanges with variants of the first request, by what differs."""
+    """Exchanges with variants of the first request, by their difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Observations:
     needs_content_type: bool
     handlers: Sequence[ExtensionHandler] = ()
     unknown: Sequence[str] = ()
-    """Problems of handlers for hooks that are not known here."""
+    """Problems of handlers for unknown hooks."""
     probes: Sequence[Probe] = ()
     concurrent: Sequence[Exchange] = ()
     """Several at the same time."""
@@ -108,17 +108,17 @@ class Observations:
 
 
 def with_unknown_fields(request: Unstructured) -> Unstructured:
-    """The request as a newer caller sends it."""
+    """The request with additional fields, like from a newer caller."""
     return {**request, "fromTheFuture": {"some": ["thing"]}}
 
 
 def in_other_case(request: Unstructured) -> Unstructured:
-    """The request with capitals where Go ignores the case."""
+    """The request with capitals in field names, which Go accepts."""
     return {key[:1].upper() + key[1:]: value for key, value in request.items()}
 
 
 def enlarged(request: Unstructured, size: int) -> Unstructured | None:
-    """The request with templates of this total size; nothing if it has none."""
+    """The request with templates of this total size, or `None` if it has none."""
     items: list[Any] = request.get("items", [])
     if not items:
         return None

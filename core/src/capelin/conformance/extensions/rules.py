@@ -1,4 +1,4 @@
-"""What every extension must do, in whatever language: rules over what was observed of it."""
+"""The requirements for every extension, in any language: rules over its observed behavior."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ Check = Callable[[Observations], Iterator[str]]
 
 
 def _responds(observed: Observations) -> bool:
-    """Whether any response came at all: without one, most rules say nothing."""
+    """Whether any response came. Without one, most rules have nothing to judge."""
     return any(not isinstance(e.outcome, NoResponseError) for e in observed.discovery)
 
 
@@ -60,7 +60,7 @@ def _discovered(observed: Observations) -> bool:
 def _answered(
     is_judged: Callable[[AnyHook], bool] = lambda _: True,
 ) -> Callable[[Observations], bool]:
-    """Whether a handler of such a hook has succeeded: a failure has no answer to judge."""
+    """Whether a handler of such a hook has succeeded: a failure has no response to judge."""
 
     def tried(observed: Observations) -> bool:
         return any(
@@ -96,14 +96,14 @@ def _asked_large(observed: Observations) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A requirement, how to check it, and what to do if it is not met."""
+    """A requirement, its check, and a remedy."""
 
     name: str
     requirement: str
     hint: str
     check: Check
     advice: bool = False
-    """Cluster API copes without it, today."""
+    """Cluster API works without it, today."""
     tried: Callable[[Observations], bool] = _discovered
     """Whether the observations allow a judgement."""
 
@@ -125,7 +125,7 @@ def _described(exchange: Exchange) -> str:
 
 def _content_type(observed: Observations) -> Iterator[str]:
     if observed.needs_content_type:
-        yield "a request without Content-Type is refused, and the same with it is not"
+        yield "the server rejects a request without Content-Type, and accepts the same with it"
 
 
 def _documents(observed: Observations) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _documents(observed: Observations) -> Iterator[str]:
     kinds += [probe.hook.response_type() for probe in observed.probes for _ in range(2)]
     for exchange, kind in zip(observed.plain, kinds, strict=True):
         if reason := exchange.unreadable(kind):
-            yield f"{exchange.label}: the response cannot be read: {reason}"
+            yield f"{exchange.label}: the response is unreadable: {reason}"
 
 
 def _kinds(observed: Observations) -> Iterator[str]:
@@ -257,7 +257,7 @@ RULES = (
     Rule(
         "content-type",
         "It accepts requests without Content-Type and Accept: Cluster API sends neither.",
-        "Read the raw body as JSON, whatever the headers say.",
+        "Read the raw body as JSON, whatever the headers.",
         _content_type,
         tried=_responds,
     ),
@@ -278,7 +278,7 @@ RULES = (
     Rule(
         "responses",
         "Every response is JSON of the hook's response type.",
-        "Compare the response with the OpenAPI document; patches are base64.",
+        "Compare the response with the OpenAPI document. Patches are base64.",
         _documents,
         tried=_responds,
     ),
@@ -408,7 +408,7 @@ RULES = (
     ),
     Rule(
         "large-requests",
-        "It accepts requests of nearly 20 MiB, as of a cluster with many large templates.",
+        "It accepts requests of nearly 20 MiB, for clusters with many large templates.",
         "Raise the limit of the server, and of proxies before it, to 20 MiB.",
         _variant("large"),
         tried=_asked_large,
@@ -423,7 +423,7 @@ RULES = (
     ),
     Rule(
         "malformed-requests",
-        "A request that is no JSON gets a Failure.",
+        "A request that is not JSON gets a Failure.",
         "Catch the parser's error, and respond with 200 and status Failure.",
         _malformed,
         advice=True,
@@ -432,7 +432,7 @@ RULES = (
     Rule(
         "quick-patches",
         "Patches of a small cluster take less than 200 ms.",
-        "Compute them from the request alone, without other calls.",
+        "Compute them from the request only, without other calls.",
         _quick,
         advice=True,
         tried=_answered_by(GeneratePatches),

@@ -52,7 +52,7 @@ class RuleResult:
 
     @property
     def failed(self) -> bool:
-        """Whether the extension must not be used as it is."""
+        """Whether the extension must not be used."""
         return bool(self.problems) and not self.rule.advice
 
     @property
@@ -69,7 +69,7 @@ class Report:
     results: tuple[RuleResult, ...]
     handlers: tuple[ExtensionHandler, ...]
     left_out: tuple[str, ...]
-    """Handlers that were not called, and why."""
+    """Handlers that the checks skipped, and why."""
 
     @property
     def passed(self) -> bool:
@@ -93,19 +93,19 @@ async def check_extension(
 ) -> Report:
     """Check an extension against every rule.
 
-    Its handlers are called for a cluster that does not exist, `conformance/example`, several times
-    each.
+    The checks call its handlers for a cluster that does not exist, `conformance/example`, several
+    times each.
 
     Args:
         endpoint: The server.
-        cluster: What to call it about instead.
+        cluster: Another cluster to send to the handlers.
         settings: The settings of the ExtensionConfig.
         client_certificate: For a server that verifies its clients.
         catalog: The hooks that its callers know.
         pure_only: Call no handler that may have side effects.
 
     Raises:
-        EndpointError: the client certificate cannot be used.
+        EndpointError: The client certificate is unusable.
     """
     cluster = cluster or sample_cluster("example", "conformance")
     async with Connections(client_certificate) as connections:
@@ -196,7 +196,7 @@ class _Runner:
 
         first = await send(orjson.dumps(request))
         if first.failure_kind is not None:
-            # A handler that does not respond would only take its time again.
+            # A handler that does not respond would only run into its timeout again.
             return Probe(handler, hook, request, first, first)
         again = await send(orjson.dumps(request))
         bodies = {
@@ -235,7 +235,7 @@ def _handlers(discovery: Exchange) -> Sequence[ExtensionHandler]:
 
 def _why_not(handler: ExtensionHandler, hook: AnyHook | None, *, pure_only: bool) -> str | None:
     if hook is None:
-        return "its hook is not known"
+        return "its hook is unknown"
     if not HANDLER_NAME.fullmatch(handler.name):
         return "its name is invalid"
     if hook.singleton:

@@ -74,36 +74,36 @@ class KeyFiles:
         return KeyPair(certificate.read_bytes(), key.read_bytes())
 
     def ensure(self, wanted: Iterable[Certificate], now: datetime) -> None:
-        """Create missing certificates and renew those that are due. CAs are never renewed."""
+        """Create missing certificates and renew those that are due. Never renew CAs."""
         private_folder(self.folder)
         cas = {name: self.ensure_ca(name, common_name, now) for name, common_name in CAS.items()}
         for certificate in wanted:
             self.ensure_leaf(certificate.file, certificate.leaf, cas[certificate.ca], now)
-        # The private key is written last: if it exists, so does the public one.
+        # Written last: if the private key exists, so does the public one.
         if not self.service_account.exists():
             keys = new_service_account_keys()
             write_private(self.service_account_public, keys.public_key_pem)
             write_private(self.service_account, keys.private_key_pem)
 
     def ensure_ca(self, name: str, common_name: str, now: datetime) -> KeyPair:
-        """The CA of a name, created if it has no key yet."""
+        """The CA of a name. Creates it if it has no key yet."""
         certificate, key = self.files(name)
         if key.exists():
             return read_ca(certificate.read_bytes(), key.read_bytes(), now)
         pair = new_ca(common_name, now=now)
-        # The key last: where it is, both are.
+        # The key last: if it exists, both exist.
         write_private(certificate, pair.certificate_pem)
         write_private(key, pair.private_key_pem)
         return pair
 
     def ensure_leaf(self, name: str, leaf: Leaf, ca: KeyPair, now: datetime) -> bool:
-        """Issue a certificate that is missing, due or different; returns whether it was."""
+        """Issue a certificate that is missing, due or different. Returns whether it did."""
         certificate, key = self.files(name)
         present = certificate.read_bytes() if certificate.exists() and key.exists() else None
         if leaf.reissue_reason(present, ca.certificate_pem, now=now) is None:
             return False
         pair = leaf.issue(ca, now=now)
-        # The key first: whoever notices the new certificate finds the key that belongs to it.
+        # The key first: a reader of the new certificate finds its key.
         write_private(key, pair.private_key_pem)
         write_private(certificate, pair.certificate_pem)
         return True

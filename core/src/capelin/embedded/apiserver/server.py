@@ -49,7 +49,7 @@ KUBE_CONTROLLER_MANAGER = "kube-controller-manager"
 _NAMES = (ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER)
 
 _MORE_MEMORY_LESS_TIME = {"GOGC": "200"}
-"""The usual 100 takes a quarter more processor time under load; after `up`, 180 MiB less memory."""
+"""The default of 100 takes a quarter more CPU time under load, but saves 180 MiB after `up`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,10 @@ class Settings:
     durable: bool = True
     """False is faster on slow disks and may lose the last writes when the machine crashes."""
     controllers: tuple[str, ...] = CONTROLLERS
-    """The controllers of kube-controller-manager; with none it is not started."""
+    """The controllers of kube-controller-manager, which is not started without any."""
     service_cidr: str = "10.96.0.0/16"
     arguments: Mapping[str, str] = field(default_factory=dict[str, str])
-    """More flags of kube-apiserver, without dashes."""
+    """Additional flags of kube-apiserver, without dashes."""
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The address and the ports of its processes. They stay the same when it is restarted."""
+    """The address and the ports of its processes. They survive restarts."""
 
     address: str
     port: int
@@ -82,11 +82,11 @@ class Listeners:
 
     @classmethod
     def choose(cls, identity: str) -> "Listeners":
-        """An address of its own, with the usual ports where they are free."""
+        """Its own address, with the usual ports if they are free."""
         return cls(free_address(identity), 6443, 2379, 2380, 10257).with_free_ports()
 
     def with_free_ports(self) -> "Listeners":
-        """The same, with other ports for those that are taken."""
+        """The same, with other ports for those in use."""
         return Listeners(
             address=self.address,
             port=free_port(self.address, self.port),
@@ -98,7 +98,7 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """An API server in a state folder, which keeps its objects when it is restarted.
+    """An API server in a state folder, which keeps its objects across restarts.
 
     Its processes outlive this object and the Python process that started them.
     """
@@ -106,13 +106,13 @@ class ApiServer:
     folder: Path
     listeners: Listeners
     declared: tuple[ProcessSpec, ...]
-    """The specs of its processes, for a supervisor that also runs others."""
+    """The specs of its processes, for a supervisor that also runs other processes."""
 
     @classmethod
     async def prepare(
         cls, folder: Path, settings: Settings | None = None, *, binaries: Binaries | None = None
     ) -> "ApiServer":
-        """Get the programs, write certificates and kubeconfigs. Starts nothing."""
+        """Download or build the binaries, write certificates and kubeconfigs. Starts nothing."""
         settings = settings or Settings()
         found = await (binaries or Binaries()).fetch(settings.programs)
         paths = {binary.component: binary.path for binary in found.values()}
@@ -144,7 +144,7 @@ class ApiServer:
         return Process.adopt(self.processes, name)
 
     async def start(self, within: float = 60.0) -> None:
-        """Start its processes and wait until it is ready. Running processes are adopted."""
+        """Start its processes and wait until it is ready. Adopts running processes."""
         async with Supervisor(self.processes) as supervisor:
             supervisor.declare(*self.declared)
             await supervisor.ready(within)
@@ -226,7 +226,7 @@ def _declared(
     ]
     if settings.controllers:
         manager = _controller_manager(folder, listeners, keys, settings)
-        # It reads its kubeconfig only once: a renewed certificate needs a restart.
+        # It reads its kubeconfig only once: a renewed certificate requires a restart.
         certificate = hashlib.sha256(keys.read("controller-manager").certificate_pem).hexdigest()
         declared.append(
             ProcessSpec(

@@ -1,4 +1,4 @@
-"""Getting the real Kubernetes programs: from a folder, the cache, an image, or `go build`."""
+"""Provides the real Kubernetes binaries: from a folder, the cache, an image, or `go build`."""
 
 from capelin.embedded.binaries.binaries import Binaries
 from capelin.embedded.binaries.cache import Cache, Entry

@@ -1,4 +1,4 @@
-"""`Binaries`: tries the sources of a program in order, and keeps the result in the cache."""
+"""`Binaries`: tries the sources of a binary in order, and stores the result in the cache."""
 
 import asyncio
 import os
@@ -35,10 +35,10 @@ from capelin.embedded.folders import cache_folder
 
 
 class Binaries:
-    """Provides Kubernetes programs.
+    """Provides Kubernetes binaries.
 
     It looks in the given folders (`folders`, `CAPELIN_BINARIES`, `KUBEBUILDER_ASSETS`), then in the
-    cache, then in the official image, and at last builds the program with Go. `mirrors` replaces
+    cache, then in the official image, and finally builds the binary with Go. `mirrors` replaces
     the URL of a registry: `{"registry.k8s.io": "https://..."}`.
     """
 
@@ -60,15 +60,14 @@ class Binaries:
         self._platform = Platform.current()
 
     async def path(self, component: str | Component, version: str | None = None) -> Path:
-        """The file of one program; its newest known version if none is given."""
+        """The file of one binary, by default in its newest known version."""
         name = component if version is None else f"{component}@{version}"
         return (await self.fetch([name]))[str(name)].path
 
     async def fetch(self, names: Iterable[str | Component]) -> dict[str, Binary]:
-        """Programs by name, as in `etcd` or `kube-apiserver@v1.33.13`, or components by theirs.
+        """Binaries by name, such as `etcd` or `kube-apiserver@v1.33.13`, or by component.
 
-        Programs of one project and version are built together, which is much faster than one by
-        one.
+        It builds the binaries of one project and version together, which is much faster.
         """
         requests = {str(name): parse_component(name) for name in names}
         groups: dict[str, dict[str, ComponentVersion]] = {}
@@ -77,8 +76,8 @@ class Binaries:
             groups.setdefault(key, {})[name] = request
         found: dict[str, Binary] = {}
         images = ImageSource(self.cache, self._platform, self._mirrors, self._environment)
-        # Kubernetes' own programs, which are the most and take minutes to build, come last: what
-        # cannot be had is reported before.
+        # Kubernetes' own binaries, which are the most and take minutes to build, come last, so that
+        # missing ones are reported earlier.
         for key, group in sorted(groups.items(), key=lambda item: len(item[1])):
             attempts = Attempts(self._progress)
             in_folders = {
@@ -93,14 +92,14 @@ class Binaries:
         return {name: found[name] for name in requests}
 
     async def has(self, names: Iterable[str | Component]) -> bool:
-        """Whether all of these programs are in a folder or in the cache."""
+        """Whether all of these binaries are in a folder or in the cache."""
         attempts = Attempts(lambda _: None)
         requests = [*map(parse_component, names)]
         rest = [item for item in requests if await self._in_folder(item, attempts) is None]
         return len(await self._in_cache(rest)) == len({*rest})
 
     async def module_dir(self, name: str | Project, version: str | None = None) -> Path:
-        """The source folder of a project, or of a module by its name, as in `cluster-api/test`.
+        """The source folder of a project, or of a module by its name, such as `cluster-api/test`.
 
         It may be in the user's Go module cache: only read it.
         """
@@ -120,9 +119,9 @@ class Binaries:
         missing = [request for request in group if request not in found]
         if not missing:
             return found
-        waiting = ProgressEvent("noted", title(missing), "cache", "another process is getting it")
+        waiting = ProgressEvent("noted", title(missing), "cache", "another process is providing it")
         async with self.cache.building(key, partial(self._progress, waiting)) as build_dir:
-            # The process that held the lock may have got it.
+            # The process that held the lock may have added it.
             found |= await self._in_cache(missing)
             attempts.add_failure("cache", f"{self.cache.root} does not hold it")
             build = partial(build_with_go, environment=self._environment, platform=self._platform)
@@ -170,5 +169,5 @@ def _advice(missing: ComponentVersion) -> str:
     host = "" if image is None else f"allow access to {image.reference.partition('/')[0]}, "
     return (
         f"Install Go {needed} or later (https://go.dev/dl) and allow access to a Go module proxy,"
-        f" {host}or name a folder that holds {missing.component.name}: {FOLDERS_VARIABLE}=FOLDER"
+        f" {host}or set a folder that contains {missing.component.name}: {FOLDERS_VARIABLE}=FOLDER"
     )

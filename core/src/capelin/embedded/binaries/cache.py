@@ -1,13 +1,13 @@
-"""The cache of programs, by the hash of their content, and the locks of processes that fill it.
+"""The cache of binaries, by the hash of their content, and the locks of processes that fill it.
 
 ```
-blobs/<sha256>/<component>                     the program; its name is what `ps` shows
-index/<component>@<version>@<os>-<arch>.json   which blob that is, and where it came from
-images/<reference>.json                        the digest of an image when it was first pulled
+blobs/<sha256>/<component>                     the binary, with its name for `ps`
+index/<component>@<version>@<os>-<arch>.json   its blob and its source
+images/<reference>.json                        the digest of an image at its first pull
 sources/<module>@<version>/                    a Go module's files, on machines without Go
 partial/<key>/<sha256>                         a download that may be resumed
 work/<key>~<random>/                           one build or download under way
-locks/<key>.lock                               held by the process that builds <key>
+locks/<key>.lock                               the lock of the process that builds <key>
 ```
 
 Files are written in `work` and renamed into place, so a killed process leaves no partial program.
@@ -46,25 +46,25 @@ class Entry(Model):
     version: str
     platform: str
     digest: str
-    """The SHA-256 of the program's content, in hexadecimal."""
+    """The SHA-256 of the binary's content, in hexadecimal."""
     size: int
     modified: int
     """The file's modification time in nanoseconds when its content was last verified."""
     source: str
-    """Where it came from: an image with its digest, or a Go package with its version."""
+    """Its source: an image with its digest, or a Go package with its version."""
 
     def __str__(self) -> str:
-        """As in `kube-apiserver v1.34.4`."""
+        """For example `kube-apiserver v1.34.4`."""
         return f"{self.component} {self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class BuildDir:
-    """A private folder to build in, and the lock that keeps other processes from the same build."""
+    """A private folder to build in, and the lock that excludes other processes from the build."""
 
     folder: Path
     partial: Path
-    """A folder for downloads that can be resumed when this build is interrupted."""
+    """A folder for downloads that can resume after this build is interrupted."""
     lock: int
 
 
@@ -76,9 +76,9 @@ class Cache:
         return self.root / "blobs" / entry.digest / entry.component
 
     def find(self, request: ComponentVersion, platform: Platform) -> Entry | None:
-        """The program, if the cache has it undamaged.
+        """The binary, if the cache has it undamaged.
 
-        Size and modification time decide; if those differ, the content does.
+        Size and modification time decide. If those differ, the content decides.
         """
         entry = self._read(self._index(request.component.name, request.version, str(platform)))
         if entry is None:
@@ -98,7 +98,7 @@ class Cache:
         return entry
 
     def add(self, file: Path, request: ComponentVersion, platform: Platform, source: str) -> Entry:
-        """Move a program from a build folder into the cache."""
+        """Move a binary from a build folder into the cache."""
         file.chmod(0o755)
         stat = file.stat()
         entry = Entry(
@@ -120,7 +120,7 @@ class Cache:
     ) -> AsyncGenerator[BuildDir]:
         """A folder to build in, for one builder of `key` at a time across all processes.
 
-        Removes first what killed builders have left.
+        First removes the files of killed builders.
         """
         self._check_writable()
         async with (
@@ -139,14 +139,14 @@ class Cache:
                     partial.rmdir()
 
     def recorded_digest(self, image: str) -> str | None:
-        """The digest of an image when it was first pulled."""
+        """The digest of an image at its first pull."""
         try:
             return _RecordedDigest.read_json(self.digest_file(image).read_bytes()).digest
         except FileNotFoundError:
             return None
         except ValidationError as error:
-            # Pulling without the record would trust whatever the registry has now.
-            raise SourceFailedError(f"{self.digest_file(image)} is damaged; remove it") from error
+            # Pulling without the record would trust any content of the registry.
+            raise SourceFailedError(f"{self.digest_file(image)} is damaged. Remove it") from error
 
     def record_digest(self, image: str, digest: str) -> None:
         record = _RecordedDigest(image=image, digest=digest)
@@ -156,7 +156,7 @@ class Cache:
         return self.root / "images" / f"{quote(image, safe=':')}.json"
 
     def source(self, module: str) -> Path:
-        """The folder of a Go module's files; `module` is as in `sigs.k8s.io/kwok@v0.7.0`."""
+        """The folder of a Go module's files, for a `module` such as `sigs.k8s.io/kwok@v0.7.0`."""
         return self.root / "sources" / module
 
     def add_source(self, folder: Path, module: str) -> Path:
@@ -168,13 +168,13 @@ class Cache:
         return folder.rename(into)
 
     def entries(self) -> list[Entry]:
-        """All programs in the cache, sorted by component and version."""
+        """All binaries in the cache, sorted by component and version."""
         files = (self.root / "index").glob("*.json")
         entries = [entry for entry in map(self._read, files) if entry is not None]
         return sorted(entries, key=lambda entry: (entry.component, entry.version, entry.platform))
 
     def verify(self) -> list[Entry]:
-        """Hash every program; removes and returns the damaged ones."""
+        """Hash every binary. Removes and returns the damaged ones."""
         with self._exclusive():
             damaged = [entry for entry in self.entries() if not self._intact(entry)]
             for entry in damaged:
@@ -183,10 +183,10 @@ class Cache:
             return damaged
 
     def prune(self, keep: Iterable[Entry] = ()) -> int:
-        """Remove all programs but `keep`, and everything else that can be obtained again.
+        """Remove all binaries except `keep`, and all other files that can be downloaded again.
 
         Recorded digests of images stay: without them, the next pull would trust any content.
-        Returns the number of bytes freed.
+        Returns the number of freed bytes.
         """
         with self._exclusive():
             before = _size(self.root)
@@ -207,8 +207,8 @@ class Cache:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(self.root, os.W_OK):
             raise BinariesError(
-                f"The cache {self.root} cannot be written to; make it writable, or set"
-                " XDG_CACHE_HOME to a folder that is"
+                f"The cache {self.root} is not writable. Make it writable, or set"
+                " XDG_CACHE_HOME to a writable folder"
             )
 
     @contextmanager
@@ -216,8 +216,8 @@ class Cache:
         lock = try_lock(self._lock_file())
         if lock is None:
             raise BinariesError(
-                f"{self.root} is being filled by another process, so nothing can be removed from"
-                " it now; try again when that has ended"
+                f"another process is filling {self.root}, so nothing can be removed from"
+                " it now. Try again when that process has ended"
             )
         try:
             yield

@@ -1,7 +1,7 @@
-"""The catalog of programs that Capelin can get: projects, their versions, their programs.
+"""The catalog of binaries that Capelin provides: projects, their versions, their binaries.
 
-A version is known when the project's module folder has `<version>/` with pinned Go module files;
-nothing else lists versions. Other packages define programs of their own, with folders of their own.
+A version is known if the project's module folder has `<version>/` with pinned Go module files. No
+other list of versions exists. Other packages define their own binaries with their own folders.
 """
 
 import json
@@ -19,16 +19,16 @@ MODULES = Path(__file__).parent.parent / "modules"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Project:
-    """A source tree with several programs, which are always built together."""
+    """A source tree with several binaries, which are always built together."""
 
     name: str
     title: str
     sources: Mapping[str, str]
     """Go modules whose source folders can be requested: name here -> module path."""
     stamps: Mapping[str, str]
-    """Go variables that the linker sets, so that a program prints its version."""
+    """Go variables that the linker sets, so that a binary prints its version."""
     tested: tuple[str, ...] = ()
-    """The versions that Capelin's own tests run, oldest first; none where that is the newest."""
+    """The versions that Capelin's own tests run, oldest first. Empty if that is the newest."""
     modules: Path = field(default_factory=lambda: MODULES)
     """The folder with module files: `<project>/<version>/`."""
 
@@ -47,7 +47,7 @@ class Project:
         return self.modules / self.name / version
 
     def linker_flags(self, version: str) -> str:
-        """What `go build` passes to the linker: no symbols, and the version in its variables."""
+        """The linker's arguments for `go build`: no symbols, and the version in its variables."""
         major, minor, *_ = version.removeprefix("v").split(".")
         stamps = (
             f"-X {variable}={value.format(version=version, major=major, minor=minor)}"
@@ -62,26 +62,26 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A program's place in an official image; `{version}` is v1.2.3, `{number}` is 1.2.3."""
+    """A binary's place in an official image. `{version}` is v1.2.3, `{number}` is 1.2.3."""
 
     reference: str
     file: str
 
     def reference_of(self, version: str) -> str:
-        """As in `registry.k8s.io/etcd:3.6.5-0`."""
+        """For example `registry.k8s.io/etcd:3.6.5-0`."""
         return self.reference.format(version=version, number=version.removeprefix("v"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Component:
-    """One program: the Go package it is built from, and its official image if it has one."""
+    """One binary: the Go package of its source, and its official image if it has one."""
 
     name: str
     project: Project
     package: str
     image: Image | None = None
     version_arguments: tuple[str, ...] | None = None
-    """The arguments that make it print its version; None if it cannot."""
+    """The arguments that print its version, or None if it cannot print it."""
 
     def __str__(self) -> str:
         return self.name
@@ -89,14 +89,14 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class ComponentVersion:
-    """A component in a version; `explicit` says that the user named the version."""
+    """A component in a version. `explicit` means that the user specified the version."""
 
     component: Component
     version: str
     explicit: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
-        """As in `kube-apiserver v1.34.4`."""
+        """For example `kube-apiserver v1.34.4`."""
         return f"{self.component.name} {self.version}"
 
 
@@ -108,7 +108,7 @@ class Platform:
     architecture: str
 
     def __str__(self) -> str:
-        """As in `linux/amd64`."""
+        """For example `linux/amd64`."""
         return f"{self.system}/{self.architecture}"
 
     @classmethod
@@ -237,7 +237,7 @@ DEFAULT_KUBERNETES = TESTED_KUBERNETES[0]
 def parse_component(text: str | Component) -> ComponentVersion:
     """Parse `kube-apiserver` (in its default version) or `kube-apiserver@v1.33.13`.
 
-    Programs of other packages come as components.
+    Binaries of other packages come as components.
     """
     if isinstance(text, Component):
         return ComponentVersion(text, text.project.default_version)
@@ -246,7 +246,7 @@ def parse_component(text: str | Component) -> ComponentVersion:
     if component is None:
         known = ", ".join(sorted(COMPONENTS))
         raise UnknownComponentError(
-            f"{name!r} is not a program that Capelin can get; known: {known}"
+            f"{name!r} is not a binary that Capelin provides (known: {known})"
         )
     if not at_sign:
         return ComponentVersion(component, component.project.default_version)
@@ -255,14 +255,14 @@ def parse_component(text: str | Component) -> ComponentVersion:
 
 
 def check_version(project: Project, version: str) -> None:
-    """Raise UnknownComponentError for a version that has no pinned module files."""
+    """Raise UnknownComponentError for a version without pinned module files."""
     if version not in project.versions:
         known = ", ".join(project.versions)
         raise UnknownComponentError(
-            f"{version} is not a {project.title} version that Capelin can get; known: {known}"
+            f"{version} is not a {project.title} version that Capelin provides (known: {known})"
         )
 
 
 def check_kubernetes_version(version: str) -> None:
-    """Raise UnknownComponentError for a Kubernetes version that Capelin cannot get."""
+    """Raise UnknownComponentError for a Kubernetes version that Capelin does not provide."""
     check_version(KUBERNETES, version)

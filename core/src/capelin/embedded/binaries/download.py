@@ -1,4 +1,4 @@
-"""Downloads over HTTPS: proxies, resuming, checks of size and digest, errors in words."""
+"""Downloads over HTTPS: proxies, resuming, checks of size and digest, readable errors."""
 
 import asyncio
 import hashlib
@@ -31,7 +31,7 @@ class InterruptedDownloadError(SourceFailedError):
 
 @dataclass(frozen=True, slots=True)
 class Web:
-    """HTTP requests, through the proxy that the environment names."""
+    """HTTP requests, through the proxy from the environment."""
 
     session: aiohttp.ClientSession
     environment: Mapping[str, str]
@@ -40,9 +40,9 @@ class Web:
     async def get(
         self, url: str, headers: Mapping[str, str]
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """A response of any status; errors of the network are explained in words."""
+        """A response of any status. Network errors have readable messages."""
         host = urlsplit(url).hostname
-        # Do not print the proxy: its URL may hold a password.
+        # Do not print the proxy: its URL may contain a password.
         proxy = proxy_for(url, self.environment)
         try:
             async with self.session.get(url, headers=headers, proxy=proxy) as response:
@@ -55,13 +55,13 @@ class Web:
             raise UnreachableError(f"{host} does not answer ({_why(error)})") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise InterruptedDownloadError(
-                f"{host} broke off in the middle of an answer"
+                f"{host} broke off in the middle of a response"
             ) from error
 
 
 @asynccontextmanager
 async def open_web(environment: Mapping[str, str]) -> AsyncGenerator[Web]:
-    """Open a session that gives up on a dead host early.
+    """Open a session that gives up early on a dead host.
 
     aiohttp does not read the environment here: it would send passwords from ~/.netrc.
     """
@@ -81,9 +81,9 @@ async def download(
     size: int,
     report: Callable[[int], None],
 ) -> None:
-    """Download a file of known SHA-256 and size, resuming what an earlier attempt left.
+    """Download a file of known SHA-256 and size, and resume an earlier attempt.
 
-    A failure leaves the bytes only where they may still be a correct beginning.
+    After a failure, the file keeps only bytes that may be a correct beginning.
     """
     for pause in (*PAUSES, None):
         try:

@@ -1,8 +1,8 @@
-"""The `go` command: finding one that is new enough, running it, and building programs with it.
+"""The `go` command: finds one that is new enough, runs it, and builds binaries with it.
 
-The user's settings for their own Go work must not change the result, so flags, work files, target
-platform and cgo are fixed here. Where modules come from (GOPROXY, GOPRIVATE, GOMODCACHE, GOCACHE
-and so on) stays the user's choice: go.sum decides whether they are right.
+The user's settings for their own Go work must not change the result, so this sets flags, work
+files, target platform and cgo. The user still chooses the sources of modules (GOPROXY, GOPRIVATE,
+GOMODCACHE, GOCACHE and so on): go.sum verifies their content.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ BUILD = "go build"
 _GRACE_SECONDS = 5.0
 _VERSION_SECONDS = 10.0
 _LINE_LIMIT = 2**20
-# What `go build -v` and downloads print when nothing is wrong.
+# The normal output of `go build -v` and of downloads.
 _ROUTINE = re.compile(r"[\w./~+-]+|go: downloading .*")
 _DOWNLOADING = "go: downloading "
 # The last packages wait for each other, and then the programs are linked: about a fifth of the time
-# of a build from nothing.
+# of a build from scratch.
 _COMPILING = 0.8
 # A program is linked again each time, even if all of its packages are in Go's build cache.
 _TO_COMPILE = (
@@ -49,10 +49,10 @@ _TO_COMPILE = (
 class BuildProgress:
     done: int
     total: int | None
-    """The number of packages to compile; None if it is not known."""
+    """The number of packages to compile, or None if unknown."""
     unit: Literal["modules", "packages"] = "packages"
     share: float | None = None
-    """The share of the build that is done: by source code, as large packages take longer."""
+    """The finished share of the build, by source code, because large packages take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Go:
         keep_open: tuple[int, ...] = (),
         on_line: Callable[[str], None] | None = None,
     ) -> str:
-        """Run it; returns its standard output and passes each line of its errors to `on_line`."""
+        """Run it. Returns its standard output and passes each line of its errors to `on_line`."""
         return await _run(
             self.command,
             *arguments,
@@ -94,12 +94,12 @@ async def find_go(
     needed = needed_go(module_files)
     command = shutil.which("go", path=environment.get("PATH"))
     if command is None:
-        raise SourceFailedError("there is no go command on PATH")
+        raise SourceFailedError("PATH has no go command")
     settings = {
         **environment,
         "CGO_ENABLED": "0",
         "GO111MODULE": "on",
-        # An empty value would let the user's `go env -w GOFLAGS=...` through.
+        # An empty value would allow the user's `go env -w GOFLAGS=...`.
         "GOFLAGS": "-mod=readonly",
         "GOOS": platform.system,
         "GOARCH": platform.architecture,
@@ -116,12 +116,12 @@ async def find_go(
             f"{command} is Go {version}, and {what} needs Go {needed} or later"
             " (GOTOOLCHAIN=auto would let Go 1.21 and later fetch that itself)"
         )
-    note(f"{command} is Go {version}; it fetches the Go {needed} that {what} needs")
+    note(f"{command} is Go {version} and fetches Go {needed}, which {what} needs")
     return Go(command, needed, settings)
 
 
 def installed_go(environment: Mapping[str, str]) -> str | None:
-    """The version of the `go` command on PATH; None if there is none that works."""
+    """The version of the `go` command on PATH, or None without a working one."""
     command = shutil.which("go", path=environment.get("PATH"))
     if command is None:
         return None
@@ -141,17 +141,17 @@ def installed_go(environment: Mapping[str, str]) -> str | None:
 
 
 def newest_needed_go() -> str:
-    """The oldest Go that builds every known program."""
+    """The oldest Go that builds every known binary."""
     return max((needed_go(file.parent) for file in MODULES.glob("*/v*/go.mod")), key=_parts)
 
 
 def is_new_enough(version: str, needed: str) -> bool:
-    """Whether a Go of this version builds what needs the other."""
+    """Whether a Go of this version builds sources that need the other."""
     return _parts(version) >= _parts(needed)
 
 
 def needed_go(module_files: Path) -> str:
-    """The oldest Go that can build what these module files pin."""
+    """The oldest Go that can build the versions in these module files."""
     match = re.search(r"^go (\S+)$", (module_files / "go.mod").read_text(), re.MULTILINE)
     if match is None:
         raise ValueError(f"{module_files}/go.mod has no line `go VERSION`")
@@ -164,7 +164,7 @@ async def build(
     build_dir: BuildDir,
     report: Callable[[BuildProgress], None],
 ) -> dict[ComponentVersion, Path]:
-    """Build programs of one project and version, which share most packages."""
+    """Build binaries of one project and version, which share most packages."""
     project, version = group[0].component.project, group[0].version
     for name in ("go.mod", "go.sum"):
         shutil.copy(project.module_files(version) / name, build_dir.folder)
@@ -194,7 +194,7 @@ async def build(
         built |= {request: out / executable(request.component) for request in batch}
     missing = [str(request) for request, file in built.items() if not file.is_file()]
     if missing:
-        raise SourceFailedError(f"`go build` succeeded but left no {', '.join(missing)}")
+        raise SourceFailedError(f"`go build` succeeded without creating {', '.join(missing)}")
     return built
 
 
@@ -215,7 +215,7 @@ async def _sizes_to_compile(
             report(BuildProgress(modules, None, "modules"))
 
     output = ""
-    # Whatever is wrong here, `go build` reports it, and can do without the sizes.
+    # `go build` reports any problem here, and works without the sizes.
     with suppress(SourceFailedError):
         output = await go.run(
             "list",
@@ -242,7 +242,7 @@ def _sizes(lines: Sequence[str]) -> dict[str, int]:
 def compiled(begun: Sequence[str], sizes: Mapping[str, int]) -> BuildProgress:
     """The progress of a build that has begun to compile these packages.
 
-    The last one may still be in the works: it counts when the next one begins.
+    The last one may still be compiling: it counts when the next one begins.
     """
     if not {*begun} <= sizes.keys():
         return BuildProgress(len(begun), None)
@@ -251,7 +251,7 @@ def compiled(begun: Sequence[str], sizes: Mapping[str, int]) -> BuildProgress:
 
 
 def split_batches(group: Sequence[ComponentVersion]) -> list[list[ComponentVersion]]:
-    """Separate programs with the same file name: Cluster API has two packages `kubeadm`."""
+    """Separate binaries with the same file name: Cluster API has two packages `kubeadm`."""
     batches: list[list[ComponentVersion]] = []
     for request in group:
         name = executable(request.component)
@@ -278,7 +278,7 @@ def build_arguments(
 
 
 def _build_flags(project: Project, version: str) -> list[str]:
-    """The flags that decide which packages have to be compiled."""
+    """The flags that determine the packages to compile."""
     return [
         "-mod=readonly",
         "-trimpath",
@@ -289,7 +289,7 @@ def _build_flags(project: Project, version: str) -> list[str]:
 
 
 def executable(component: Component) -> str:
-    """The name that `go build` gives a program: its package's last part that is not a version."""
+    """The name that `go build` gives a binary: its package's last part that is not a version."""
     *_, parent, last = component.package.split("/")
     return parent if last.startswith("v") and last[1:].isdigit() else last
 
@@ -310,7 +310,7 @@ async def _run(
         stderr=asyncio.subprocess.PIPE,
         limit=_LINE_LIMIT,
         pass_fds=keep_open,
-        # A process group of its own, so that its compilers can be killed with it.
+        # A separate process group, so that its compilers can be killed with it.
         process_group=0,
     )
     try:

@@ -1,4 +1,4 @@
-"""Programs from official images: the registry's protocol, manifests, layers, the files in them."""
+"""Binaries from official images: the registry's protocol, manifests, layers, and their files."""
 
 import hashlib
 import lzma
@@ -69,7 +69,7 @@ class Manifest(Model):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """As in `registry.k8s.io/etcd:3.6.5-0`."""
+    """For example `registry.k8s.io/etcd:3.6.5-0`."""
 
     host: str
     repository: str
@@ -110,7 +110,7 @@ class Repository:
         return digest, manifest
 
     async def blob(self, blob: Descriptor, into: Path, report: Callable[[int], None]) -> None:
-        """Download a blob, resuming what an earlier attempt left."""
+        """Download a blob, and resume an earlier attempt."""
         await download(
             partial(self._get, f"/blobs/{blob.digest}"),
             into,
@@ -127,7 +127,7 @@ class Repository:
         try:
             return digest, Manifest.read_json(body)
         except ValidationError as error:
-            raise SourceFailedError(f"its manifest cannot be read: {_first(error)}") from error
+            raise SourceFailedError(f"its manifest is unreadable: {_first(error)}") from error
 
     async def _check_platform(self, config: Descriptor, platform: Platform) -> None:
         body = await self._document(f"/blobs/{config.digest}", {})
@@ -136,7 +136,7 @@ class Repository:
         try:
             system = System.read_json(body)
         except ValidationError as error:
-            raise SourceFailedError(f"its configuration cannot be read: {_first(error)}") from error
+            raise SourceFailedError(f"its configuration is unreadable: {_first(error)}") from error
         if (system.os, system.architecture) != (platform.system, platform.architecture):
             raise SourceFailedError(
                 f"it has nothing for {platform}, only {system.os}/{system.architecture}"
@@ -170,18 +170,18 @@ class Repository:
         parameters = dict(_PARAMETER.findall(rest))
         realm = parameters.pop("realm", "")
         if scheme.lower() != "bearer" or not realm.startswith("http"):
-            raise SourceFailedError("it wants credentials, and Capelin pulls public images only")
+            raise SourceFailedError("it requires credentials, but Capelin pulls only public images")
         query = {key: parameters[key] for key in ("service", "scope") if key in parameters}
         query.setdefault("scope", f"repository:{self._name}:pull")
         async with self._web.get(f"{realm}?{urlencode(query)}", {}) as response:
             if response.status != 200:
-                raise SourceFailedError(f"it gives no anonymous token (answer {response.status})")
+                raise SourceFailedError(f"it grants no anonymous token (status {response.status})")
             answer: Any = await response.json(content_type=None)
         match answer:
             case {"token": str(token)} | {"access_token": str(token)}:
                 return token
             case _:
-                raise SourceFailedError("it gives no anonymous token (its answer has none)")
+                raise SourceFailedError("it grants no anonymous token (its response has none)")
 
 
 async def pull(
@@ -195,15 +195,15 @@ async def pull(
     build_dir: BuildDir,
     report: Callable[[int, int], None],
 ) -> tuple[str, Mapping[str, Path]]:
-    """Pull files of an image; returns the image's digest, and the files by their path in it.
+    """Pull files of an image. Returns the image's digest, and the files by their path in it.
 
-    With `digest`, that content is pulled, whatever the tag refers to now.
+    With `digest`, it pulls that content, even if the tag has moved.
     """
     repository = Repository(web, base, reference.repository)
     actual_digest, manifest = await repository.resolve(digest or reference.tag, platform)
     missing = set(files)
     pulled: dict[str, Path] = {}
-    # Images add their programs last, on base layers that need not be pulled.
+    # Images add their binaries last, on base layers that need not be pulled.
     for layer in reversed(manifest.layers):
         if layer.size > _MAX_LAYER_BYTES:
             raise SourceFailedError(
@@ -218,20 +218,18 @@ async def pull(
         missing -= pulled.keys()
         if not missing:
             return actual_digest, pulled
-    raise SourceFailedError(
-        f"it holds no {' and no '.join('/' + name for name in sorted(missing))}"
-    )
+    raise SourceFailedError(f"it has no {' and no '.join('/' + name for name in sorted(missing))}")
 
 
 def extract(archive: Path, files: Iterable[str], folder: Path) -> dict[str, Path]:
-    """Extract those of `files` that a layer has, each under its file name in `folder`."""
+    """Extract the requested files of a layer, each under its file name in `folder`."""
     names = set(files)
     extracted: dict[str, Path] = {}
     try:
         with tarfile.open(archive) as layer:
             unpacked = 0
             for member in layer:
-                # What is skipped is decompressed too.
+                # Skipped members are decompressed too.
                 unpacked += member.size
                 if unpacked > _MAX_UNPACKED_BYTES:
                     raise SourceFailedError(
@@ -257,7 +255,7 @@ def _good(response: aiohttp.ClientResponse, path: str) -> aiohttp.ClientResponse
         case 200 | 206:
             return response
         case 401 | 403:
-            raise SourceFailedError(f"it does not let {path} be read (answer {response.status})")
+            raise SourceFailedError(f"it denies access to {path} (status {response.status})")
         case 404:
             raise GoneError(f"the registry has no {path.removeprefix('/manifests/')} of it")
         case status:

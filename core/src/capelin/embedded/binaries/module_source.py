@@ -1,7 +1,7 @@
 """The source folder of a Go module, with its manifests and templates.
 
-With Go it is the folder in the user's module cache; without, the module is downloaded from a module
-proxy. In both cases it is verified by the pinned go.sum.
+With Go it is the folder in the user's module cache. Without Go, this downloads the module from a
+module proxy. In both cases the pinned go.sum verifies it.
 """
 
 import base64
@@ -31,7 +31,7 @@ from capelin.embedded.binaries.sources import Attempts
 GO = "go mod download"
 PROXY = "module proxy"
 _MAX_ARCHIVE_BYTES = 2**28
-_MAX_UNPACKED_BYTES = 500 * 2**20  # As Go itself allows.
+_MAX_UNPACKED_BYTES = 500 * 2**20  # The limit of Go itself.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Module:
     files: Path
 
     def __str__(self) -> str:
-        """As in `k8s.io/kubernetes@v1.34.4`, which is also how Go names its folder."""
+        """For example `k8s.io/kubernetes@v1.34.4`, which is also Go's name for its folder."""
         return f"{self.path}@{self.version}"
 
     def verify(self, actual: str) -> None:
-        """Raise SourceFailedError for content whose hash is not the one in go.sum."""
+        """Raise SourceFailedError for content whose hash differs from go.sum."""
         if actual != self.pinned:
             raise SourceFailedError(
                 f"{self} is damaged or forged: its hash is {actual}, and go.sum has {self.pinned}"
@@ -78,7 +78,7 @@ async def module_dir(
         project = PROJECTS.get(name.partition("/")[0])
     if project is None or name not in project.sources:
         known = ", ".join(source for project in PROJECTS.values() for source in project.sources)
-        raise UnknownComponentError(f"Capelin knows no sources called {name!r}; known: {known}")
+        raise UnknownComponentError(f"Capelin has no sources {name!r} (known: {known})")
     version = version or project.default_version
     check_version(project, version)
     module = Module(project.sources[name], version, project.module_files(version))
@@ -110,7 +110,7 @@ async def module_dir(
 
 
 async def _download_with_go(go: Go, module: Module, build_dir: BuildDir) -> Path:
-    """Have Go download the module, or find it in Go's module cache."""
+    """Download the module with Go, or find it in Go's module cache."""
     for name in ("go.mod", "go.sum"):
         shutil.copy(module.files / name, build_dir.folder)
     answer = await go.run("mod", "download", "-json", str(module), folder=build_dir.folder)
@@ -142,12 +142,12 @@ def first_proxy(setting: str) -> str:
         if entry.startswith(("https://", "http://")):
             return entry.rstrip("/")
     if setting:
-        raise SourceFailedError(f"GOPROXY={setting} names no module proxy")
+        raise SourceFailedError(f"GOPROXY={setting} does not contain a module proxy")
     return "https://proxy.golang.org"
 
 
 def unpack(archive: Path, module: Module, folder: Path) -> Path:
-    """Unpack a module's zip file, if its hash is the one in go.sum."""
+    """Unpack a module's zip file, if its hash matches go.sum."""
     try:
         with zipfile.ZipFile(archive) as content:
             if sum(entry.file_size for entry in content.infolist()) > _MAX_UNPACKED_BYTES:
@@ -160,7 +160,7 @@ def unpack(archive: Path, module: Module, folder: Path) -> Path:
             module.verify(tree_hash((name, content.read(name)) for name in names))
             content.extractall(folder)
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError) as error:
-        raise SourceFailedError(f"{module} is damaged: the download is no zip file") from error
+        raise SourceFailedError(f"{module} is damaged: the download is not a zip file") from error
     return folder / str(module)
 
 

@@ -1,4 +1,4 @@
-"""Reports how the download or build of programs goes: as lines of a log or live in a terminal."""
+"""Reports the progress of downloads and builds: as lines of a log or live in a terminal."""
 
 import sys
 import time
@@ -12,30 +12,30 @@ from rich.progress import Progress as Bars
 
 _ENOUGH_SHARE: Final = 0.25
 _ENOUGH_SECONDS: Final = 10.0
-"""With less than that, an estimate would be a guess: the first packages are small."""
+"""With less, an estimate would be a guess: the first packages are small."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressEvent:
-    """Something that happened on the way to a program, or to programs that come together."""
+    """An event in the download or build of one binary, or of several together."""
 
     kind: Literal["started", "advanced", "noted", "finished", "failed"]
     what: str
-    """The programs, as in `etcd, etcdctl v3.6.5`."""
+    """The binaries, such as `etcd, etcdctl v3.6.5`."""
     source: str
-    """Where they come from, as in `go build`."""
+    """Their source, such as `go build`."""
     message: str = ""
-    """Why it failed, or what explains that it takes long."""
+    """The reason of a failure or a delay."""
     done: int = 0
     total: int | None = None
     unit: str = ""
-    """What `done` and `total` count: `bytes`, `modules` or `packages`."""
+    """The unit of `done` and `total`: `bytes`, `modules` or `packages`."""
     seconds_left: float | None = None
-    """An estimate; None as long as there is too little to go by."""
+    """An estimate, or None while the data is insufficient."""
 
     @property
     def amount(self) -> str:
-        """As in `310 of 1210 packages, about 8 min left`."""
+        """For example `310 of 1210 packages, about 8 min left`."""
         text = amount(self.done, self.total, self.unit)
         if self.unit == "packages" and self.done == self.total:
             return f"{text}, linking"
@@ -72,7 +72,7 @@ class PlainProgress:
         self._last: dict[tuple[str, str], float] = {}
 
     def __call__(self, event: ProgressEvent) -> None:
-        """Write a line, unless the last one about this is recent."""
+        """Write a line, unless a recent line covers the same task."""
         now = self._clock()
         task = (event.what, event.source)
         if event.kind == "advanced" and now - self._last.get(task, now) < self._every:
@@ -85,7 +85,7 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A live bar for each task, and above them plain lines for what has happened."""
+    """A live bar for each task, and plain lines for finished events above them."""
 
     def __init__(self, console: Console) -> None:
         self._bars = Bars(
@@ -133,7 +133,7 @@ def default_progress() -> Progress:
 
 
 def amount(done: int, total: int | None, unit: str) -> str:
-    """As in `12 of 40 MB` or `310 packages`."""
+    """For example `12 of 40 MB` or `310 packages`."""
     if unit == "bytes":
         done, unit = round(done / 1e6), "MB"
         total = None if total is None else round(total / 1e6)
@@ -141,13 +141,13 @@ def amount(done: int, total: int | None, unit: str) -> str:
 
 
 def estimate_seconds_left(share: float | None, elapsed: float) -> float | None:
-    """How long the rest takes at the pace so far; None if there is too little to go by."""
+    """The remaining time at the pace so far, or None while the data is insufficient."""
     if share is None or share < _ENOUGH_SHARE or elapsed < _ENOUGH_SECONDS:
         return None
     return elapsed * (1 - share) / share
 
 
 def time_left(seconds: float) -> str:
-    """As in `about 8 min left`: an estimate is not exact to the second."""
+    """For example `about 8 min left`: an estimate is not exact to the second."""
     minutes = round(seconds / 60)
     return f"about {minutes} min left" if minutes > 1 else "about a minute left"

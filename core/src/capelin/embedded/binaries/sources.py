@@ -1,4 +1,4 @@
-"""Where programs come from that the cache lacks: local folders, official images, `go build`."""
+"""Sources of binaries that the cache lacks: local folders, official images, `go build`."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?)")
 
 @dataclass(frozen=True, slots=True)
 class Obtained:
-    """A program's file in a build folder, and where it came from."""
+    """A binary's file in a build folder, and its source."""
 
     file: Path
     source: str
@@ -35,33 +35,33 @@ class Obtained:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A program that can be run."""
+    """A binary that is ready to run."""
 
     component: str
     version: str | None
-    """Its version; None if it comes from a folder and was not asked, or cannot print it."""
+    """Its version. None if it comes from a folder, unchecked or unable to print its version."""
     path: Path
 
 
 class WrongVersionError(SourceFailedError):
-    """The folder has the program in another version."""
+    """The folder has the binary in another version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Reports each attempt as progress, and keeps why it failed for the error at the end."""
+    """Reports each attempt as progress, and collects failures for the final error."""
 
     progress: Progress
     failures: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
     def add_failure(self, source: str, reason: str) -> None:
-        """Keep why a source failed, once."""
+        """Record why a source failed, once."""
         if (source, reason) not in self.failures:
             self.failures.append((source, reason))
 
     @contextmanager
     def attempt(self, what: str, source: str) -> Generator[None, None, None]:
-        """Record that a source fails, so that the caller can try the next one."""
+        """Record the failure of a source, so that the caller can try the next one."""
         self.progress(ProgressEvent("started", what, source))
         try:
             yield
@@ -80,19 +80,19 @@ class Attempts:
 
 
 def title(group: Sequence[ComponentVersion]) -> str:
-    """As in `etcd, etcdctl v3.6.5`."""
+    """For example `etcd, etcdctl v3.6.5`."""
     names = ", ".join(request.component.name for request in group)
     return f"{names} {group[0].version}"
 
 
 def local_folders(folders: Sequence[Path], environment: Mapping[str, str]) -> list[Path]:
-    """The folders to search, in order: `folders`, then those that the environment names."""
+    """The folders to search, in order: `folders`, then those of the environment."""
     named = [Path(text) for text in environment.get(FOLDERS_VARIABLE, "").split(os.pathsep) if text]
     for folder in (*folders, *named):
         if not folder.is_dir():
-            by = "" if folder in folders else f" ({FOLDERS_VARIABLE} names it)"
-            raise BinariesError(f"{folder} is not a folder with programs{by}; correct the path")
-    # Other tools set this variable and may leave it stale, so a missing folder is no error.
+            by = "" if folder in folders else f" (from {FOLDERS_VARIABLE})"
+            raise BinariesError(f"{folder} is not a folder with binaries{by}. Correct the path")
+    # Other tools set this variable and may not update it, so a missing folder is not an error.
     envtest = [Path(text) for text in (environment.get(ENVTEST_VARIABLE),) if text]
     return [folder.absolute() for folder in (*folders, *named, *envtest)]
 
@@ -100,22 +100,22 @@ def local_folders(folders: Sequence[Path], environment: Mapping[str, str]) -> li
 async def find_local(
     folders: Sequence[Path], request: ComponentVersion, environment: Mapping[str, str]
 ) -> Binary:
-    """The first program of that name whose version is the requested one.
+    """The first binary of that name in the requested version.
 
     Raises:
-        WrongVersionError: The folders have other versions only.
-        SourceFailedError: The folders do not have the program, or it does not run.
+        WrongVersionError: The folders have only other versions.
+        SourceFailedError: The folders do not have the binary, or it does not run.
     """
     if not folders:
         raise SourceFailedError(
-            f"none is named ({FOLDERS_VARIABLE} and {ENVTEST_VARIABLE} are not set)"
+            f"none is set ({FOLDERS_VARIABLE} and {ENVTEST_VARIABLE} are not set)"
         )
     reasons: list[str] = []
     failure = SourceFailedError
     for folder in folders:
         file = folder / request.component.name
         if not file.is_file() or not os.access(file, os.X_OK):
-            reasons.append(f"{folder} has no program {request.component.name}")
+            reasons.append(f"{folder} has no binary {request.component.name}")
             continue
         try:
             version = (
@@ -144,7 +144,7 @@ async def _printed_version(
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            # clusterctl looks for newer releases on the internet before it prints its own version.
+            # clusterctl checks for newer releases on the internet before it prints its own version.
             env={**environment, "CLUSTERCTL_DISABLE_VERSIONCHECK": "true"},
         )
     except OSError as error:
@@ -178,7 +178,7 @@ class ImageSource:
     async def obtain(
         self, group: Sequence[ComponentVersion], build_dir: BuildDir, attempts: Attempts
     ) -> dict[ComponentVersion, Obtained]:
-        """Pull those programs of the group that an image can be pulled for."""
+        """Pull the binaries of the group for which images are available."""
         obtained: dict[ComponentVersion, Obtained] = {}
         async with open_web(self.environment) as web:
             for reference, files in _by_image(group, attempts).items():
@@ -225,7 +225,7 @@ class ImageSource:
             if recorded is None:
                 raise
             raise SourceFailedError(
-                f"{error}; this digest was recorded when the image was first pulled, so the image"
+                f"{error}. The digest was recorded at the first pull of the image, so the image"
                 f" has been replaced. To trust the new one, remove {self.cache.digest_file(name)}"
             ) from error
         self.cache.record_digest(name, digest)
@@ -242,9 +242,9 @@ async def build_with_go(
     environment: Mapping[str, str],
     platform: Platform,
 ) -> dict[ComponentVersion, Obtained]:
-    """Build all programs of a group, which are of one project and version, or none.
+    """Build all binaries of a group, which are of one project and version, or none.
 
-    The module files are pinned in this package.
+    This package pins the module files.
     """
     what = title(group)
     project, version = group[0].component.project, group[0].version
@@ -289,12 +289,12 @@ async def build_with_go(
 def _by_image(
     group: Sequence[ComponentVersion], attempts: Attempts
 ) -> dict[Reference, dict[str, ComponentVersion]]:
-    """Programs by the image that holds them, and there by their file."""
+    """Binaries by their image, and then by their file in it."""
     by_image: dict[Reference, dict[str, ComponentVersion]] = {}
     for request in group:
         image = request.component.image
         if image is None:
-            attempts.add_failure("image", f"no official image holds {request.component.name}")
+            attempts.add_failure("image", f"no official image contains {request.component.name}")
         else:
             reference = Reference.parse(image.reference_of(request.version))
             by_image.setdefault(reference, {})[image.file] = request

@@ -1,4 +1,4 @@
-"""The command lines of etcd and the Kubernetes control plane, alike for processes and pods."""
+"""The command lines of etcd and the Kubernetes control plane, the same for processes and pods."""
 
 from typing import Final
 
@@ -29,7 +29,7 @@ OWNED_FLAGS = {
 """The flags that users cannot set, by component."""
 
 TIMER_SLACK: Final = 0.05
-"""By how many seconds the timers of an API server and of its clients may be late.
+"""The seconds by which the timers of an API server and of its clients may be late.
 
 Not for etcd: its members depend on each other's heartbeats.
 """

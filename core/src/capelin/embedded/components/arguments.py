@@ -1,11 +1,11 @@
-"""Command line arguments, what users may add to them, and the files that they name."""
+"""Command line arguments, the user's additions, and the files in them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
 Value = str | int | bool | PurePath | Sequence[str] | Sequence[PurePath] | None
-"""The value of a flag. A sequence is joined by commas; None omits the flag."""
+"""The value of a flag. Commas join a sequence. None omits the flag."""
 
 ExtraArguments = Mapping[str, str]
 """Flags that a user adds, without their dashes."""
@@ -23,7 +23,7 @@ class CertificateFiles:
 
 @dataclass(frozen=True, slots=True)
 class ClientFiles:
-    """What a TLS client needs: a CA to trust and its own certificate."""
+    """Files for a TLS client: a CA to trust and its own certificate."""
 
     ca: PurePath
     certificate: PurePath
@@ -39,7 +39,7 @@ def command_line(
 ) -> tuple[str, ...]:
     """The arguments of a component, flags in alphabetical order.
 
-    A user's value replaces ours. Owned flags are refused, and feature gates are merged one by one.
+    A user's value replaces ours. This rejects owned flags, and merges feature gates one by one.
     """
     check_extra(extra, owned)
     flags = {flag: text for flag, value in ours.items() if (text := _text(value)) is not None}
@@ -56,10 +56,10 @@ def check_extra(extra: ExtraArguments, owned: Collection[str]) -> None:
     for flag in sorted(extra):
         if flag.startswith("-") or not flag.strip() or "=" in flag:
             raise ValueError(
-                f"{flag!r} is not the name of a flag; write it without dashes and value"
+                f"{flag!r} is not the name of a flag. Write it without dashes and value"
             )
         if flag in owned:
-            raise OwnedFlagError(f"--{flag} is set by Capelin and cannot be changed; leave it out")
+            raise OwnedFlagError(f"--{flag} is set by Capelin and cannot be changed. Remove it")
 
 
 def parse_feature_gates(text: str) -> dict[str, str]:
@@ -68,7 +68,7 @@ def parse_feature_gates(text: str) -> dict[str, str]:
     for part in filter(None, text.split(",")):
         gate, equals, on = part.partition("=")
         if not equals or on not in {"true", "false"}:
-            raise ValueError(f"{part!r} is not a feature gate; write it as Name=true or Name=false")
+            raise ValueError(f"{part!r} is not a feature gate. Write Name=true or Name=false")
         gates[gate.strip()] = on
     return gates
 

@@ -39,7 +39,7 @@ ETCD_FLAGS = frozenset(
         "peer-trusted-ca-file",
         "trusted-ca-file",
         "unsafe-no-fsync",
-        # Members whose log is elsewhere would count as lost, and begin an empty cluster.
+        # Members with a log elsewhere would count as lost, and start an empty cluster.
         "wal-dir",
     }
 )
@@ -48,7 +48,7 @@ ETCD_FLAGS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Etcd:
-    """One member of an etcd cluster. Clients and peers must show certificates."""
+    """One member of an etcd cluster. Clients and peers must present certificates."""
 
     name: str
     data: PurePath
@@ -57,13 +57,13 @@ class Etcd:
     client_port: int
     peer_port: int
     metrics_port: int | None = None
-    """Serves metrics and health over plain HTTP too, for probes without a certificate."""
+    """Also serves metrics and health over plain HTTP, for probes without a certificate."""
     members: Mapping[str, str]
     """The peer URLs of all members by name, this one included."""
     token: str
     """The same for all members of a cluster, so that two clusters never mix."""
     state: str = "new"
-    """`new` or `existing`; in a pod, the variable that says which."""
+    """`new` or `existing`. In a pod, the name of the variable with the value."""
     serving: CertificateFiles
     client_ca: PurePath
     peer: CertificateFiles

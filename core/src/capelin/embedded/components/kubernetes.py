@@ -11,7 +11,7 @@ from capelin.embedded.components.arguments import (
     command_line,
 )
 
-# Flags that users cannot set: addresses, files and what must agree with other components.
+# Flags that users cannot set: addresses, files and values that other components share.
 
 API_SERVER_FLAGS = frozenset(
     {
@@ -174,7 +174,7 @@ class KubeControllerManager:
     service_account_key: PurePath
     service_cidr: str
     pod_cidr: str | None = None
-    """Nodes get their pod ranges from it; None gives them none."""
+    """The range for the pod ranges of nodes. None disables their allocation."""
     cluster_name: str = "kubernetes"
     controllers: tuple[str, ...] = ("*", "bootstrap-signer-controller", "token-cleaner-controller")
     elects_leader: bool = True

@@ -18,7 +18,7 @@ async def main(folder: Path) -> None:
     try:
         await task
     except asyncio.CancelledError:
-        logging.getLogger("capelin").info("stopped; the processes keep running")
+        logging.getLogger("capelin").info("stopped, but the processes keep running")
 
 
 if __name__ == "__main__":

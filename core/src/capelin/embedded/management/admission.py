@@ -1,4 +1,4 @@
-"""Admission policies of an environment: it refuses Kubernetes versions that it cannot run."""
+"""Admission policies of an environment: they reject Kubernetes versions that it cannot run."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,10 +9,10 @@ from capelin.provider import Provider
 def version_policies(
     providers: Iterable[Provider], program: str, known: Sequence[str]
 ) -> list[Unstructured]:
-    """Policies for the control planes of providers that run a program of Kubernetes here.
+    """Policies for the control planes of providers that run a Kubernetes binary here.
 
-    Control planes, and Clusters of classes with such control planes, are refused in a version that
-    is not known. Cluster API would never take such a version back: there are no downgrades.
+    They reject control planes, and Clusters of classes with such control planes, in an unknown
+    version. Cluster API would never revert such a version, because it does not support downgrades.
     """
     plurals: dict[str, str] = {}
     groups: set[str] = set()
@@ -28,7 +28,7 @@ def version_policies(
         return []
     versions = ", ".join(f"'{version}'" for version in known)
     templates = ", ".join(f"'{kind}Template'" for kind in plurals)
-    message = f" + ' is not a Kubernetes version that Capelin can get; known: {', '.join(known)}'"
+    message = f" + ' is not a Kubernetes version that Capelin provides (known: {', '.join(known)})'"
     return [
         *_policy(
             "capelin-control-plane-versions",
@@ -41,7 +41,7 @@ def version_policies(
         *_policy(
             "capelin-cluster-versions",
             {"apiGroups": ["cluster.x-k8s.io"], "resources": ["clusters"]},
-            # Each ClusterClass of the namespace is a parameter once: the others do not matter.
+            # Each ClusterClass of the namespace is a parameter once. Others do not matter.
             "!has(object.spec.topology) || "
             "object.spec.topology.classRef.name != params.metadata.name || "
             "(has(object.spec.topology.classRef.namespace) && "
@@ -67,7 +67,7 @@ def _policy(  # noqa: PLR0917 - the parts of a policy, in their order
 ) -> list[Unstructured]:
     rule = {"apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], **resources}
     validation = {"expression": expression, "messageExpression": message, "reason": "Invalid"}
-    # The command and the reconciler check versions too: a policy that cannot be evaluated, as while
-    # ClusterClasses are being read, must not stop everybody.
+    # The command and the reconciler check versions too. A policy that cannot be evaluated, for
+    # example while the API server reads ClusterClasses, must not block all users.
     spec = {"failurePolicy": "Ignore", **(more or {})}
     return admission_policy(name, [rule], [validation], spec, binding)

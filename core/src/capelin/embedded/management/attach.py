@@ -42,7 +42,7 @@ from capelin.errors import InvalidInputError, UserError
 from capelin.pki import KeyPair, issue, new_ca
 
 _, _CONFIGURATIONS = WEBHOOKS
-# An API server notices a new configuration within a second or two.
+# An API server starts to use a new configuration within a second or two.
 _SECONDS: Final = 15.0
 _CALL_SECONDS: Final = 3
 _POLL_SECONDS: Final = 0.1
@@ -59,11 +59,11 @@ class Reachability:
 
 
 async def find_reachable(client: Client, addresses: Sequence[str], mark: str) -> Reachability:
-    """Have the API server call these addresses of this machine, and note which calls arrive.
+    """Make the API server call these addresses of this machine, and record which calls arrive.
 
-    A webhook for one object is installed while that object is created as a dry run.
+    This installs a webhook for one object while it creates that object in a dry run.
     """
-    # Always the same for an environment: what an `up` that was killed left is replaced, and goes.
+    # The same for all runs of an environment: the next `up` replaces the objects of a killed one.
     name = f"capelin-callback-{mark.partition('.')[0]}"
     probe = f"capelin-callback-{uuid4().hex[:8]}"
     async with _listening(addresses) as listener:
@@ -84,7 +84,7 @@ async def find_reachable(client: Client, addresses: Sequence[str], mark: str) ->
 
 
 class _Listener:
-    """Accepts the calls and notes the address of each."""
+    """Accepts the calls and records the address of each."""
 
     def __init__(self, addresses: Sequence[str], port: int, ca: KeyPair) -> None:
         self._addresses = addresses
@@ -127,7 +127,7 @@ class _Listener:
 
 @asynccontextmanager
 async def _listening(addresses: Sequence[str]) -> AsyncGenerator[_Listener]:
-    """A server on all addresses, as webhooks are, for as long as the block lasts."""
+    """A server on all addresses, like those of webhooks, inside the `async with`."""
     now = datetime.now(UTC)
     ca = new_ca("capelin-callback", now=now)
     listener = _Listener(addresses, free_port(ALL_ADDRESSES), ca)
@@ -157,7 +157,7 @@ def _proof(ca: KeyPair, addresses: Sequence[str]) -> ssl.SSLContext:
 
 
 async def _ask(client: Client, name: str, listener: _Listener) -> str:
-    """Create the object until calls arrive or fail; returns the error if they fail."""
+    """Create the object until calls arrive or fail. Returns the error if they fail."""
     probe = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -168,16 +168,16 @@ async def _ask(client: Client, name: str, listener: _Listener) -> str:
         try:
             await client.create(probe, dry_run=True)
         except ApiError as error:
-            # All webhooks were called by now, whichever of them failed.
+            # By now the API server has called all webhooks, even if one of them failed.
             return str(error)
         if listener.called:
             return ""
         await asyncio.sleep(_POLL_SECONDS)
-    return f"it was asked to, and made no call within {_SECONDS:.0f} s"
+    return f"it made no call within {_SECONDS:.0f} s"
 
 
 SUPPORTED_SERVERS: Final = ((1, 33), (1, 36))
-"""The oldest and the newest version of Kubernetes that Cluster API's core is meant to run on."""
+"""The oldest and the newest version of Kubernetes that Cluster API's core supports."""
 
 DEFINITIONS: Final = CustomResourceDefinition.resource
 _GROUP: Final = "cluster.x-k8s.io"
@@ -187,17 +187,17 @@ _EVERYTHING: Final = {"group": "*", "resource": "*", "verb": "*"}
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """An API server that an environment can live in."""
+    """An API server that can host an environment."""
 
     config: Config
     server: ExistingServer
 
 
 def find_config(environment: Environment, kubeconfig: Path | None, context: str | None) -> Config:
-    """The API server to use: the named one, the environment's own, or kubectl's.
+    """The API server to use: the requested one, the environment's own, or kubectl's.
 
     Raises:
-        InvalidInputError: if nothing leads to an API server.
+        InvalidInputError: No configuration leads to an API server.
     """
     try:
         if kubeconfig is None and context is None and environment.kubeconfig.exists():
@@ -205,19 +205,19 @@ def find_config(environment: Environment, kubeconfig: Path | None, context: str 
         return Config.find(kubeconfig, context)
     except ConfigError as error:
         raise InvalidInputError(
-            "There is no existing API server to use.",
+            "No existing API server found.",
             reason=_sentence(error),
-            hint="Name one with --kubeconfig FILE, and where that has several, --context NAME.",
+            hint="Set --kubeconfig FILE and, if it has several contexts, --context NAME.",
         ) from error
 
 
 async def examine_server(
     config: Config, environment: Environment, before: ExistingServer | None
 ) -> Attachment:
-    """Find out whether an environment can live in an API server.
+    """Check whether an API server can host an environment.
 
     Raises:
-        UserError: if it cannot, with what would have to be otherwise.
+        UserError: It cannot. The error names the missing requirement.
     """
     url = config.server.address
     options = ClientOptions(timeout=_ANSWER_SECONDS, connect_timeout=_ANSWER_SECONDS)
@@ -230,8 +230,8 @@ async def examine_server(
             cluster = (await client.get(Namespace, "kube-system")).uid
             if before is not None and before.cluster != cluster:
                 raise InvalidInputError(
-                    f"Environment {environment.name} lives in another cluster.",
-                    reason=f"The one at {url} is not the one that it was started in.",
+                    f"Environment {environment.name} uses another cluster.",
+                    reason=f"The cluster at {url} is not the one that it was created in.",
                     hint=f"Choose another environment with -e, or remove it first: "
                     f"capelin down -e {environment.name}.",
                 )
@@ -240,9 +240,9 @@ async def examine_server(
             address = await _address(client, url, mark, before)
         except ClientError as error:
             raise UserError(
-                f"The API server at {url} cannot be used.",
+                f"The API server at {url} is not usable.",
                 reason=_sentence(error),
-                hint="See that it runs, and that kubectl get nodes works with the same kubeconfig.",
+                hint="Check that it runs, and that kubectl get nodes works with this kubeconfig.",
             ) from error
     return Attachment(
         config, ExistingServer(cluster=cluster, version=version, address=address, mark=mark)
@@ -250,10 +250,10 @@ async def examine_server(
 
 
 async def check_vacant(found: Attachment, components: Iterable[Component]) -> None:
-    """Refuse an API server in which another installation owns one of our objects.
+    """Reject an API server in which another installation owns one of our objects.
 
     Raises:
-        InvalidInputError: with what it is, and whose.
+        InvalidInputError: With the object and its owner.
     """
     manifests = [
         manifest
@@ -263,7 +263,7 @@ async def check_vacant(found: Attachment, components: Iterable[Component]) -> No
             *component.late,
             component.inventory,
         )
-        # Namespaces of others are used, and left to them.
+        # Use existing namespaces, and leave them to their owners.
         if manifest["kind"] != "Namespace"
     ]
     async with Client(found.config, manager=FIELD_MANAGER) as client:
@@ -272,10 +272,10 @@ async def check_vacant(found: Attachment, components: Iterable[Component]) -> No
 
 
 def check_server_version(version: str, url: str) -> str:
-    """Refuse an API server that is too old or too new.
+    """Reject an API server that is too old or too new.
 
     Raises:
-        InvalidInputError: with the versions that are supported.
+        InvalidInputError: With the supported versions.
     """
     match = re.match(r"v(\d+)\.(\d+)", version)
     oldest, newest = SUPPORTED_SERVERS
@@ -284,16 +284,16 @@ def check_server_version(version: str, url: str) -> str:
             f"The API server at {url} is Kubernetes {version}.",
             reason="Management clusters are supported from "
             f"v{oldest[0]}.{oldest[1]} to v{newest[0]}.{newest[1]}.",
-            hint="Choose another API server, or leave out --target to have one started.",
+            hint="Choose another API server, or omit --target to start one.",
         )
     return version
 
 
 def check_ownership(objects: Iterable[Unstructured], mark: str, url: str) -> None:
-    """Refuse an API server that has objects of another installation.
+    """Reject an API server that has objects of another installation.
 
     Raises:
-        InvalidInputError: with whose it is.
+        InvalidInputError: With the name of the other installation.
     """
     others = [obj for obj in objects if environment_label_of(obj) != mark]
     if not others:
@@ -304,21 +304,21 @@ def check_ownership(objects: Iterable[Unstructured], mark: str, url: str) -> Non
     if other := environment_label_of(first):
         name = other.partition(".")[0]
         raise InvalidInputError(
-            f"Another Capelin environment, called {name}, uses the API server at {url}.",
+            f"Another Capelin environment, {name}, uses the API server at {url}.",
             reason=f"Its label is on {what}{more} ({other}).",
-            hint=f"Take it down where it was started, with capelin down -e {name}; "
-            "if it is gone, remove all that has this label; or choose another API server.",
+            hint=f"Remove it on the machine that started it, with capelin down -e {name}. If that "
+            "is impossible, remove all objects with this label, or choose another API server.",
         )
     raise InvalidInputError(
-        f"The API server at {url} has a Cluster API already.",
+        f"The API server at {url} already has a Cluster API.",
         reason=f"{what}{more} came from {_managers(first)}.",
-        hint="Remove it first, all of it (clusterctl delete --all --include-crd), "
-        "or choose another API server: two would work against each other.",
+        hint="Remove it completely first (clusterctl delete --all --include-crd), "
+        "or choose another API server: two installations would conflict.",
     )
 
 
 def belongs_to_cluster_api(obj: Unstructured) -> bool:
-    """Whether a CRD defines a kind of Cluster API or a provider, or a webhook is called for one."""
+    """Whether a CRD or webhook is for a kind of Cluster API or of a provider."""
     if obj["kind"] == DEFINITIONS.kind:
         return _is_cluster_apis(obj["spec"]["group"])
     rules = [rule for hook in obj.get("webhooks", []) for rule in hook.get("rules", [])]
@@ -333,7 +333,7 @@ def _managers(obj: Unstructured) -> str:
     entries = cast("list[dict[str, Any]]", obj["metadata"].get("managedFields", []))
     # The API server itself writes the status of a CRD.
     managers = {entry.get("manager", "") for entry in entries if not entry.get("subresource")}
-    return ", ".join(sorted(managers - {""})) or "somebody"
+    return ", ".join(sorted(managers - {""})) or "an unknown client"
 
 
 async def _check_rights(client: Client, url: str) -> None:
@@ -343,8 +343,8 @@ async def _check_rights(client: Client, url: str) -> None:
     if (await client.request("POST", path, body=asked))["status"].get("allowed"):
         return
     raise InvalidInputError(
-        f"You are not allowed enough at {url}.",
-        reason="Cluster API comes with roles that only somebody who may do everything can grant.",
+        f"You do not have enough permissions at {url}.",
+        reason="Only a user with all permissions can grant the roles of Cluster API.",
         hint="Use the credentials of a cluster-admin: another --kubeconfig or --context.",
     )
 
@@ -353,7 +353,7 @@ async def _cluster_api(client: Client) -> list[Unstructured]:
     """The CRDs and webhooks of any Cluster API that is installed."""
     listings = [await client.list(resource) for resource in (DEFINITIONS, *WEBHOOKS)]
     kinds = [DEFINITIONS.kind, *(resource.kind for resource in WEBHOOKS)]
-    # Items of a list do not say what they are.
+    # Items of a list have no kind.
     objects = [
         {**item, "kind": kind}
         for kind, listing in zip(kinds, listings, strict=True)
@@ -363,11 +363,11 @@ async def _cluster_api(client: Client) -> list[Unstructured]:
 
 
 async def _address(client: Client, url: str, mark: str, before: ExistingServer | None) -> str:
-    """The address at which the API server reaches this machine; the previous one if it works."""
+    """The address at which the API server reaches this machine: the previous one if it works."""
     parts = urlsplit(url)
     towards = source_towards(parts.hostname or "", parts.port or 443)
     known = [before.address] if before else []
-    # An API server in a container on this machine is called on loopback, and calls its bridge.
+    # The address of an API server in a container here is loopback, but it calls the bridge.
     candidates = [*known, *([towards] if towards else []), *own_addresses()]
     wanted = list(dict.fromkeys(candidates))
     called = await find_reachable(client, wanted, mark)
@@ -376,9 +376,9 @@ async def _address(client: Client, url: str, mark: str, before: ExistingServer |
             return address
     raise UserError(
         f"The API server at {url} cannot call this machine.",
-        reason=f"Cluster API's webhooks run here, and it reached none of {', '.join(wanted)}: "
+        reason=f"Cluster API's webhooks run here, but it reached none of {', '.join(wanted)}: "
         f"{_sentence(called.complaint)}",
-        hint="Let it through a firewall that is in between, or choose an API server "
+        hint="Allow it in firewalls between them, or choose an API server "
         "on this machine or in its network.",
     )
 

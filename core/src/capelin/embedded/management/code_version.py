@@ -1,4 +1,4 @@
-"""Which code a provider runs, so that `up` restarts one whose code has changed since."""
+"""The version of a provider's code, so that `up` restarts a provider whose code has changed."""
 
 import hashlib
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def code_digest(module: str) -> str:
-    """A digest that changes when a file of a module's package, or of Capelin, does."""
+    """A digest that changes with every file of a module's package, and of Capelin."""
     lines: list[str] = []
     for package in sorted({module.partition(".")[0], "capelin"}):
         for path in _sources(package):

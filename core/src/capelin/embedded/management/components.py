@@ -15,7 +15,7 @@ from capelin.embedded.components import TIMER_SLACK
 from capelin.embedded.management.manifests import LaunchSpec, inventory_entry
 from capelin.embedded.processes import Command, Limits
 
-# Cluster API's managers serve webhooks on all addresses, and take no other.
+# Cluster API's managers serve webhooks on all addresses, and have no option for another one.
 ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104
 
 Purpose = Literal["health", "webhooks"]
@@ -27,7 +27,7 @@ _PASSED_ON: Final = frozenset(
     {
         "CAPELIN_ALLOWED_NETWORKS",
         "CAPELIN_BINARIES",
-        # Go's own, by name: a prefix would pass on credentials such as GOOGLE_CREDENTIALS.
+        # Go's own, by name: a prefix would also pass credentials such as GOOGLE_CREDENTIALS.
         "GO111MODULE",
         "GOAUTH",
         "GOCACHE",
@@ -60,21 +60,21 @@ _LEADER_ELECTION: Final = re.compile(r"--leader-elect(=.*)?")
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A provider, wherever it is from, with all that its installation and its start need."""
+    """A provider from any source, with everything for its installation and its start."""
 
     label: str
     name: str
     type: ProviderType
     version: str
     program: tuple[str, ...]
-    """The command line's beginning."""
+    """The start of the command line."""
     dialect: Dialect
-    """Whose names its flags have."""
+    """The names of its flags."""
     launch: LaunchSpec
     manifests: Sequence[Unstructured]
     listens_for: tuple[Purpose, ...]
     late: Sequence[Unstructured] = ()
-    """What can only be sent when Cluster API's own webhooks answer."""
+    """Objects to send after Cluster API's own webhooks answer."""
 
     @property
     def inventory(self) -> Unstructured:
@@ -89,16 +89,16 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a manager finds what it needs, and where it listens."""
+    """The files and the addresses of a manager."""
 
     address: str
     ports: Mapping[Purpose, int]
     folder: Path
     """With its `kubeconfig`, and its certificate as `tls.crt` and `tls.key`."""
     workloads: Path
-    """Where it keeps what it runs on this machine."""
+    """The folder for processes that it runs on this machine."""
     authority: Path
-    """The CA of everybody's certificates here, to know callers by."""
+    """The CA of all certificates here, to verify callers."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -108,8 +108,8 @@ class Placement:
 def component_command(component: Component, placement: Placement) -> Command:
     """The command line and environment of a component's manager.
 
-    Leader election is left out: the supervisor sees to it that there is one process, and a
-    successor would have to wait for the lease of one that was killed.
+    It omits leader election: the supervisor ensures that only one process runs, and a successor
+    would have to wait for the lease of a killed one.
     """
     ours = _flags(component, placement)
     asked = [
@@ -129,7 +129,7 @@ def component_command(component: Component, placement: Placement) -> Command:
 
 
 def inherited_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that say where programs are to be had from, for processes that get some."""
+    """The variables that configure the sources of binaries, for processes that download some."""
     return {name: value for name, value in sorted(variables.items()) if name in _PASSED_ON}
 
 
@@ -140,7 +140,7 @@ def choose_ports(
     usable: Callable[[int], bool],
     free: Callable[[], int],
 ) -> dict[str, int]:
-    """A port for everything that listens: the one that it had, if that can still be used."""
+    """A port for each listener: the previous one, if it is still usable."""
     wanted = [
         f"{component.label}/{purpose}"
         for component in components
@@ -184,7 +184,7 @@ def _flags(component: Component, placement: Placement) -> dict[str, str]:
                 "webhook-port": str(placement.ports["webhooks"]),
                 "webhook-cert-dir": str(placement.folder),
             }
-            # Extensions answer nobody but Cluster API's core, which shows who it is.
+            # Extensions respond only to Cluster API's core, which presents this certificate.
             certificate = {
                 "runtime-extension-client-cert-file": str(placement.folder / "tls.crt"),
                 "runtime-extension-client-key-file": str(placement.folder / "tls.key"),
@@ -206,7 +206,7 @@ def _environment(component: Component, placement: Placement) -> dict[str, str]:
             **inherited_variables(os.environ),
             "CAPELIN_ALLOWED_NETWORKS": _allowed_networks(os.environ),
         }
-    # What a manager in a pod learns from the downward API.
+    # A manager in a pod receives these from the downward API.
     return {
         "POD_IP": placement.address,
         "POD_NAME": component.label,

@@ -1,7 +1,7 @@
-"""Who each manager is to the API server, and how callers know that it is the manager they meet.
+"""Credentials of managers: their tokens for the API server, and their serving certificates.
 
-A manager gets what its pod would get: a token of its own service account, in a file that is
-replaced long before the token ends.
+A manager receives the same as its pod would: a token of its own service account, in a file that is
+replaced long before the token expires.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,47 +19,47 @@ from capelin.pki import KeyPair, Leaf
 TOKEN_VALIDITY: Final = timedelta(hours=24)
 
 TokenSource = Callable[[str, str, timedelta], Awaitable[Token]]
-"""Asks the API server for a token of a service account: namespace, name, validity."""
+"""Requests a token of a service account from the API server: namespace, name, validity."""
 
 
 class TokenRecord(Model):
-    """A token's life, kept beside it: the token itself need not be taken apart."""
+    """A token's validity, stored next to it, so that no code has to decode the token."""
 
     at: Time
     until: Time
-    """An API server may grant less than it is asked for."""
+    """An API server may grant less than the requested time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A service account, and the API server that knows it."""
+    """A service account, and its API server."""
 
     namespace: str
     name: str
     server: Server
 
     def kubeconfig(self, token: Path) -> bytes:
-        """A kubeconfig that has the token read anew whenever it is replaced."""
+        """A kubeconfig whose clients read the token again whenever it is replaced."""
         return Config(self.server, User(token_file=token), self.namespace).flattened()
 
 
 def ensure_ca(folder: Path, now: datetime) -> KeyPair:
-    """The authority that vouches for webhooks, and for Cluster API towards extensions.
+    """The CA for webhooks, and for Cluster API as a client of extensions.
 
-    It is not the API server's: no certificate of a webhook is anybody's way into that.
+    It is not the API server's CA: no webhook's certificate gives access to the API server.
     """
     return KeyFiles(folder).ensure_ca("ca", "capelin-webhooks", now)
 
 
 def token_due(issued: TokenRecord | None, now: datetime) -> bool:
-    """Whether to ask for a token: a third of the old one's life is kept for trouble."""
+    """Whether to request a token. The last third of the old one's validity is a reserve."""
     return issued is None or not issued.at <= now < issued.at + (issued.until - issued.at) * 2 / 3
 
 
 async def ensure_token(folder: Path, account: Account, ask: TokenSource, now: datetime) -> bool:
-    """Give a manager's folder its kubeconfig and a token that is good for long enough.
+    """Write a manager's kubeconfig, and a token if the old one expires soon.
 
-    Returns whether there was a new token to write.
+    Returns whether it wrote a new token.
     """
     private_folder(folder)
     _keep(folder / "kubeconfig", account.kubeconfig(folder / "token"))
@@ -75,9 +75,9 @@ async def ensure_token(folder: Path, account: Account, ask: TokenSource, now: da
 def ensure_certificate(
     folder: Path, ca: KeyPair, *, common_name: str, address: str, now: datetime
 ) -> bool:
-    """Give a manager's folder a certificate to serve, and to call with, that is far from its end.
+    """Write a manager's certificate for serving and calling, if the old one expires soon.
 
-    Returns whether a new one was written. Managers read a replaced one by themselves.
+    Returns whether it wrote a new one. Managers read a replaced certificate by themselves.
     """
     private_folder(folder)
     leaf = Leaf(common_name=common_name, usages=("server", "client"), addresses=(address,))

@@ -23,37 +23,37 @@ _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?")
 
 
 Target = Literal["process", "existing"]
-"""Where the management cluster's API server is: among our own processes, or there already."""
+"""The API server of the management cluster: one of our own processes, or an existing one."""
 
 
 class ExistingServer(Model):
     """An existing API server that an environment uses."""
 
     cluster: str
-    """The uid of its namespace kube-system, which no two clusters share."""
+    """The UID of its namespace kube-system, which no two clusters share."""
     version: str
-    """As in `v1.34.4`."""
+    """For example `v1.34.4`."""
     address: str
-    """Where, on this machine, it reaches our webhooks."""
+    """The address of this machine at which it reaches our webhooks."""
     mark: str
-    """The value of the label that is on all that was applied to it."""
+    """The value of the label on all objects that we applied to it."""
 
 
 class Settings(Model):
-    """Settings of an environment, and the ports that were chosen for it."""
+    """Settings of an environment, and its ports."""
 
     kubernetes_version: str
-    """Of the clusters that are made in it, and of the API server where that is our own."""
+    """The version of its clusters, and of the API server if it is our own."""
     existing: ExistingServer | None = None
-    """The API server, where it is not our own."""
+    """The API server, if it is not our own."""
     providers: list[str] = []
-    """The names given to `--with`."""
+    """The names from `--with`."""
     durable: bool = True
-    """False may lose the last writes when the machine goes down, and is faster: for tests."""
+    """False may lose the last writes when the machine crashes, and is faster: for tests."""
     capelin: str = ""
-    """The version of Capelin that last brought it up."""
+    """The version of Capelin of the last `up`."""
     ports: dict[str, Annotated[int, Field(gt=0, lt=65536)]] = {}
-    """A port for each that listens: the component's name, and what it listens for."""
+    """A port for each listener, by the component's name and the purpose of the port."""
 
     @property
     def target(self) -> Target:
@@ -79,7 +79,7 @@ class Environment:
 
     @property
     def settings_file(self) -> Path:
-        """Its settings: everything can be started from them and the data."""
+        """Its settings: they and the data are enough to start everything."""
         return self.folder / "environment.json"
 
     @property
@@ -121,14 +121,14 @@ class Environment:
 
     @property
     def exists(self) -> bool:
-        """Whether it was started and not taken down since."""
+        """Whether it was started and not removed since."""
         return self.settings_file.exists()
 
     def settings(self) -> Settings | None:
-        """Its settings; None if it was never started.
+        """Its settings, or None if it was never started.
 
         Raises:
-            UserError: if the file cannot be read.
+            UserError: The file is unreadable.
         """
         try:
             return Settings.read_json(self.settings_file.read_bytes())
@@ -136,8 +136,8 @@ class Environment:
             return None
         except ValidationError as error:
             raise UserError(
-                f"The settings of environment {self.name} cannot be read.",
-                reason=f"{self.settings_file} is not what Capelin wrote there "
+                f"The settings of environment {self.name} are unreadable.",
+                reason=f"{self.settings_file} is not in Capelin's format "
                 f"({error.error_count()} invalid values).",
                 hint=f"Remove it: capelin down -e {self.name}, then start it again.",
             ) from error
@@ -153,19 +153,19 @@ class Environment:
 
     @contextmanager
     def locked(self, verb: str) -> Generator[None]:
-        """Hold the environment, so that no other command starts or removes it meanwhile.
+        """Lock the environment, so that no other command starts or removes it meanwhile.
 
-        The kernel drops the lock however the holder ends. Removes a folder that remained empty.
+        The kernel releases the lock when the holder ends. Removes a folder that remained empty.
 
         Raises:
-            BusyError: at once, if another command holds it.
+            BusyError: Another command has locked it. Raised at once.
         """
         lock = self.folder / _LOCK
         descriptor = _open_locked(lock)
         if descriptor is None:
             raise BusyError(
-                f"Environment {self.name} is being changed by another command.",
-                reason=f"capelin {_verb_in(lock)} is at work on it.",
+                f"Environment {self.name} is locked by another command.",
+                reason=f"capelin {_verb_in(lock)} is changing it.",
                 hint="Wait until it is done, or watch it with "
                 f"capelin status -e {self.name} --watch.",
             )
@@ -180,13 +180,13 @@ class Environment:
     def _remove_if_empty(self) -> None:
         if [entry.name for entry in self.folder.glob("*")] == [_LOCK]:
             (self.folder / _LOCK).unlink()
-            # Another command may hold a lock of its own in it already.
+            # Another command may already have its own lock in it.
             with suppress(OSError):
                 self.folder.rmdir()
 
 
 def _verb_in(lock: Path) -> str:
-    # The command may be done by now, and have removed the folder.
+    # The command may have ended, and have removed the folder.
     with suppress(FileNotFoundError):
         return lock.read_text(encoding="utf-8").strip() or "command"
     return "command"
@@ -202,7 +202,7 @@ def _open_locked(path: Path) -> int | None:
         if not take_lock(descriptor):
             os.close(descriptor)
             return None
-        # Whoever held it before may have removed the folder: then this lock is on nothing.
+        # The previous holder may have removed the folder: then this lock is on nothing.
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
@@ -213,7 +213,7 @@ def environment_named(name: str, environ: Mapping[str, str] | None = None) -> En
     """The environment of a name.
 
     Raises:
-        InvalidInputError: for a name that cannot be one.
+        InvalidInputError: The name is invalid.
     """
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
@@ -238,6 +238,6 @@ def existing_server_of(environment: Environment) -> ExistingServer | None:
     try:
         settings = environment.settings()
     except UserError:
-        # An environment that cannot be read has to be removable all the same.
+        # An environment with unreadable settings must be removable too.
         return None
     return None if settings is None else settings.existing

@@ -1,4 +1,4 @@
-"""A provider's components, as clusterctl would install them, made fit for a local process."""
+"""A provider's components, like clusterctl's, adapted to a local process."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ _CERTIFICATE_INJECTION: Final = "cert-manager.io/inject-ca-from"
 
 @dataclass(frozen=True, slots=True)
 class WebhookEndpoint:
-    """Where the API server reaches a local process, and the CA of its certificate."""
+    """The address of a local process for the API server, and the CA of its certificate."""
 
     address: str
     port: int
@@ -45,22 +45,22 @@ class WebhookEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What a provider's Deployment says about running its manager."""
+    """The settings of a provider's Deployment for its manager."""
 
     namespace: str
     service_account: str
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
-    """Constant variables only, without those from the downward API."""
+    """Only constant variables, without those from the downward API."""
 
 
 def localize(
     components: Iterable[Unstructured], *, provider: str, listener: WebhookEndpoint | None
 ) -> list[Unstructured]:
-    """The components of a provider that the API server gets, in the order to send them.
+    """The components of a provider for the API server, in the order to send them.
 
-    Pods, services and cert-manager's objects are left out: a process, an address and our own
-    certificates stand for them. Webhooks and conversions are pointed at the listener.
+    It omits pods, services and cert-manager's objects: a process, an address and our own
+    certificates replace them. Webhooks and conversions get the listener's address.
     """
     ours = [
         _labelled(_reached_at(component, listener), provider)
@@ -70,36 +70,36 @@ def localize(
 
 
 def without_replaced(components: Iterable[Unstructured]) -> list[Unstructured]:
-    """Those of a provider's components that go to the API server."""
+    """The components of a provider that go to the API server."""
     return [component for component in components if component["kind"] not in _REPLACED]
 
 
 def with_environment_label(manifest: Unstructured, mark: str) -> Unstructured:
-    """The manifest with the label that says which environment put it there."""
+    """The manifest with the label of the environment that installs it."""
     metadata = manifest["metadata"]
     labels = {**metadata.get("labels", {}), ENVIRONMENT_LABEL: mark}
     return {**manifest, "metadata": {**metadata, "labels": labels}}
 
 
 def environment_label_of(obj: Unstructured) -> str | None:
-    """The environment that installed an object, if one did."""
+    """The environment that installed an object, or None."""
     return obj["metadata"].get("labels", {}).get(ENVIRONMENT_LABEL)
 
 
 def launch_spec(components: Iterable[Unstructured]) -> LaunchSpec:
-    """How a provider's Deployment starts its manager.
+    """The settings with which a provider's Deployment starts its manager.
 
     Raises:
-        ValueError: unless there is exactly one Deployment with exactly one container.
+        ValueError: There is not exactly one Deployment with exactly one container.
     """
     deployments = [component for component in components if component["kind"] == "Deployment"]
     if len(deployments) != 1:
-        msg = f"a provider's components have one Deployment, these have {len(deployments)}"
+        msg = f"a provider's components must have one Deployment, not {len(deployments)}"
         raise ValueError(msg)
     pod = deployments[0]["spec"]["template"]["spec"]
     containers = pod["containers"]
     if len(containers) != 1:
-        msg = f"a provider's Deployment has one container, this has {len(containers)}"
+        msg = f"a provider's Deployment must have one container, not {len(containers)}"
         raise ValueError(msg)
     variables = containers[0].get("env", [])
     return LaunchSpec(
@@ -156,13 +156,13 @@ INVENTORY_CRD: Final[Unstructured] = {
         ],
     },
 }
-"""The kind that clusterctl keeps its inventory in. It makes it itself where it runs `init`."""
+"""The kind of clusterctl's inventory. clusterctl creates it only during `init`."""
 
 
 def inventory_entry(
     *, name: str, kind: str, label: str, version: str, namespace: str
 ) -> Unstructured:
-    """The entry in clusterctl's inventory that says that a provider is installed."""
+    """The entry in clusterctl's inventory for an installed provider."""
     return {
         "apiVersion": "clusterctl.cluster.x-k8s.io/v1alpha3",
         "kind": "Provider",
@@ -182,7 +182,7 @@ def inventory_entry(
 
 
 def apply_order(manifest: Unstructured) -> int:
-    """When to send a manifest: what others need first, and what may stop others last."""
+    """The position of a manifest: requirements of others first, and webhooks last."""
     order = ("CustomResourceDefinition", "Namespace", "ServiceAccount")
     if is_webhook(manifest):
         return len(order) + 1
@@ -201,7 +201,7 @@ def _labelled(manifest: Unstructured, provider: str) -> Unstructured:
 
 
 def _reached_at(manifest: Unstructured, listener: WebhookEndpoint | None) -> Unstructured:
-    """The manifest with every service that the API server is to call replaced by a URL."""
+    """The manifest, with URLs instead of the services that the API server calls."""
     match manifest["kind"]:
         case "CustomResourceDefinition":
             path = ("spec", "conversion", "webhook")
@@ -218,7 +218,7 @@ def _reached_at(manifest: Unstructured, listener: WebhookEndpoint | None) -> Uns
 def _called(
     value: Unstructured, path: tuple[str, ...], listener: WebhookEndpoint | None
 ) -> Unstructured:
-    """The value with the `clientConfig` at the path, if there is one, calling the listener."""
+    """The value, with a `clientConfig` at the path changed to call the listener."""
     if path:
         head, *rest = path
         return (
@@ -228,7 +228,7 @@ def _called(
     if service is None:
         return value
     if listener is None:
-        msg = f"the API server is to call the service {service['name']}, which no process serves"
+        msg = f"the API server would call the service {service['name']}, but no process serves it"
         raise ValueError(msg)
     return {**value, "clientConfig": listener.client_config(service)}
 
@@ -238,10 +238,10 @@ _POLL_SECONDS: Final = 0.05
 
 
 async def apply_manifests(client: Client, manifests: Iterable[Unstructured]) -> None:
-    """Apply manifests in the order of their kinds, and wait until new kinds can be used.
+    """Apply manifests in the order of their kinds, and wait until new kinds are served.
 
     Raises:
-        ApiError: if the API server refuses one; the message says which.
+        ApiError: The API server rejects one, which a note names.
     """
     ordered = sorted(manifests, key=apply_order)
     for _, group in groupby(ordered, key=apply_order):
@@ -251,7 +251,7 @@ async def apply_manifests(client: Client, manifests: Iterable[Unstructured]) -> 
 
 
 async def find_live(client: Client, manifests: Iterable[Unstructured]) -> list[Unstructured]:
-    """The objects that exist, as they are now."""
+    """The existing objects, in their current state."""
     slots = asyncio.Semaphore(_AT_A_TIME)
     found = await asyncio.gather(*(_live(client, manifest, slots) for manifest in manifests))
     return [obj for obj in found if obj is not None]
@@ -270,7 +270,7 @@ async def _live(
 
 
 async def do_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all coroutines at once; raise the first error and cancel the others."""
+    """Run all coroutines concurrently. Raises the first error and cancels the others."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for coroutine in work:
@@ -316,5 +316,5 @@ def is_definition(manifest: Unstructured) -> bool:
 
 
 def is_webhook(manifest: Unstructured) -> bool:
-    """Whether it makes the API server call a webhook on requests of others."""
+    """Whether it makes the API server call a webhook on requests of other users."""
     return manifest["kind"] in _WEBHOOK_KINDS

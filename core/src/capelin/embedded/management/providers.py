@@ -1,4 +1,4 @@
-"""The providers of an environment, their components and the programs that they need."""
+"""The providers of an environment, their components and their binaries."""
 
 import asyncio
 import hashlib
@@ -31,25 +31,25 @@ _VARIABLE = re.compile(
     | \$\{\s*(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*
       (?: :?[=-] (?P<default>(?: \$\{(?: \$\{[^{}]*\} | [^{}] )*\} | (?!\$\{)[^}] )*) )?
       \}
-    | (?P<foreign>\$\{[^}]*\}?)               # what of the shell's language nobody uses here
+    | (?P<foreign>\$\{[^}]*\}?)               # other shell syntax, which no template uses
     """,
     re.VERBOSE,
 )
 
 
 class SubstitutionError(ValueError):
-    """A template asks for what it was not given, or in a way that is not understood."""
+    """A template needs a missing variable, or has unsupported syntax."""
 
 
 def substitute(template: str, variables: Mapping[str, str]) -> str:
     """The template with each `${NAME}` and `${NAME:=default}` replaced.
 
-    As for clusterctl, an empty value counts as not given when there is a default, and a default
-    may be another variable: `${NAME:=${OTHER}}`.
+    Like in clusterctl, an empty value counts as missing if there is a default, and a default may
+    be another variable: `${NAME:=${OTHER}}`.
 
     Raises:
-        SubstitutionError: if variables without a default are missing (all are named), or an
-            expression is of another form.
+        SubstitutionError: Variables without a default are missing (it lists all of them), or the
+            syntax is not supported.
     """
     missing: set[str] = set()
 
@@ -57,7 +57,7 @@ def substitute(template: str, variables: Mapping[str, str]) -> str:
         if match["escaped"]:
             return "$"
         if match["foreign"]:
-            msg = f"{match['foreign']} is not understood: only ${{NAME}} and ${{NAME:=default}} are"
+            msg = f"{match['foreign']} is not supported: use ${{NAME}} or ${{NAME:=default}}"
             raise SubstitutionError(msg)
         name, default = match["name"], match["default"]
         if default is not None:
@@ -75,21 +75,21 @@ def substitute(template: str, variables: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamProvider:
-    """A provider of the Cluster API project: a program, and the kustomization that installs it."""
+    """A provider of the Cluster API project: a binary, and the kustomization that installs it."""
 
     name: str
     type: ProviderType
     program: str
     """Its name among the binaries."""
     source: str
-    """The Go module, by its name among the binaries, that the kustomization is in."""
+    """The Go module of the kustomization, by its name among the binaries."""
     kustomization: str
     fixed_ports: tuple[int, ...] = ()
-    """Ports that it listens on whatever one says: a second one on the machine cannot run."""
+    """Ports that it always uses, so a second one cannot run on the same machine."""
 
     @property
     def label(self) -> str:
-        """As in `bootstrap-kubeadm`: what clusterctl, and our processes, call it."""
+        """Its name for clusterctl and for our processes, such as `bootstrap-kubeadm`."""
         return provider_label(self.type, self.name)
 
 
@@ -129,11 +129,11 @@ OPTIONAL_PROVIDERS: Final[dict[str, tuple[UpstreamProvider, ...]]] = {
         ),
     ),
 }
-"""What `--with` takes, and the providers that each name brings."""
+"""The values of `--with`, and the providers of each."""
 
 
 def optional_providers() -> list[str]:
-    """What `--with` takes: names of Cluster API's providers, and of packages on request."""
+    """The values of `--with`: names of Cluster API's providers, and of packages on request."""
     return [
         *OPTIONAL_PROVIDERS,
         *(provider.name for provider in installed_providers() if provider.on_request),
@@ -141,11 +141,11 @@ def optional_providers() -> list[str]:
 
 
 def upstream_providers(requested: Iterable[str]) -> list[UpstreamProvider]:
-    """Cluster API's core and, after it, the providers asked for by their `--with` names.
+    """Cluster API's core and, after it, the providers for these `--with` names.
 
     Raises:
-        InvalidInputError: for a name that is neither in `OPTIONAL_PROVIDERS` nor that of a provider
-            which an installed package brings on request.
+        InvalidInputError: A name is neither in `OPTIONAL_PROVIDERS` nor a provider on request
+            from an installed package.
     """
     asked = set(requested)
     known = [*OPTIONAL_PROVIDERS]
@@ -153,9 +153,9 @@ def upstream_providers(requested: Iterable[str]) -> list[UpstreamProvider]:
         known += [provider.name for provider in installed_providers() if provider.on_request]
     if unknown := sorted(asked.difference(known)):
         raise InvalidInputError(
-            f"No provider is called {unknown[0]!r}.",
-            reason=f"Providers that can be added: {', '.join(known)}.",
-            hint="Name some of them, separated by commas.",
+            f"Unknown provider {unknown[0]!r}.",
+            reason=f"Available providers: {', '.join(known)}.",
+            hint="Use these names, separated by commas.",
         )
     brought = (
         provider
@@ -170,14 +170,14 @@ def installed_providers(points: Iterable[EntryPoint] | None = None) -> list[Prov
     """The providers of all installed packages, by label.
 
     Raises:
-        UserError: if what a package registered is no provider; it is named.
+        UserError: An entry point does not return a provider.
     """
     found = entry_points(group=ENTRY_POINTS) if points is None else points
     return sorted((_described(point) for point in found), key=lambda provider: provider.label)
 
 
 def chosen_providers(requested: Iterable[str]) -> list[Provider]:
-    """The providers of installed packages that an environment has."""
+    """The providers of installed packages in an environment."""
     asked = set(requested)
     return [
         provider
@@ -187,7 +187,7 @@ def chosen_providers(requested: Iterable[str]) -> list[Provider]:
 
 
 def provider_modules(requested: Iterable[str]) -> dict[str, str]:
-    """The module that each provider of an installed package runs, by the provider's label."""
+    """The module of each provider from an installed package, by the provider's label."""
     return {provider.label: provider.module for provider in chosen_providers(requested)}
 
 
@@ -196,9 +196,9 @@ def _described(point: EntryPoint) -> Provider:
     provider = describe()
     if not isinstance(provider, Provider) or provider.type not in get_args(ProviderType):
         raise UserError(
-            f"The entry point {point.name!r} of {ENTRY_POINTS} describes no provider.",
+            f"The entry point {point.name!r} of {ENTRY_POINTS} does not describe a provider.",
             reason=f"{point.value} returns {type(provider).__name__} instead of a valid Provider.",
-            hint="Repair the package that has it, or uninstall it.",
+            hint="Fix the package that has it, or uninstall it.",
         )
     return provider
 
@@ -209,7 +209,7 @@ CLUSTER_API_VERSION: Final = CLUSTER_API.versions[-1]
 def own_programs(
     kubernetes_version: str, requested: Iterable[str], *, target: Target = "process"
 ) -> list[str]:
-    """The programs of an environment's API server and of Cluster API, for `Binaries`."""
+    """The binaries of an environment's API server and of Cluster API, for `Binaries`."""
     server = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, ETCD) if target == "process" else ()
     return [
         *_in_version(server, kubernetes_version),
@@ -219,7 +219,7 @@ def own_programs(
 
 
 def provider_programs(kubernetes_version: str, requested: Iterable[str]) -> list[str]:
-    """The programs that the providers of installed packages run, for `Binaries`."""
+    """The binaries that the providers of installed packages run, for `Binaries`."""
     programs = (name for provider in chosen_providers(requested) for name in provider.programs)
     return _in_version(programs, kubernetes_version)
 
@@ -242,7 +242,7 @@ def _in_version(programs: Iterable[str], kubernetes_version: str) -> list[str]:
 
 
 def workload_programs(kubernetes_version: str) -> list[str]:
-    """The programs of a workload cluster's control plane, as the binaries are asked for."""
+    """The binaries of a workload cluster's control plane, for `Binaries`."""
     return [
         f"{name}@{kubernetes_version}"
         for provider in installed_providers()
@@ -254,10 +254,10 @@ def workload_programs(kubernetes_version: str) -> list[str]:
 async def resolve_components(
     requested: Iterable[str], kubernetes_version: str, binaries: Binaries
 ) -> list[Component]:
-    """Everything that an environment is made of, Cluster API's core first.
+    """All components of an environment, Cluster API's core first.
 
     Raises:
-        UserError: if the components of a provider cannot be rendered.
+        UserError: The components of a provider cannot be rendered.
     """
     asked_names = [*requested]
     asked = upstream_providers(asked_names)
@@ -283,7 +283,7 @@ def render_template(text: str, variables: Mapping[str, str]) -> list[Unstructure
 async def _manifests(
     provider: UpstreamProvider, binaries: Binaries, kubectl: Callable[[], Awaitable[Path]]
 ) -> list[Unstructured]:
-    """What clusterctl would install for a provider, with our feature gates."""
+    """The manifests that clusterctl would install for a provider, with our feature gates."""
     given = hashlib.sha256(json.dumps(VARIABLES, sort_keys=True).encode()).hexdigest()[:12]
     folder = binaries.cache.root / "components" / f"{CLUSTER_API_VERSION}-{given}"
     cached = folder / f"{provider.label}.json"
@@ -316,8 +316,8 @@ async def _kustomize(kubectl: Path, folder: Path) -> str:
     if process.returncode:
         raise UserError(
             f"The components in {folder} cannot be rendered.",
-            reason=f"kubectl kustomize says: {err.decode(errors='replace').strip()}",
-            hint="Remove that folder, so that it is unpacked anew, and try again.",
+            reason=f"kubectl kustomize failed: {err.decode(errors='replace').strip()}",
+            hint="Remove that folder and try again, which unpacks it again.",
         )
     return out.decode()
 
@@ -326,17 +326,17 @@ VARIABLES: Final = {
     "CLUSTER_TOPOLOGY": "true",
     "EXP_IN_PLACE_UPDATES": "true",
     "EXP_MACHINE_POOL": "true",
-    # It makes every step of every object wait until a second has passed since the one before.
+    # It delays every step of every object until a second after the previous step.
     "EXP_RECONCILER_RATE_LIMITING": "false",
     "EXP_RUNTIME_SDK": "true",
 }
-"""What clusterctl would be given: the feature gates of every environment."""
+"""Values for clusterctl's variables: the feature gates of every environment."""
 
 
 def upstream_component(
     provider: UpstreamProvider, *, version: str, program: Path, manifests: Sequence[Unstructured]
 ) -> Component:
-    """A provider of Cluster API's, from its components as clusterctl would install them."""
+    """A provider of Cluster API, from the components that clusterctl would install."""
     return Component(
         label=provider.label,
         name=provider.name,
@@ -351,7 +351,7 @@ def upstream_component(
 
 
 def python_component(provider: Provider) -> Component:
-    """A provider of an installed package, in this very interpreter."""
+    """A provider of an installed package, in this Python interpreter."""
     is_extension = provider.type == "RuntimeExtensionProvider"
     return Component(
         label=provider.label,
@@ -364,7 +364,7 @@ def python_component(provider: Provider) -> Component:
             provider.namespace,
             provider.label,
             tuple(provider.arguments),
-            # A process whose command has not changed is left alone.
+            # A process whose command has not changed keeps running.
             {"CAPELIN_CODE": code_digest(provider.module)},
         ),
         manifests=provider.components(),

@@ -1,4 +1,4 @@
-"""Starts a supervisor again that was killed while its processes run on."""
+"""Restarts a killed supervisor whose processes still run."""
 
 import asyncio
 from importlib.metadata import version
@@ -15,10 +15,10 @@ _POLL_SECONDS: Final = 0.05
 
 
 async def revive_supervisor(environment: Environment) -> bool:
-    """Start the supervisor of an environment again if it was killed; returns whether it did.
+    """Restart the supervisor of an environment if it was killed. Returns whether it did.
 
-    One that a user stopped stays stopped, and so does one whose processes ended as well, as when
-    the machine was restarted. So does one of another version of Capelin: `up` changes versions.
+    A supervisor that a user stopped stays stopped. So does one whose processes have also ended,
+    for example after a reboot, and one of another version of Capelin: `up` changes versions.
     """
     if not was_killed(environment):
         return False
@@ -27,21 +27,21 @@ async def revive_supervisor(environment: Environment) -> bool:
             settings = environment.settings()
             if settings is None or settings.capelin != version("capelin-core"):
                 return False
-            # Another command may have been first.
+            # Another command may have been faster.
             if not was_killed(environment):
                 return False
             await start_supervisor(environment, settings)
             await _wait_for_status(environment)
             return True
     except (BusyError, UserError, OSError):
-        # The verb that was typed does its own work, and `status` shows the rest.
+        # The user's command still does its own work, and `status` shows the rest.
         return False
 
 
 def was_killed(environment: Environment) -> bool:
-    """Whether the supervisor ended without being stopped, and something of it runs on.
+    """Whether the supervisor ended without being stopped, while some of its processes still run.
 
-    Stopping a process removes its record; killing it does not.
+    Stopping a process removes its record, but killing it does not.
     """
     if SUPERVISOR not in recorded_names(environment.supervisor):
         return False
@@ -52,7 +52,7 @@ def was_killed(environment: Environment) -> bool:
 
 
 async def _wait_for_status(environment: Environment) -> None:
-    """Wait until the new supervisor has written its first status, so that it can be shown."""
+    """Wait until the new supervisor has written its first status, for the next command."""
     deadline = asyncio.get_running_loop().time() + _STATUS_SECONDS
     while current_status(environment) is None and supervisor_process(environment) is not None:
         if asyncio.get_running_loop().time() > deadline:

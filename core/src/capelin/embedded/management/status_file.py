@@ -1,4 +1,4 @@
-"""The status of an environment: its supervisor writes it to a file, and everybody else reads it."""
+"""The status of an environment: its supervisor writes it to a file for all readers."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ _POLL_SECONDS: Final = 0.05
 _log = logging.getLogger(__name__)
 
 StageName = Literal["api-server", "installation", "controllers", "extensions"]
-"""A stage of the way up."""
+"""A stage of bringing an environment up."""
 
 STAGES: Final[tuple[StageName, ...]] = ("api-server", "installation", "controllers", "extensions")
 """All stages, in their order."""
@@ -34,9 +34,9 @@ class Stage(Model):
     name: StageName
     state: StageState = "Waiting"
     seconds: float | None = None
-    """How long it took."""
+    """Its duration."""
     message: str = ""
-    """What it waits for, or why it does not work."""
+    """The reason for waiting or failing."""
 
 
 class ProcessStatus(Model):
@@ -45,14 +45,14 @@ class ProcessStatus(Model):
     pid: int | None = None
     message: str = ""
     restarts: int = 0
-    """How often it ended by itself and was started again since `up` or `start` first ran it."""
+    """The number of unplanned restarts since `up` or `start` first ran it."""
     last_end: str = ""
-    """How it ended the last time."""
+    """The reason of its last end."""
     log: str
 
 
 class Status(Model):
-    """An environment as its supervisor sees it."""
+    """The state of an environment, as observed by its supervisor."""
 
     supervisor_pid: int
     since: Time
@@ -61,7 +61,7 @@ class Status(Model):
 
     @property
     def is_up(self) -> bool:
-        """Whether everything that was asked for runs."""
+        """Whether everything that the user requested runs."""
         ready = all(stage.state == "Done" for stage in self.stages)
         return ready and all(process.phase is Phase.RUNNING for process in self.processes)
 
@@ -83,14 +83,14 @@ def process_statuses(states: Mapping[str, ProcessState], environment: str) -> li
 
 
 def _last_end(name: str, state: ProcessState, environment: str) -> str:
-    """How a process ended, and where to look if the supervisor could not learn why."""
+    """The reason of a process's end, with a hint if the supervisor could not find it."""
     if not state.last_end.endswith(CAUSE_UNKNOWN):
         return state.last_end
-    return f"{state.last_end}; see capelin logs {name} -e {environment}"
+    return f"{state.last_end} (see capelin logs {name} -e {environment})"
 
 
 def read_status(path: Path) -> Status | None:
-    """The status in a file; None if there is none that can be read."""
+    """The status in a file, or None if it is missing or unreadable."""
     try:
         return Status.read_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -98,7 +98,7 @@ def read_status(path: Path) -> Status | None:
 
 
 class StatusFile:
-    """Keeps the file up to date with how far the way up has come."""
+    """Writes the progress of bringing an environment up to the file."""
 
     def __init__(
         self, path: Path, *, pid: int, now: datetime, stages: Iterable[StageName] = STAGES
@@ -116,7 +116,7 @@ class StatusFile:
         self.write()
 
     def stage_waiting(self, name: StageName, message: str) -> None:
-        """What a stage waits for; one that failed says why until it is done."""
+        """Set the reason for waiting. A failing stage keeps its error until it is done."""
         stage = self._stage(name)
         if stage.state != "Failing":
             stage.message = message
@@ -141,9 +141,9 @@ class StatusFile:
         return next(stage for stage in self._status.stages if stage.name == name)
 
     def write(self) -> None:
-        """Write the status, if it is not what the file has.
+        """Write the status if it has changed.
 
-        One that cannot be written, as on a full disk, is written with the next change.
+        After a failed write, for example on a full disk, the next change writes it.
         """
         content = self._status.model_dump_json(indent=2).encode()
         if content != self._written:
@@ -168,15 +168,15 @@ def current_status(environment: Environment) -> Status | None:
 
 
 async def follow_status(environment: Environment) -> AsyncGenerator[Status, None]:
-    """The status, each time it changes, until the environment is up.
+    """The status, after each change, until the environment is up.
 
     Raises:
-        NotReadyError: if the supervisor ends.
+        NotReadyError: The supervisor ends.
     """
     process = supervisor_process(environment)
     last: Status | None = None
     while process is not None:
-        # First whether it runs, then what it says: so that its last status is not missed.
+        # Check the process before the status, so as not to skip its last status.
         runs = process.is_running
         status = read_status(environment.status_file)
         if status is not None and status.supervisor_pid == process.pid and status != last:

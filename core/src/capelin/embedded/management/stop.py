@@ -1,4 +1,4 @@
-"""Ends the processes of an environment in order and keeps its data, or has one start anew."""
+"""Stops the processes of an environment in order and keeps its data, or restarts one process."""
 
 import asyncio
 import signal
@@ -16,9 +16,9 @@ _POLL_SECONDS: Final = 0.1
 
 
 async def stop_environment(environment: Environment) -> None:
-    """End every process of an environment. `up` and `start` go on with its data.
+    """Stop every process of an environment. `up` and `start` continue with its data.
 
-    First whoever would start others again, then the workload clusters, and the API server last.
+    The supervisor stops first, then managers and workload clusters, and the API server last.
     """
     await _stop(environment.supervisor)
     managers = [
@@ -39,7 +39,7 @@ async def _stop(folder: Path) -> None:
 
 
 async def restart_process(folder: Path, name: str) -> bool:
-    """End a process and wait until its supervisor has started another; False if it did not run."""
+    """Stop a process and wait for its restart by its supervisor. False if it did not run."""
     process = Process.adopt(folder, name)
     if process is None:
         return False

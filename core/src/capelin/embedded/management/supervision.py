@@ -1,7 +1,7 @@
 """The background process of an environment: it brings everything up, and keeps it running.
 
-It looks at nothing but the environment's folder, so that a supervisor that was killed, or a machine
-that was restarted, is no special case: the next one finds what still runs and starts the rest.
+It reads only the environment's folder, so a killed supervisor or a rebooted machine needs no
+special handling: the next supervisor finds the running processes and starts the others.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class ManagementServer:
     ) -> list[Unstructured]:
         """The manifests to send, with our label if the API server is shared.
 
-        A namespace that existed before is used as it is, and remains after an uninstallation.
+        It uses an existing namespace unchanged, which remains after an uninstallation.
         """
         if self.mark is None:
             return list(manifests)
@@ -111,7 +111,7 @@ class ManagementServer:
 async def management_server(
     environment: Environment, settings: Settings, binaries: Binaries
 ) -> ManagementServer:
-    """The API server for these settings; nothing is started yet."""
+    """The API server for these settings. Starts nothing yet."""
     if settings.existing is not None:
         server = Config.from_kubeconfig(environment.kubeconfig).server
         return ManagementServer(server, settings.existing.address, mark=settings.existing.mark)
@@ -120,7 +120,7 @@ async def management_server(
         apiserver.Settings(
             version=settings.kubernetes_version,
             durable=settings.durable,
-            # Without it, a ResourceQuota has everything refused that it counts.
+            # Without it, a ResourceQuota makes the API server reject all objects that it counts.
             controllers=(*apiserver.CONTROLLERS, "resourcequota-controller"),
         ),
         binaries=binaries,
@@ -139,7 +139,7 @@ class ComponentProcess:
     environment: Environment
     ports: Mapping[Purpose, int]
     ca: KeyPair
-    """Of its serving certificate."""
+    """The CA of its serving certificate."""
 
     @property
     def folder(self) -> Path:
@@ -190,10 +190,10 @@ class ComponentProcess:
 
 
 async def supervise(environment: Environment) -> None:
-    """Bring an environment up and keep it running until cancelled; its processes continue.
+    """Bring an environment up and keep it running until cancelled. Its processes continue.
 
     Raises:
-        UserError: if it cannot begin.
+        UserError: It cannot begin.
     """
     has_begun = False
 
@@ -224,7 +224,7 @@ async def restart_on_failure(
         except Exception:
             if not has_begun():
                 raise
-            _log.exception("supervision failed; it starts again in %s s", pause)
+            _log.exception("supervision failed and restarts in %s s", pause)
             await asyncio.sleep(pause)
         else:
             return
@@ -232,11 +232,11 @@ async def restart_on_failure(
 
 @asynccontextmanager
 async def _prepared(environment: Environment) -> AsyncGenerator["Supervision"]:
-    """Read the environment's folder and adopt its processes; start the API server meanwhile."""
+    """Read the environment's folder and adopt its processes, while the API server starts."""
     settings = environment.settings()
     if settings is None:
         raise MissingError(
-            f"There is no environment {environment.name}.",
+            f"Environment {environment.name} does not exist.",
             reason=f"{environment.settings_file} does not exist.",
             hint=f"Start it with capelin up -e {environment.name}.",
         )
@@ -252,10 +252,10 @@ async def _prepared(environment: Environment) -> AsyncGenerator["Supervision"]:
         if base.processes:
             status.stage_running("api-server", datetime.now(UTC))
         if not supervisor.states:
-            # It takes longest to start. Where something runs already, what is not declared would
-            # be stopped.
+            # It takes longest to start. If some processes already run, the supervisor would stop
+            # those that are not declared.
             supervisor.declare(*base.processes)
-        # Reading the providers' packages takes a while, in which the API server starts.
+        # The API server starts while this reads the providers' packages.
         await asyncio.to_thread(installed_providers)
         managers = await _managers(environment, settings, base)
         yield Supervision(environment, base, managers, supervisor, status)
@@ -281,7 +281,7 @@ async def _managers(
 
 
 class Supervision:
-    """The parts of an environment, and how far they have come."""
+    """The parts of an environment, and their progress."""
 
     def __init__(
         self,
@@ -303,8 +303,8 @@ class Supervision:
     async def run(self) -> None:
         """Bring everything up and keep it running."""
         config = Config.from_kubeconfig(self._environment.kubeconfig)
-        # Managers are started when they find in the API server what they need. Those that an
-        # earlier supervisor left run on meanwhile.
+        # Managers start when the API server has the objects that they need. Those of an earlier
+        # supervisor keep running meanwhile.
         self._declare(manager for manager in self._managers if self._runs(manager))
         async with (
             Client(config, manager=FIELD_MANAGER) as client,
@@ -344,7 +344,7 @@ class Supervision:
         await self._step("extensions", partial(self._install_late, client))
 
     async def _step(self, name: StageName, work: Callable[[], Awaitable[object]]) -> None:
-        """Do one step, again and again until it works."""
+        """Run one step repeatedly until it works."""
         self._status.stage_running(name, datetime.now(UTC))
         while True:
             try:
@@ -359,7 +359,7 @@ class Supervision:
                 return
 
     async def _install(self, client: Client) -> None:
-        """Send what the managers need, and start each of them as soon as it has that."""
+        """Send the objects that the managers need, and start each manager as soon as possible."""
         manifests = [
             manifest
             for manager in self._managers
@@ -372,9 +372,9 @@ class Supervision:
             for manifest in manifests
             if not (is_definition(manifest) or is_webhook(manifest))
         ]
-        self._status.stage_waiting("installation", "the API server is sent kinds and roles")
+        self._status.stage_waiting("installation", "the API server receives kinds and roles")
         await do_all([self._send(client, kinds), self._give_rights(client, rights)])
-        self._status.stage_waiting("installation", "the API server is sent webhooks and policies")
+        self._status.stage_waiting("installation", "the API server receives webhooks and policies")
         self._declare(self._managers)
         inventory = [manager.component.inventory for manager in self._managers]
         policies = version_policies(installed_providers(), KUBE_APISERVER, KNOWN_KUBERNETES)
@@ -391,7 +391,7 @@ class Supervision:
         )
 
     async def _install_late(self, client: Client) -> None:
-        self._status.stage_waiting("extensions", "the API server is sent their configurations")
+        self._status.stage_waiting("extensions", "the API server receives their configurations")
         late = (manager.manifests(manager.component.late) for manager in self._managers)
         await self._send(client, [manifest for manifests in late for manifest in manifests])
 
@@ -403,12 +403,12 @@ class Supervision:
             await manager.ensure_token(client)
 
     async def _renew(self, client: Client) -> None:
-        """Replace certificates and tokens long before they end; their readers notice."""
+        """Replace certificates and tokens long before they expire. Their readers reload them."""
         await self._installed.wait()
         while True:
             await asyncio.sleep(_RENEWAL_SECONDS)
             self._status.write()
-            # Whatever fails now is done again in a minute: tokens are good for hours.
+            # A failure now is retried in a minute: tokens are valid for hours.
             try:
                 for manager in self._managers:
                     manager.ensure_certificate()
@@ -420,7 +420,7 @@ class Supervision:
 def _ports(
     components: Sequence[Component], settings: Settings, environment: Environment
 ) -> dict[str, int]:
-    """The ports of all managers; one that still runs keeps its own."""
+    """The ports of all managers. A running manager keeps its own."""
     running = [
         component
         for component in components

@@ -1,4 +1,4 @@
-"""Taking out of an API server what an environment put into it, and nothing else."""
+"""Removes from an API server all objects of an environment, and nothing else."""
 
 import asyncio
 import shutil
@@ -14,20 +14,19 @@ from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, FIELD_MANAG
 from capelin.embedded.processes import kill_all
 
 _POLL_SECONDS: Final = 0.2
-# A ClusterResourceSet makes itself the owner of what people wrote for it to send to clusters.
+# A ClusterResourceSet becomes the owner of objects that users wrote for it to send to clusters.
 _ADOPTERS: Final = frozenset({"addons.cluster.x-k8s.io"})
-# No environment makes one, and API servers complain when they are asked for any.
+# No environment creates them, and API servers warn when a client lists them.
 _OUTMODED: Final = frozenset({"Endpoints"})
 
 
 async def remove_labelled(client: Client, mark: str) -> None:
-    """Remove everything that an environment put there under its label, and what it made of it.
+    """Remove all labelled objects of an environment, and the objects that they own.
 
-    Whoever acted on these objects is gone, so nothing waits for a finalizer of theirs. Namespaces
-    take their time, and nobody waits for them. What is done already when somebody stops it need
-    not be done again.
+    The controllers of these objects have stopped, so nothing waits for their finalizers. Namespaces
+    take a while, and this does not wait for them. After an interruption, another call continues.
     """
-    # First whoever is asked before anything changes, for nobody answers any more.
+    # Webhooks first, because no process answers their calls any more.
     for resource in WEBHOOKS:
         await _delete(client, resource, mark)
     definitions = await _put_there(client, DEFINITIONS, mark)
@@ -41,22 +40,22 @@ async def remove_labelled(client: Client, mark: str) -> None:
         try:
             await _delete(client, resource, mark)
         except NotServed:
-            # One of ours that was spoken of for a moment longer than it was there.
+            # One of our kinds, which discovery still listed for a moment after its removal.
             continue
         except ApiError:
-            # Kinds of others may be broken, and have nothing to do with us then.
+            # Kinds of other owners may be broken, which does not concern us.
             if resource.group not in others:
                 raise
 
 
 def is_written_by_us(obj: Unstructured) -> bool:
-    """Whether an object is ours: its label goes along when it is copied, who wrote it does not."""
+    """Whether we wrote an object: a copy has the same label, but another field manager."""
     entries = obj["metadata"].get("managedFields", [])
     return any(entry.get("manager") == FIELD_MANAGER for entry in entries)
 
 
 def owned_only_by(objects: Iterable[Any], groups: set[str]) -> list[Any]:
-    """Those of the objects that were made for nothing but objects of kinds in these API groups."""
+    """The objects whose owners all are objects of kinds in these API groups."""
     makers = groups - _ADOPTERS
     return [
         obj
@@ -80,14 +79,14 @@ async def _delete(client: Client, resource: Resource, mark: str) -> None:
 
 
 async def _delete_owned(client: Client, groups: set[str]) -> None:
-    """Credentials of workload clusters: a garbage collector passes over owners without a kind."""
+    """Delete credentials of workload clusters. Without their owner's kind, GC ignores them."""
     for kind in (Secret, ConfigMap):
         for obj in owned_only_by((await client.list(kind)).items, groups):
             await client.delete(kind, obj.name, obj.namespace, uid=obj.uid)
 
 
 async def _let_go(client: Client, definition: Unstructured) -> None:
-    """Free the objects of a kind from whatever was to be done before they go."""
+    """Remove the finalizers from the objects of a kind."""
     spec = definition["spec"]
     stored = next(version["name"] for version in spec["versions"] if version["storage"])
     names = spec["names"]
@@ -122,7 +121,7 @@ async def _deletable(client: Client) -> AsyncGenerator[Resource]:
         try:
             served = await client.request("GET", f"/apis/{group_version}" if group else "/api/v1")
         except (NotServed, Unavailable):
-            # A kind that was just removed, or an API that somebody else serves and that is down.
+            # A kind that was just removed, or an aggregated API whose server is down.
             continue
         for resource in served["resources"]:
             whole = "/" not in resource["name"] and resource["kind"] not in _OUTMODED
@@ -133,15 +132,15 @@ async def _deletable(client: Client) -> AsyncGenerator[Resource]:
 
 
 async def remove_environment(environment: Environment, *, there: bool = True) -> None:
-    """End every process of an environment, and leave nothing of it behind.
+    """Stop every process of an environment, and remove all of its files.
 
-    Where the API server is somebody else's, what is ours is taken out of it, unless not `there`.
+    This also removes its objects from an existing API server, unless `there` is false.
 
     Raises:
-        ClientError: if that cannot be done; the environment's folder stays then.
+        ClientError: That fails. The environment's folder stays then.
     """
-    # The supervisor first, for it would start again what ends; then the managers, for they would
-    # start again what they look after. What they have is removed: nothing needs an orderly end.
+    # The supervisor first, because it restarts processes. Then the managers, because they restart
+    # theirs. All their data is removed, so nothing needs an orderly shutdown.
     for folder in (environment.supervisor, environment.processes, environment.folder):
         await kill_all(folder)
     if there and (existing := existing_server_of(environment)) is not None:

@@ -1,4 +1,4 @@
-"""What `capelin up` does: one pure plan, from what is asked for and what is there to steps."""
+"""Plans `capelin up`: one pure function, from a request and observations to steps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from capelin.versions import Version
 
 @dataclass(frozen=True, slots=True)
 class UpRequest:
-    """What a user asks an environment to be. None leaves it as it is, or takes the default."""
+    """A user's desired environment. None keeps the current value, or uses the default."""
 
     kubernetes_version: str | None = None
     providers: tuple[str, ...] = ()
@@ -27,23 +27,23 @@ class UpRequest:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is there before anything is changed."""
+    """The state before any change."""
 
     name: str
     settings: Settings | None = None
     attachment: Attachment | None = None
-    """The API server that was there already, where that is the target."""
+    """The existing API server, if that is the target."""
     capelin: str = ""
-    """The version of Capelin that looks."""
+    """The version of the running Capelin."""
     busy_ports: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Labels of providers, and a port of each that something else listens on."""
+    """Labels of providers, and a port of each that another process uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPrograms:
-    """Have the programs of the API server and of Cluster API in the cache.
+    """Ensure that the cache has the binaries of the API server and of Cluster API.
 
-    Where some are missing, those of installed providers are obtained with them.
+    If some are missing, this also provides those of installed providers.
     """
 
     settings: Settings
@@ -51,9 +51,9 @@ class FetchPrograms:
 
 @dataclass(frozen=True, slots=True)
 class FetchProviderPrograms:
-    """Have what installed providers run in the cache.
+    """Ensure that the cache has the binaries of installed providers.
 
-    The API server starts meanwhile: a provider's package has to be loaded to know its programs.
+    The API server starts meanwhile: reading the binaries' names requires loading the packages.
     """
 
     settings: Settings
@@ -61,7 +61,7 @@ class FetchProviderPrograms:
 
 @dataclass(frozen=True, slots=True)
 class CheckVacant:
-    """Refuse an existing API server in which somebody else's Cluster API is."""
+    """Reject an existing API server that has the Cluster API of another installation."""
 
     attachment: Attachment
     settings: Settings
@@ -69,11 +69,11 @@ class CheckVacant:
 
 @dataclass(frozen=True, slots=True)
 class StartSupervisor:
-    """Write the settings and start a supervisor that works by them. Running processes stay."""
+    """Write the settings and start a supervisor with them. Running processes stay."""
 
     settings: Settings
     config: Config | None = None
-    """What leads to the API server, where that is not our own."""
+    """The access to the API server, if it is not our own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ Step = FetchPrograms | CheckVacant | StartSupervisor | FetchProviderPrograms | W
 
 
 def choose_target(request: UpRequest, name: str, settings: Settings | None) -> Target:
-    """Where the API server of an environment is: where it was, or else where it is asked for.
+    """The target of an environment: the existing one, or else the requested one.
 
     Raises:
-        InvalidInputError: if it was elsewhere.
+        InvalidInputError: The request contradicts the existing target.
     """
     if settings is None:
         target = request.target or "process"
@@ -97,34 +97,34 @@ def choose_target(request: UpRequest, name: str, settings: Settings | None) -> T
     else:
         raise InvalidInputError(
             f"Environment {name} has the target {settings.target}.",
-            reason="Its objects are in that API server, and nothing takes them to another.",
-            hint=f"Leave out --target, choose another environment with -e, or remove it first: "
+            reason="Its objects are in that API server, and Capelin cannot move them.",
+            hint=f"Omit --target, choose another environment with -e, or remove it first: "
             f"capelin down -e {name}.",
         )
     if target == "process" and (request.kubeconfig is not None or request.context is not None):
         raise InvalidInputError(
-            "--kubeconfig and --context lead to an API server that is there already.",
-            reason=f"Environment {name} has, or gets, one of its own.",
-            hint="Add --target existing, or leave them out.",
+            "--kubeconfig and --context require an existing API server.",
+            reason=f"Environment {name} has its own API server.",
+            hint="Add --target existing, or omit them.",
         )
     return target
 
 
 def plan_up(request: UpRequest, observed: Observed) -> tuple[Step, ...]:
-    """The steps from what is there to what is asked for. The same ones when all of it runs.
+    """The steps from the observed to the desired state. The same steps if everything runs.
 
     Raises:
-        InvalidInputError: if the request contradicts what is there.
-        BusyError: if a provider's port, which nobody can choose, is taken.
+        InvalidInputError: The request contradicts the observed state.
+        BusyError: Another process uses a provider's fixed port.
     """
     settings = _desired_settings(request, observed)
     if observed.busy_ports:
         label, port = next(iter(observed.busy_ports.items()))
         raise BusyError(
             f"The provider {label} cannot run in environment {observed.name}.",
-            reason=f"It always listens on port {port}, and that is taken; "
-            "another environment may have this provider.",
-            hint="Take that one down first, or leave the provider out of --with.",
+            reason=f"It always uses port {port}, which another process uses. "
+            "Another environment may have this provider.",
+            hint="Remove that environment first, or omit the provider from --with.",
         )
     attachment = observed.attachment
     return (
@@ -137,7 +137,7 @@ def plan_up(request: UpRequest, observed: Observed) -> tuple[Step, ...]:
 
 
 def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
-    """The settings from now on: as they were, and the providers asked for now."""
+    """The new settings: the previous ones, plus the requested providers."""
     before = observed.settings
     if before is not None:
         _check_capelin(before, observed)
@@ -159,7 +159,7 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
     if version != kept:
         raise InvalidInputError(
             f"Environment {observed.name} runs Kubernetes {before.kubernetes_version}.",
-            reason="A management cluster keeps the version that it was started with.",
+            reason="A management cluster keeps its initial version.",
             hint="Choose another environment with -e, or remove it first: "
             f"capelin down -e {observed.name}.",
         )
@@ -169,12 +169,12 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
 
 
 def _check_capelin(before: Settings, observed: Observed) -> None:
-    """Refuse to take back what a newer Capelin has brought: kinds and data have no way back."""
+    """Reject a downgrade of Capelin: newer kinds and data cannot be reverted."""
     if not (before.capelin and observed.capelin):
         return
     if Version.parse(f"v{observed.capelin}").precedes(Version.parse(f"v{before.capelin}")):
         raise InvalidInputError(
-            f"Environment {observed.name} was brought up by Capelin {before.capelin}.",
+            f"Environment {observed.name} belongs to Capelin {before.capelin}.",
             reason=f"This is Capelin {observed.capelin}, which may not understand its data.",
             hint=f"Use Capelin {before.capelin} or later, or remove the environment first: "
             f"capelin down -e {observed.name}.",
@@ -182,9 +182,9 @@ def _check_capelin(before: Settings, observed: Observed) -> None:
 
 
 def _successor(version: str, known: Sequence[str]) -> str:
-    """The version to go on with where a newer Capelin can no longer get an environment's own.
+    """The next version of an environment, if a newer Capelin no longer provides its own.
 
-    A later patch of its minor version, or else the next minor; Kubernetes goes no further at once.
+    A later patch of its minor version, or else the next minor: Kubernetes cannot skip one.
     """
     if version in known:
         return version
@@ -193,8 +193,8 @@ def _successor(version: str, known: Sequence[str]) -> str:
     same = [candidate for candidate in possible if candidate.rpartition(".")[0] == minor]
     if not possible:
         raise InvalidInputError(
-            f"The environment runs Kubernetes {version}, which Capelin can no longer get.",
-            reason="Nothing that it can get may follow that version.",
+            f"The environment runs Kubernetes {version}, which Capelin no longer provides.",
+            reason="Kubernetes cannot upgrade from it to any version that Capelin provides.",
             hint="Move its clusters into a new environment with clusterctl move, then remove it.",
         )
     return (same or possible)[-1]
@@ -205,7 +205,7 @@ def _check_management_version(version: str) -> None:
     if not oldest <= Version.parse(version).minor <= newest:
         raise InvalidInputError(
             f"A management cluster cannot run Kubernetes {version}.",
-            reason=f"Cluster API supports v{major}.{oldest} to v{major}.{newest} there.",
-            hint="Choose one of these; its workload clusters may have others: "
+            reason=f"Cluster API supports v{major}.{oldest} to v{major}.{newest} for it.",
+            hint="Choose one of these. Workload clusters may have others: "
             f"capelin create cluster NAME --kubernetes-version {version}.",
         )

@@ -1,4 +1,4 @@
-"""Carries out `capelin up`: looks at what is there, plans, and does one step after another."""
+"""Runs `capelin up`: observes, plans, and carries out one step after another."""
 
 import os
 import sys
@@ -36,12 +36,12 @@ from capelin.embedded.processes import Command, Process, ProcessSpec, Supervisor
 
 
 class UpView:
-    """Watches the steps; this one shows nothing."""
+    """Observes the steps. This one shows nothing."""
 
     def fetching(
         self, step: FetchPrograms | FetchProviderPrograms
     ) -> AbstractContextManager[Binaries]:
-        """What fetches the programs, and shows how far it is, for as long as the block lasts."""
+        """Provides the binaries and shows the progress, inside the `with` block."""
         del step
         return nullcontext(Binaries())
 
@@ -52,19 +52,19 @@ class UpView:
 async def bring_up(
     environment: Environment, request: UpRequest, view: UpView | None = None
 ) -> None:
-    """Bring an environment up, from nothing or from whatever is there.
+    """Bring an environment up, from any state.
 
     Raises:
-        UserError: if that is not possible, or if it did not come up.
+        UserError: That is not possible, or it did not come up.
     """
     await carry_out(environment, plan_up(request, await observe(environment, request)), view)
 
 
 async def observe(environment: Environment, request: UpRequest) -> Observed:
-    """Look at what is there, without changing it.
+    """Observe the current state, without changing it.
 
     Raises:
-        UserError: if an existing API server cannot be used, or a provider is not known.
+        UserError: An existing API server is not usable, or a provider is unknown.
     """
     upstream_providers(request.providers)
     settings = environment.settings()
@@ -83,7 +83,7 @@ async def observe(environment: Environment, request: UpRequest) -> Observed:
 
 
 def busy_ports(environment: Environment, providers: Iterable[str]) -> dict[str, int]:
-    """The providers that cannot run, as something else has a port that they cannot change."""
+    """The providers that cannot run, because another process uses their fixed port."""
     return {
         provider.label: port
         for provider in upstream_providers(providers)
@@ -123,8 +123,8 @@ async def _fetch_programs(settings: Settings, binaries: Binaries) -> None:
     version, providers, target = settings.kubernetes_version, settings.providers, settings.target
     programs = own_programs(version, providers, target=target)
     if not await binaries.has(programs):
-        # Minutes of work. Learn now what installed providers need, which takes a second: whatever
-        # cannot be had is reported first, and Kubernetes is built once with all of its programs.
+        # Minutes of work. Reading the needs of installed providers takes a second. So missing ones
+        # are reported first, and Kubernetes is built only once with all of its binaries.
         programs = required_programs(version, providers, target=target)
     await binaries.fetch(programs)
 
@@ -132,16 +132,16 @@ async def _fetch_programs(settings: Settings, binaries: Binaries) -> None:
 async def start_supervisor(
     environment: Environment, settings: Settings, config: Config | None = None
 ) -> None:
-    """Have an environment's supervisor work by these settings. Running processes stay.
+    """Start an environment's supervisor with these settings. Running processes stay.
 
-    `config` is what leads to the API server, where that is not our own.
+    `config` is the access to the API server, if it is not our own.
     """
     environment.make_folders()
     if config is not None:
         write_private(environment.kubeconfig, config.flattened(name=environment.context))
     environment.write_settings(settings)
     async with Supervisor(environment.supervisor) as launcher:
-        # A new one each time: it reads its settings, and the code that it runs, when it starts.
+        # Always a new one: it reads its settings, and its code, only at its start.
         await launcher.stop()
         launcher.declare(
             ProcessSpec(

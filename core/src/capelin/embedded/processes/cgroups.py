@@ -1,4 +1,4 @@
-"""Hard limits by cgroups, version 1 or 2, where this user may create one."""
+"""Hard limits by cgroups, version 1 or 2, if this user may create one."""
 
 import hashlib
 import os
@@ -27,10 +27,10 @@ class Group:
 
 
 def groups(limits: Limits, name: str, own: Mapping[str, str], root: Path = ROOT) -> Iterator[Group]:
-    """The cgroups that enforce limits; none without hard limits or without permission.
+    """The cgroups that enforce limits. Empty without hard limits or without permission.
 
-    `own` maps controllers to the cgroup of this process, as `/proc/self/cgroup` does; the empty
-    controller is version 2.
+    `own` maps controllers to the cgroup of this process, like `/proc/self/cgroup`. The empty
+    controller means version 2.
     """
     if (root / "cgroup.controllers").exists():
         yield from _version_2(limits, name, root, own.get("", "/"))
@@ -54,7 +54,7 @@ def group_name(folder: Path, name: str) -> str:
 
 
 def confine(pid: int, group: Group) -> bool:
-    """Move a process into its cgroup; False if the kernel refuses."""
+    """Move a process into its cgroup. False if the kernel rejects it."""
     try:
         group.folder.mkdir(exist_ok=True)
         for file, value in group.settings.items():

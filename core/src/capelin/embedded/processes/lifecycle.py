@@ -17,14 +17,14 @@ from capelin.embedded.processes.spec import Liveness, Probe, ProcessSpec
 _LOGGER = logging.getLogger("capelin.embedded.processes")
 _PROBE_RETRY_SECONDS = 1.0
 _ACTIVITY_SECONDS = 1.0
-"""How often to look whether a process that starts runs at all."""
+"""The interval for checking whether a starting process runs at all."""
 _UNREADY_SECONDS = 5.0
-"""A process is not ready any more after so long: an etcd cluster elects a leader in less."""
+"""A process is not ready any more after this time: an etcd cluster elects a leader in less."""
 
 
 @dataclass(slots=True, eq=False)
 class Lifecycle:
-    """The process of one name, if there is one, and its history."""
+    """The process of one name, if it runs, and its history."""
 
     backoff: Backoff
     notify: Callable[[], None]
@@ -38,7 +38,7 @@ class Lifecycle:
     retry_at: float = 0.0
     reason: str = ""
     ends: int = 0
-    """How often it ended though nobody stopped it."""
+    """The number of its ends that were not stops."""
     last_end: str = ""
     _started_at: float = 0.0
     _ready_at: float | None = None
@@ -61,7 +61,7 @@ class Lifecycle:
         )
 
     def reset_backoff(self) -> None:
-        """Start it as if it had never failed."""
+        """Reset its failures before the next start."""
         self.failures, self.retry_at, self.reason = 0, 0.0, ""
 
     def adopt(self, process: Process) -> None:
@@ -70,7 +70,7 @@ class Lifecycle:
         self.ends, self.last_end = process.restarts, process.last_end
 
     async def start(self, tasks: asyncio.TaskGroup, folder: Path, spec: ProcessSpec) -> None:
-        """Start it, unless its start check refuses."""
+        """Start it, unless its start check rejects it."""
         self._started_at = time.monotonic()
         try:
             if spec.start_check is not None and (why := spec.start_check()):
@@ -95,7 +95,7 @@ class Lifecycle:
     def stop(self, tasks: asyncio.TaskGroup) -> None:
         self.stopping, self._kill_reason = True, ""
         if self._probing is not None:
-            # A process that shuts down may stop answering; it must not be killed for that.
+            # A process that shuts down may stop answering. Do not kill it for that.
             self._probing.cancel()
         tasks.create_task(self._stop())
 
@@ -104,7 +104,7 @@ class Lifecycle:
             try:
                 await self.process.stop()
             except OSError as error:
-                # The process is dead; only its record or cgroup could not be removed.
+                # The process is dead. Only removing its record or cgroup failed.
                 _LOGGER.warning("%s has stopped, but: %s", self.process.name, describe_error(error))
             self._ended()
         self.failures, self.reason = 0, ""
@@ -115,7 +115,7 @@ class Lifecycle:
         # `_stop` may have been first, and the next process may run already.
         if self.process is process and not self.stopping:
             with suppress(OSError):
-                # The next supervisor finds a record that cannot be removed, and that it is dead.
+                # The next supervisor finds the record that cannot be removed, and the dead process.
                 process.remove_record()
             self._ended()
             self.ends, self.last_end = self.ends + 1, self._kill_reason or exited.reason
@@ -158,7 +158,7 @@ class Lifecycle:
         if self.process is not process:
             return
         self.ready, self.serving, self.reason = True, True, ""
-        # Without a readiness probe nothing says that the start has succeeded.
+        # Without a readiness probe, nothing shows that the start has succeeded.
         self._ready_at = None if spec.readiness is None else time.monotonic()
         self.notify()
         async with asyncio.TaskGroup() as checks:
@@ -168,7 +168,7 @@ class Lifecycle:
                 rechecking.cancel()
 
     async def _recheck(self, spec: ProcessSpec) -> None:
-        """Notice when a process that was ready serves nobody, although it is alive."""
+        """Detect that a process that was ready no longer serves, although it is alive."""
         if spec.readiness is None or spec.readiness_period is None:
             return
         failing_since: float | None = None
@@ -210,7 +210,7 @@ async def _until_success(
     """Probe until it succeeds: often at first, rarely when it takes long.
 
     Returns:
-        False if the process hangs before: none of its threads has run for so many seconds.
+        False if the process hangs before: none of its threads has run for this many seconds.
     """
     began = looked_at = ran_at = time.monotonic()
     before = activity(pid)
@@ -231,7 +231,7 @@ async def _until_success(
 
 
 async def _until_hung(liveness: Liveness, pid: int) -> str:
-    """Probe until the process hangs; returns what the last check missed."""
+    """Probe until the process hangs. Returns the result of the last check."""
     failed = 0
     before: Activity | None = None
     await asyncio.sleep(liveness.period)
@@ -244,11 +244,11 @@ async def _until_hung(liveness: Liveness, pid: int) -> str:
                 return missing
             before = now
             await asyncio.sleep(liveness.retry_period if failed else liveness.period)
-    raise RuntimeError("a probe must yield for as long as it is asked")
+    raise RuntimeError("a probe must yield a result for every request")
 
 
 def describe_error(error: BaseException) -> str:
-    """An error in words, with the file that it is about."""
+    """An error in words, with its file."""
     parts: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     if parts:
         return "; ".join(map(describe_error, parts))

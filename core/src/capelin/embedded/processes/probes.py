@@ -30,9 +30,9 @@ async def tcp_probe(address: str, port: int) -> AsyncGenerator[str, None]:
 async def readiness_probe(
     url: str, *, ca: Path | None = None, certificate: Path | None = None, key: Path | None = None
 ) -> AsyncGenerator[str, None]:
-    """Succeeds when the URL answers 200. Names the failing checks of a component.
+    """Succeeds when the URL answers 200. Lists the failing checks of a component.
 
-    Without a CA the URL is one of plain HTTP.
+    Without a CA, it uses plain HTTP.
     """
     trust = None if ca is None else ssl.create_default_context(cafile=ca)
     if trust is not None and certificate is not None:
@@ -51,7 +51,7 @@ async def liveness_probe(
 ) -> AsyncGenerator[str, None]:
     """Succeeds when the URL answers anything but a server error.
 
-    It shows no client certificate, which would expire one day: a refusal is an answer too.
+    It presents no client certificate, which would expire one day: a rejection is an answer too.
     """
     async with _Connection(url, _trusting(ca)) as connection:
         while True:
@@ -63,10 +63,10 @@ async def liveness_probe(
 
 
 class _Connection:
-    """A kept connection that sends the same request again and again.
+    """A persistent connection that sends the same request repeatedly.
 
-    Probes run for as long as their processes, so they avoid the HTTP client, which takes twice the
-    CPU time and more memory.
+    Probes run as long as their processes, so they avoid the HTTP client, which takes twice the CPU
+    time and more memory.
     """
 
     def __init__(self, url: str, trust: ssl.SSLContext | None) -> None:
@@ -84,7 +84,7 @@ class _Connection:
         self.close()
 
     async def ask(self, within: float) -> tuple[int | None, str]:
-        """The status and the body; no status and what is wrong if there is no response in time."""
+        """The status and the body, or no status and an error without a response in time."""
         try:
             async with asyncio.timeout(within):
                 return await self._get()
@@ -96,7 +96,7 @@ class _Connection:
             return None, f"{self._url} does not answer"
 
     async def _get(self) -> tuple[int, str]:
-        """The status and the body; EOFError or ValueError if the response is none."""
+        """The status and the body. EOFError or ValueError if the response is invalid."""
         if self._stream is None:
             self._stream = await _connect(self._host, self._port, self._trust)
         stream = self._stream
@@ -126,7 +126,7 @@ def _trusting(ca: Path | None) -> ssl.SSLContext | None:
 
 @lru_cache(maxsize=64)
 def _trust(ca: Path, _: int) -> ssl.SSLContext:
-    """Shared by all probes; the file's modification time tells a renewed CA from the old one."""
+    """Shared by all probes. The file's modification time distinguishes a renewed CA."""
     return ssl.create_default_context(cafile=ca)
 
 
@@ -157,7 +157,7 @@ class _Stream:
             await self._with_tls(self._tls, lambda session: session.write(data))
 
     async def read_until(self, end: bytes) -> bytes:
-        """The data up to `end`; ValueError if it is too long, EOFError if the connection ends."""
+        """The data up to `end`. ValueError if it is too long, EOFError if the connection ends."""
         while end not in self._received:
             if len(self._received) > _MAX_RESPONSE_BYTES:
                 raise ValueError("the response is too long")
@@ -166,7 +166,7 @@ class _Stream:
         return data + end
 
     async def read_exactly(self, count: int) -> bytes:
-        """So many bytes; ValueError if they are too many, EOFError if the connection ends."""
+        """This many bytes. ValueError if they are too many, EOFError if the connection ends."""
         if count > _MAX_RESPONSE_BYTES:
             raise ValueError("the response is too long")
         while len(self._received) < count:
@@ -175,7 +175,7 @@ class _Stream:
         return data
 
     async def read_chunks(self) -> bytes:
-        """A body in chunks; ValueError if it is none or too long, EOFError if it has no end."""
+        """A body in chunks. ValueError if it is invalid or too long, EOFError if it has no end."""
         text = b""
         while size := int(await self.read_until(b"\r\n"), 16):
             text += (await self.read_exactly(size + 2))[:size]
@@ -185,7 +185,7 @@ class _Stream:
         return text
 
     async def handshake(self) -> None:
-        """Do the TLS handshake; ssl.SSLError (an OSError) if the server is not trusted."""
+        """Do the TLS handshake. ssl.SSLError (an OSError) if the server is not trusted."""
         if self._tls is not None:
             await self._with_tls(self._tls, ssl.SSLObject.do_handshake)
 
@@ -224,7 +224,7 @@ class _Tls:
 
 
 async def _connect(host: str, port: int, trust: ssl.SSLContext | None) -> _Stream:
-    """Connect; with `trust`, verify the server."""
+    """Connect. With `trust`, verify the server."""
     reader, writer = await asyncio.open_connection(host, port, limit=_CHUNK)
     stream = _Stream(reader, writer, None if trust is None else _Tls(trust, host))
     try:

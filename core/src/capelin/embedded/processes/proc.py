@@ -1,4 +1,4 @@
-"""Processes as /proc and pidfds show them: identities, signals that hit no stranger, exits."""
+"""Processes through /proc and pidfds: identities, exits, and signals to the right process."""
 
 import asyncio
 import ctypes
@@ -24,7 +24,7 @@ _PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process of one boot. Pids are reused; the start time tells their processes apart."""
+    """A process of one boot. Pids are reused, but not together with the same start time."""
 
     pid: int
     start_time: int
@@ -52,7 +52,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def marked_processes(folder: Path) -> list[MarkedProcess]:
-    """Running processes whose marker names this state folder, whoever started them."""
+    """Running processes whose marker contains this state folder, from any starter."""
     prefix = f"{MARKER}={folder.resolve()}/".encode()
     marked: list[MarkedProcess] = []
     for entry in os.scandir("/proc"):
@@ -71,7 +71,7 @@ def marked_processes(folder: Path) -> list[MarkedProcess]:
 class Handle:
     """Refers to one process and never to another with the same pid.
 
-    It holds a pidfd. Where the kernel has none, it compares the start time before each signal.
+    It holds a pidfd. If the kernel has none, it compares the start time before each signal.
     """
 
     def __init__(self, identity: Identity, pidfd: int | None) -> None:
@@ -127,7 +127,7 @@ class Handle:
             os.close(descriptor)
 
     def reap(self) -> int | None:
-        """The exit status as `subprocess` reports it; None if the process is not our child."""
+        """The exit status like in `subprocess`, or None if the process is not our child."""
         kind, number = (
             (os.P_PID, self.identity.pid) if self._pidfd is None else (os.P_PIDFD, self._pidfd)
         )
@@ -142,13 +142,13 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """How often the threads of a process have run, and whether one runs or wants to run now."""
+    """How often the threads of a process have run, and whether one is running or runnable now."""
 
     timeslices: int
     runnable: bool
 
     def stalled_since(self, before: "Activity") -> bool:
-        """Whether no thread has run since, although none had to wait for a CPU or a disk."""
+        """Whether no thread has run since then, although none had to wait for a CPU or a disk."""
         return not self.runnable and self.timeslices == before.timeslices
 
 
@@ -204,13 +204,13 @@ def timer_slack(seconds: float) -> Generator[None]:
 
 
 def _prctl(option: int, value: int) -> int:
-    """Does nothing where libc has no prctl."""
+    """Does nothing if libc has no prctl."""
     call = getattr(ctypes.CDLL(None), "prctl", None)
     return 0 if call is None else int(call(option, ctypes.c_ulong(value)))
 
 
 async def kill(identity: Identity) -> None:
-    """SIGKILL a process, if the pid still refers to it, and wait until it is gone."""
+    """SIGKILL a process, if the pid still refers to it, and wait for its end."""
     handle = Handle.open(identity)
     if handle is not None:
         handle.send(signal.SIGKILL)
@@ -219,7 +219,7 @@ async def kill(identity: Identity) -> None:
 
 
 def _environment(pid: str) -> list[bytes]:
-    """The environment of a process; empty if we may not read it."""
+    """The environment of a process. Empty if we may not read it."""
     deadline = time.monotonic() + _EXEC_SECONDS
     try:
         while True:

@@ -16,18 +16,18 @@ from capelin.embedded.processes.state_dir import Record, log_path
 
 _NICE_WITHOUT_CGROUP = 10
 CAUSE_UNKNOWN = "cause unknown"
-"""The last words about a process that ended while its parent was no longer there to learn why."""
+"""The end of the reason for a process that ended without a parent to read its status."""
 
 _INHERITED = ("HOME", "LANG", "PATH", "TMPDIR", "TZ")
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended. The status is None if it was not our child."""
+    """The end of a process. The status is None if it was not our child."""
 
     status: int | None
     message: str
-    """The error in its log that explains it, if it is known to."""
+    """The error in its log that explains it, if found."""
 
     @property
     def reason(self) -> str:
@@ -53,9 +53,9 @@ class Process:
     async def start(
         cls, folder: Path, spec: ProcessSpec, *, restarts: int = 0, last_end: str = ""
     ) -> "Process":
-        """Start a process in a session of its own and write its record.
+        """Start a process in its own session and write its record.
 
-        `restarts` and `last_end` are about those of the same name before it.
+        `restarts` and `last_end` come from its predecessors of the same name.
         """
         history = (restarts, last_end)
         # In a thread: fork and exec take milliseconds. The same thread writes the record, so that a
@@ -100,14 +100,14 @@ class Process:
                 )
         except ValueError as error:
             # Users can set both. Callers expect an OSError when a process cannot be started.
-            reason = f"an argument or environment variable cannot be passed on ({error})"
+            reason = f"an argument or environment variable cannot be passed ({error})"
             raise OSError(errno.EINVAL, reason, command.arguments[0]) from error
         finally:
             os.close(log)
         try:
             started = cls._recorded(folder, spec, child.pid, log_start, history)
         except BaseException:
-            # On a full disk, for example: without a record nobody would find the process.
+            # On a full disk, for example: no later code could find the process without a record.
             child.kill()
             child.wait()
             raise
@@ -152,7 +152,7 @@ class Process:
 
     @property
     def restarts(self) -> int:
-        """How often the process of this name ended by itself before, and was started again."""
+        """How often earlier processes of this name ended by themselves and were restarted."""
         return self._record.restarts
 
     @property
@@ -160,7 +160,7 @@ class Process:
         return self._record.last_end
 
     def update_record(self, spec: ProcessSpec) -> None:
-        """Record what the spec says beyond the command, which cannot change."""
+        """Record the fields of the spec other than the command, which cannot change."""
         record = dataclasses.replace(self._record, after=spec.after, grace=spec.grace)
         if record != self._record:
             state_dir.write_record(self._folder, record)
@@ -175,7 +175,7 @@ class Process:
         return self._handle.is_alive()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; it never reaches another process with the same pid."""
+        """Send a signal, which never reaches another process with the same pid."""
         self._handle.send(number)
 
     async def wait(self) -> Exit:
@@ -185,7 +185,7 @@ class Process:
             status = self._handle.reap()
             lines = state_dir.log_tail(self.log, self._record.log_start)
             # The log of a process that exits with a code explains it. The last lines of a process
-            # that was killed, or whose parent was gone, may be about anything.
+            # that was killed, or that had lost its parent, may concern anything.
             is_explained = status is not None and status > 0
             message = state_dir.exit_reason(lines, only_fatal=not is_explained)
             if any(cgroups.ran_out_of_memory(Path(group)) for group in self._record.groups):
@@ -220,7 +220,7 @@ class Process:
 
 
 async def kill_all(folder: Path) -> None:
-    """SIGKILL every process of a state folder at once, where no data needs a clean shutdown."""
+    """SIGKILL every process of a state folder at once, if no data needs a clean shutdown."""
     marked = await asyncio.to_thread(proc.marked_processes, folder)
     await asyncio.gather(*(proc.kill(process.identity) for process in marked))
 

@@ -1,4 +1,4 @@
-"""What a supervisor does next, decided from the specs and from what was observed."""
+"""Decides the next steps of a supervisor from the specs and the observations."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from capelin.embedded.processes.proc import Identity, MarkedProcess
 from capelin.embedded.processes.spec import ProcessSpec
 
 FAILED_AFTER = 3
-"""A process is called failed after this many ends in a row. The supervisor still restarts it."""
+"""The number of ends in a row after which a process counts as failed. It still restarts."""
 
 _SHORTEST_PAUSE = 0.015
 _LONGEST_PAUSE = 0.5
@@ -30,7 +30,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before a process that ended is started again."""
+    """How long to wait before restarting a process that ended."""
 
     first: float = 0.1
     factor: float = 2.0
@@ -38,7 +38,7 @@ class Backoff:
     steady_after: float = 60.0
     """A run of this many seconds resets the count of failures."""
     settled_after: float = 1.0
-    """So does a run that was ready for this many seconds: back off only what fails to start."""
+    """So does a run that was ready for this many seconds: back off only after failed starts."""
 
     def delay(self, failures: int) -> float:
         """Seconds to wait after this many ends in a row."""
@@ -59,9 +59,9 @@ class Observed:
     after: tuple[str, ...] = ()
     reachable: bool = False
     ready: bool = False
-    """Whether it has become ready since it was started."""
+    """Whether it has become ready since its start."""
     serving: bool = True
-    """Whether its readiness probe succeeds since then, but for a short while."""
+    """Whether its readiness probe still succeeds, with short interruptions."""
     stopping: bool = False
     failures: int = 0
     retry_at: float = 0.0
@@ -69,7 +69,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What to do now, and when to reconcile again if nothing happens before."""
+    """The steps to take now, and the time of the next reconcile without changes."""
 
     start: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
@@ -112,9 +112,9 @@ def phase(spec: ProcessSpec | None, observed: Observed | None) -> Phase:
 def is_hung(failed: int, threshold: int, *, stalled: bool) -> bool:
     """Whether a process hangs after so many failed checks in a row.
 
-    A process none of whose threads ran between two failed checks, and none of which waits for a
-    CPU, hangs for certain, for example after SIGSTOP. One that runs, or would run if the machine
-    were less busy, gets all checks up to the threshold.
+    A process hangs for certain if none of its threads ran between two failed checks and none waits
+    for a CPU, for example after SIGSTOP. One that runs, or would run on a less busy machine, gets
+    all checks up to the threshold.
     """
     return failed >= threshold or (stalled and failed >= _STALLED_CHECKS)
 
@@ -122,7 +122,7 @@ def is_hung(failed: int, threshold: int, *, stalled: bool) -> bool:
 def poll_pause(waited: float) -> float:
     """Seconds between two probes of a process that has been starting for `waited` seconds.
 
-    Short at first, so that probing does not delay others; longer later, so that it does not slow
+    Short at first, so that probing does not delay others. Longer later, so that it does not slow
     down the start.
     """
     return min(max(waited / _POLLS, _SHORTEST_PAUSE), _LONGEST_PAUSE)
@@ -131,7 +131,7 @@ def poll_pause(waited: float) -> float:
 def strays(marked: Iterable[MarkedProcess], remembered: Collection[int]) -> list[Identity]:
     """Marked processes that belong to no remembered process.
 
-    A remembered process leads its own session, so its children are no strays.
+    A remembered process leads its own session, which includes its children.
     """
     return [process.identity for process in marked if process.session not in remembered]
 
@@ -140,7 +140,7 @@ def _surplus(alive: Mapping[str, Observed], specs: Mapping[str, ProcessSpec]) ->
     """Processes without a spec, except those that another of them still uses."""
     unwanted = {name for name in alive if name not in specs}
     used = {other for name in unwanted for other in alive[name].after}
-    # Records written at different times may form a cycle; stop all of them at once then.
+    # Records from different times may form a cycle. Then stop all of them at once.
     return unwanted - used or unwanted
 
 

@@ -1,4 +1,4 @@
-"""What should run: command lines, their limits and probes, and the order of processes."""
+"""Specs of processes: command lines, limits and probes, and the order of processes."""
 
 import hashlib
 import json
@@ -10,12 +10,12 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 StartCheck = Callable[[], str]
-"""Returns why a process must not be started now; an empty string allows the start."""
+"""Returns the reason not to start a process now, or an empty string."""
 
 Probe = Callable[[], AsyncGenerator[str, None]]
-"""Checks a process each time the generator is advanced.
+"""Checks a process each time the generator advances.
 
-It yields an empty string for success, otherwise what is missing.
+It yields an empty string for success, or else the problem.
 """
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,98}[a-z0-9])?")
@@ -26,7 +26,7 @@ _GO_HEAP_SHARE = 0.9
 class Limits:
     """How much of the machine a process may use.
 
-    A cgroup enforces them where one can be made; Go's runtime gets soft limits everywhere.
+    A cgroup enforces them if possible. Go's runtime always gets soft limits.
     A process with a CPU limit and without a cgroup gets a higher nice value instead.
     """
 
@@ -35,7 +35,7 @@ class Limits:
     nice: int = 0
     """The nice value, from 0 to 19."""
     timer_slack: float = 0.0
-    """By how many seconds the kernel may delay the process's timers, to serve several at once.
+    """The seconds by which the kernel may delay the process's timers, to serve several at once.
 
     The network still wakes it at once. Idle servers written in Go keep hundreds of timers and spend
     more than half of their CPU time on waking up.
@@ -43,16 +43,16 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.memory_bytes is not None and self.memory_bytes <= 0:
-            raise ValueError(f"a process needs memory; {self.memory_bytes} bytes are no limit")
+            raise ValueError(f"the memory limit must be positive, not {self.memory_bytes} bytes")
         if self.cpus is not None and self.cpus <= 0:
-            raise ValueError(f"a process needs time to run; {self.cpus} CPUs are no limit")
+            raise ValueError(f"the CPU limit must be positive, not {self.cpus}")
         if not 0 <= self.nice <= 19:
-            raise ValueError(f"nice goes from 0 to 19, not {self.nice}")
+            raise ValueError(f"nice must be from 0 to 19, not {self.nice}")
         if self.timer_slack < 0:
-            raise ValueError(f"a timer cannot be early; {self.timer_slack} s are no slack")
+            raise ValueError(f"the timer slack must not be negative, but is {self.timer_slack} s")
 
     def environment(self) -> dict[str, str]:
-        """The variables that make Go's runtime stay within the limits."""
+        """The variables that make Go's runtime respect the limits."""
         environment: dict[str, str] = {}
         if self.memory_bytes is not None:
             environment["GOMEMLIMIT"] = f"{int(self.memory_bytes * _GO_HEAP_SHARE)}B"
@@ -63,7 +63,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program with everything that decides how it behaves. Its first argument is its path."""
+    """A program with everything that affects its behavior. Its first argument is its path."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -72,7 +72,7 @@ class Command:
 
     @property
     def hash(self) -> str:
-        """Equal for two commands that would run the same."""
+        """Equal for two commands with the same effect."""
         text = json.dumps(
             [
                 self.arguments,
@@ -86,7 +86,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Liveness:
-    """How to find out that a process hangs. It is killed and restarted then."""
+    """How to detect that a process hangs. The supervisor then kills and restarts it."""
 
     probe: Probe
     """Must limit the time of each check itself."""
@@ -97,7 +97,7 @@ class Liveness:
     failure_threshold: int = 3
     """The process hangs after this many failed checks in a row."""
     stalled_seconds: float = 10.0
-    """A process that is not ready yet hangs if none of its threads runs for so long."""
+    """A process that is not ready yet hangs if none of its threads runs for this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class ProcessSpec:
     command: Command
     after: tuple[str, ...] = ()
     enough: int | None = None
-    """How many processes of `after` must be reachable; None means all."""
+    """The number of processes of `after` that must be reachable. None means all."""
     reachable: Probe | None = None
     """Whether the processes after it may start, if they can wait themselves until it is ready.
 
@@ -119,7 +119,7 @@ class ProcessSpec:
     """
     readiness: Probe | None = None
     readiness_period: float | None = None
-    """Seconds between two checks of a process that was ready. None: it is so until it ends."""
+    """Seconds between two checks of a process that was ready. None: it is ready until it ends."""
     liveness: Liveness | None = None
     start_check: StartCheck | None = None
     grace: float = 10.0
@@ -138,7 +138,7 @@ def check_specs(specs: Iterable[ProcessSpec]) -> dict[str, ProcessSpec]:
     by_name: dict[str, ProcessSpec] = {}
     for spec in specs:
         if spec.name in by_name:
-            raise ValueError(f"two processes are called {spec.name!r}; give each its own name")
+            raise ValueError(f"two processes have the name {spec.name!r}: use unique names")
         by_name[spec.name] = spec
     for spec in by_name.values():
         for other in spec.after:
@@ -152,7 +152,7 @@ def check_specs(specs: Iterable[ProcessSpec]) -> dict[str, ProcessSpec]:
 
 
 def _check_name(name: str) -> None:
-    # Names become names of files.
+    # Names become file names.
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} cannot name a process: use 1 to 100 lower case letters, digits, '-' and '.'"

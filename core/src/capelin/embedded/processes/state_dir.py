@@ -1,4 +1,4 @@
-"""Files of a state folder: a record for each process that was started, and its log."""
+"""Files of a state folder: a record for each started process, and its log."""
 
 import json
 import os
@@ -25,7 +25,7 @@ _LONGEST_REASON = 300
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A process that was started: enough to find it again, and to stop it in order."""
+    """A started process, with enough data to find it again and to stop it in order."""
 
     name: str
     identity: Identity
@@ -36,18 +36,18 @@ class Record:
     groups: tuple[str, ...] = ()
     """The folders of its control groups."""
     restarts: int = 0
-    """How often the process of this name ended by itself before, and was started again."""
+    """How often earlier processes of this name ended by themselves and were restarted."""
     last_end: str = ""
-    """How the one before it ended."""
+    """The reason of its predecessor's end."""
 
 
 def private_folder(path: Path) -> Path:
-    """Create a folder that only its owner can read, or make it so; returns its absolute path."""
+    """Ensure that a folder exists and is private to its owner. Returns its absolute path."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = path.stat()
     if status.st_uid != os.geteuid():
         raise PermissionError(
-            f"{path} belongs to another user, who could read the keys in it; choose another folder"
+            f"{path} belongs to another user, who could read the keys in it. Choose another folder"
         )
     if status.st_mode & 0o077:
         path.chmod(0o700)
@@ -55,7 +55,7 @@ def private_folder(path: Path) -> Path:
 
 
 def write_private(path: Path, content: bytes, *, lasting: bool = False) -> None:
-    """Replace a file atomically, readable by its owner only.
+    """Replace a file atomically. Only its owner can read it.
 
     With `lasting` it survives a power failure complete. That takes longer.
     """
@@ -83,8 +83,8 @@ def remove_record(folder: Path, name: str) -> None:
 def read_record(folder: Path, name: str) -> Record | None:
     """The record of a process.
 
-    None if there is no record, or none that can be read. The marker in its environment still
-    identifies such a process.
+    None if the record is missing or unreadable. The marker in its environment still identifies such
+    a process.
     """
     try:
         data: dict[str, Any] = json.loads((folder / f"{name}{_SUFFIX}").read_bytes())
@@ -121,7 +121,7 @@ def open_log(path: Path) -> int:
 def rotate_log(path: Path, longest: int) -> bool:
     """Move a log's content to `<name>.1` if it is longer than `longest` bytes.
 
-    The writer keeps its descriptor. Lines that it writes between copying and truncating are lost.
+    The writer keeps its descriptor. Lines that it writes between copying and truncating disappear.
     """
     if not path.exists() or path.stat().st_size <= longest:
         return False
@@ -131,7 +131,7 @@ def rotate_log(path: Path, longest: int) -> bool:
         with os.fdopen(descriptor, "wb") as copy, path.open("rb") as source:
             shutil.copyfileobj(source, copy, 1024 * 1024)
     except OSError:
-        # On a full disk, half a copy would take the space that others wait for.
+        # On a full disk, half a copy would take the space that others need.
         temporary.unlink(missing_ok=True)
         raise
     os.truncate(path, 0)
@@ -155,9 +155,9 @@ def log_tail(path: Path, start: int) -> list[str]:
 
 
 def exit_reason(lines: Sequence[str], *, only_fatal: bool = False) -> str:
-    """The line that best says why a process ended, without parts that differ in each run.
+    """The line that best explains why a process ended, without parts that differ in each run.
 
-    With `only_fatal`, only a line counts after which every process ends: others may be about
+    With `only_fatal`, only a line counts after which every process ends: others may concern
     anything.
     """
     parsed = [(level, text) for level, text in map(_parse_line, lines) if text]

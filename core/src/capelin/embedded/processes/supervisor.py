@@ -19,7 +19,7 @@ from capelin.embedded.processes.spec import ProcessSpec, check_specs
 from capelin.embedded.processes.state_dir import log_path
 
 LOG_BYTES = 16 * 1024 * 1024
-"""A longer log is moved to `<name>.log.1`."""
+"""The size after which the supervisor moves a log to `<name>.log.1`."""
 
 _LOCK_SECONDS = 1.0
 _LOST = f"ended while nothing supervised it, {CAUSE_UNKNOWN}"
@@ -32,11 +32,11 @@ class AlreadySupervisedError(RuntimeError):
 
 
 class NotReadyError(RuntimeError):
-    """Processes did not become ready; the message says why."""
+    """Processes did not become ready. The message has the reasons."""
 
 
 class SupervisorFailedError(RuntimeError):
-    """The supervisor has failed; its processes run on unsupervised. Enter a new one."""
+    """The supervisor has failed. Its processes run unsupervised. Enter a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class ProcessState:
     reason: str
     log: Path
     restarts: int = 0
-    """How often it ended by itself and was started again, under earlier supervisors too."""
+    """How often it ended by itself and was restarted, under earlier supervisors too."""
     last_end: str = ""
-    """How it ended the last time."""
+    """The reason of its last end."""
 
 
 class Supervisor:
@@ -56,7 +56,7 @@ class Supervisor:
 
     Use it as a context manager. Entering adopts the processes that earlier supervisors of the
     folder left running and kills those without a record. Leaving keeps all processes running.
-    `declare` sets what should run from now on; `stop` stops everything.
+    `declare` sets the processes to run from now on, and `stop` stops everything.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Supervisor:
         self._specs: dict[str, ProcessSpec] | None = None
         self._lifecycles: dict[str, Lifecycle] = {}
         self._lost: dict[str, int] = {}
-        """Processes that ended while nothing supervised them, and how often they have ended."""
+        """Processes that ended unsupervised, with their number of ends."""
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self._lock: int | None = None
@@ -95,14 +95,14 @@ class Supervisor:
         try:
             if self._running is not None:
                 self._running.cancel()
-                # A failure was logged when it happened, and every method raises it.
+                # The log already has the failure, and every method raises it.
                 await asyncio.wait({self._running})
         finally:
             if self._lock is not None:
                 os.close(self._lock)
 
     def declare(self, *specs: ProcessSpec) -> None:
-        """Set what runs from now on; everything else in the folder is stopped."""
+        """Set the processes to run from now on. All others in the folder stop."""
         before = self._specs or {}
         self._specs = check_specs(specs)
         for name, spec in self._specs.items():
@@ -120,7 +120,7 @@ class Supervisor:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the supervisor has failed and supervises no more; None while it works."""
+        """Why the supervisor has failed and no longer supervises, or None while it works."""
         running = self._running
         if running is None or not running.done() or running.cancelled():
             return None
@@ -162,10 +162,10 @@ class Supervisor:
             yield last
 
     async def ready(self, within: float = 60.0) -> None:
-        """Wait until everything declared is ready.
+        """Wait until all declared processes are ready.
 
         Raises:
-            NotReadyError: a process failed again and again, or time ran out.
+            NotReadyError: A process failed repeatedly, or time ran out.
         """
 
         def settled() -> bool:
@@ -184,7 +184,7 @@ class Supervisor:
     async def probed(self, within: float) -> None:
         """Wait until every running process was probed once, for `within` seconds at most.
 
-        Call this after adopting processes, before deciding anything from their states.
+        Call this after adopting processes, before you base decisions on their states.
         """
 
         def known() -> bool:
@@ -206,7 +206,7 @@ class Supervisor:
     async def _until(self, condition: Callable[[], bool], within: float | None = None) -> None:
         """Wait until a condition is true, for `within` seconds at most."""
         if self._running is None:
-            raise RuntimeError("a supervisor works inside `async with` only")
+            raise RuntimeError("a supervisor works only inside `async with`")
         waiting = asyncio.create_task(self._wait_for(condition))
         try:
             done, _ = await asyncio.wait(
@@ -223,7 +223,7 @@ class Supervisor:
             await self._changed.wait_for(condition)
 
     async def _adopt(self) -> None:
-        """Adopt the processes of an earlier supervisor; kill those without a record."""
+        """Adopt the processes of an earlier supervisor, and kill those without a record."""
         for name in state_dir.recorded_names(self._folder):
             process = Process.adopt(self._folder, name)
             if process is None:
@@ -238,7 +238,7 @@ class Supervisor:
 
     def _remember_lost(self, name: str) -> None:
         record = state_dir.read_record(self._folder, name)
-        # A machine that was restarted ended all of them, and that is no fault of theirs.
+        # A reboot ended all of them, which is not their failure.
         if record is not None and record.identity.boot == proc.boot_id():
             self._lost[name] = record.restarts + 1
 
@@ -270,7 +270,7 @@ class Supervisor:
                         await self._wake.wait()
 
     async def _reconcile(self, tasks: asyncio.TaskGroup) -> float | None:
-        """Take the next steps; returns the seconds until the next reconcile without a change."""
+        """Take the next steps. Returns the seconds until the next reconcile without a change."""
         if self._specs is None:
             return None
         now = time.monotonic()
@@ -282,7 +282,7 @@ class Supervisor:
         for name in steps.stop:
             self._lifecycles[name].stop(tasks)
         for name in steps.start:
-            # `declare` may be called while another process is being started.
+            # `declare` may run while another process starts.
             if (spec := self._specs.get(name)) is not None:
                 await self._lifecycle(name).start(tasks, self._folder, spec)
         for name, lifecycle in list(self._lifecycles.items()):
@@ -321,7 +321,7 @@ class Supervisor:
 
 def _why(name: str, state: ProcessState) -> str:
     reason = f": {state.reason}" if state.reason else ""
-    return f"{name} is not ready ({state.phase}){reason}; its log is {state.log}"
+    return f"{name} is not ready ({state.phase}){reason} (log: {state.log})"
 
 
 async def _lock(folder: Path) -> int:
@@ -333,7 +333,7 @@ async def _lock(folder: Path) -> int:
         if time.monotonic() >= deadline:
             os.close(descriptor)
             raise AlreadySupervisedError(
-                f"another Capelin process supervises {folder}; wait for it or stop it"
+                f"another Capelin process supervises {folder}. Wait for it or stop it"
             )
         await asyncio.sleep(0.02)
     return descriptor

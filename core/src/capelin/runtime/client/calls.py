@@ -1,4 +1,4 @@
-"""The one exchange with a hook server: a request to a handler, and its response."""
+"""A call of a hook server: a request to a handler, and its response."""
 
 import logging
 from collections.abc import Mapping
@@ -32,21 +32,21 @@ async def call(
     label: str | None = None,
     seconds: float = DEFAULT_TIMEOUT_SECONDS,
 ) -> ResponseT:
-    """Send a request to a handler and return its response, which is a success.
+    """Send a request to a handler and return its successful response.
 
     Args:
-        connections: What to send it with.
+        connections: The connections to use.
         endpoint: The server.
         hook: The hook, in the version of the handler.
-        request: The request as JSON; `apiVersion` and `kind` are those of the hook.
-        handler: The name in the path; nothing for discovery.
-        label: How messages name the handler, by default by its name.
-        seconds: How long to wait.
+        request: The request as JSON. `apiVersion` and `kind` are those of the hook.
+        handler: The name in the path, or `None` for discovery.
+        label: The handler's name in messages, by default `handler`.
+        seconds: The timeout.
 
     Raises:
-        NoResponseError: the call brought no response.
-        RefusedError: the handler failed.
-        EndpointError: the endpoint or the client certificate cannot be used.
+        NoResponseError: The call brought no response.
+        RefusedError: The handler failed.
+        EndpointError: The endpoint or the client certificate is unusable.
     """
     label = label or handler or "discovery"
     response = await connections.post(
@@ -57,7 +57,7 @@ async def call(
 
 
 def encode(hook: AnyHook, request: Mapping[str, Any]) -> bytes:
-    """A request as it is sent."""
+    """A request in wire format."""
     head = {"apiVersion": hook.id.api_version, "kind": hook.request_type().__name__}
     return orjson.dumps({**request, **head})
 
@@ -65,12 +65,12 @@ def encode(hook: AnyHook, request: Mapping[str, Any]) -> bytes:
 async def discover(
     connections: Connections, endpoint: Endpoint, *, name: str, catalog: Catalog
 ) -> list[ExtensionHandler]:
-    """The handlers of a server, as Cluster API accepts them. Logs deprecated hooks.
+    """The handlers of a server, if Cluster API accepts them. Logs deprecated hooks.
 
     Raises:
-        NoResponseError: the server does not respond.
-        RefusedError: discovery failed.
-        DiscoveryError: Cluster API would refuse the handlers.
+        NoResponseError: The server does not respond.
+        RefusedError: Discovery failed.
+        DiscoveryError: Cluster API would reject the handlers.
     """
     label = f"discovery of {name}"
     handlers = (await call(connections, endpoint, Discovery, {}, label=label)).handlers

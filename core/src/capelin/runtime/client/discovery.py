@@ -1,4 +1,4 @@
-"""Checks of discovered handlers: what Cluster API accepts."""
+"""Checks whether Cluster API would accept discovered handlers."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,21 +13,21 @@ def repeated_names(handlers: Sequence[ExtensionHandler]) -> Iterator[str]:
     """Names of more than one handler."""
     for name, count in Counter(handler.name for handler in handlers).items():
         if count > 1:
-            yield f"{count} handlers are called {name}"
+            yield f"{count} handlers have the name {name}"
 
 
 def malformed_names(handlers: Sequence[ExtensionHandler]) -> Iterator[str]:
-    """Names that are no DNS labels."""
+    """Names that are not DNS labels."""
     for handler in handlers:
         if not HANDLER_NAME.fullmatch(handler.name):
             yield (
-                f"{handler.name!r} is no valid handler name: use lower-case letters, digits and"
+                f"{handler.name!r} is not a valid handler name: use lower-case letters, digits and"
                 " dashes, at most 63"
             )
 
 
 def impossible_timeouts(handlers: Sequence[ExtensionHandler]) -> Iterator[str]:
-    """Timeouts that Cluster API refuses."""
+    """Timeouts that Cluster API rejects."""
     for handler in handlers:
         seconds = handler.timeout_seconds
         if seconds is not None and not 0 <= seconds <= MAX_TIMEOUT_SECONDS:
@@ -58,7 +58,7 @@ def unknown_hooks(handlers: Sequence[ExtensionHandler], catalog: Catalog) -> Ite
 
 
 def problems_of(handlers: Sequence[ExtensionHandler], catalog: Catalog) -> list[str]:
-    """Every reason why Cluster API would refuse the handlers."""
+    """Every reason why Cluster API would reject the handlers."""
     return [
         *repeated_names(handlers),
         *malformed_names(handlers),

@@ -9,7 +9,7 @@ from capelin.api.capi import ExtensionClientConfig, ServiceReference
 from capelin.runtime.client.errors import EndpointError
 
 _LITERAL = "/:@!$&'()*+,;="
-"""Characters that are literal in a path, beside letters and digits (RFC 3986)."""
+"""Characters that are literal in a path, in addition to letters and digits (RFC 3986)."""
 
 _MAY_BE_SECRET = re.compile(r"^.*@|[?#].*", re.DOTALL)
 
@@ -25,9 +25,9 @@ class Endpoint:
     prefix: str = "/"
     """The prefix of all its paths."""
     ca: bytes | None = None
-    """The CA to trust, as PEM; the system's roots if unset."""
+    """The CA to trust, as PEM. Default: the system's roots."""
     through: str | None = None
-    """`HOST:PORT` to connect to instead, as of a port-forward."""
+    """`HOST:PORT` to connect to instead, for example of a port-forward."""
 
     @property
     def authority(self) -> str:
@@ -48,7 +48,7 @@ def endpoint_of(client_config: ExtensionClientConfig) -> Endpoint:
     """The endpoint of an ExtensionConfig.
 
     Raises:
-        EndpointError: the configuration is invalid.
+        EndpointError: The configuration is invalid.
     """
     if (client_config.url is None) == (client_config.service is None):
         raise EndpointError("clientConfig needs either a url or a service")
@@ -61,18 +61,18 @@ def endpoint_of_url(url: str, ca: bytes | None = None) -> Endpoint:
     """The endpoint at a URL.
 
     Raises:
-        EndpointError: Cluster API would refuse it.
+        EndpointError: Cluster API would reject it.
     """
     shown = _MAY_BE_SECRET.sub("", url)
     try:
         parts, port = _split(url)
     except ValueError:
-        raise EndpointError(f"{shown!r} is no URL; use https://host:port/prefix") from None
+        raise EndpointError(f"{shown!r} is not a URL: use https://host:port/prefix") from None
     if parts.scheme != "https" or not parts.hostname:
         raise EndpointError(f"{shown!r} must start with https:// and a host: calls need TLS")
     if parts.username is not None or parts.query or parts.fragment:
         raise EndpointError(
-            "the URL of an extension must have no user, query or fragment; remove them"
+            "the URL of an extension must have no user, query or fragment: remove them"
         )
     return Endpoint(parts.hostname, port, _prefix(parts.path, literal=_LITERAL + "%"), ca)
 
@@ -94,5 +94,5 @@ def _of_service(service: ServiceReference, ca: bytes | None) -> Endpoint:
 
 
 def _prefix(path: str, *, literal: str = _LITERAL) -> str:
-    """A path with one leading slash and nothing that would end it."""
+    """A path with one leading slash and without characters that would end it."""
     return "/" + quote(path.lstrip("/"), safe=literal)

@@ -11,11 +11,11 @@ class CallError(Exception):
 
 
 class EndpointError(CallError):
-    """The endpoint or the client certificate cannot be used."""
+    """The endpoint or the client certificate is unusable."""
 
 
 class DiscoveryError(CallError):
-    """Cluster API would refuse the handlers: all of them for one that is invalid."""
+    """Cluster API would reject the handlers: all of them if one is invalid."""
 
     def __init__(self, name: str, problems: list[str]) -> None:
         super().__init__(f"the handlers of {name} are invalid: {'; '.join(problems)}")
@@ -23,7 +23,7 @@ class DiscoveryError(CallError):
 
 
 class NoResponseError(CallError):
-    """The call brought no response. The handler's failure policy says what follows."""
+    """The call brought no response. The handler's failure policy decides the consequence."""
 
     def __init__(self, failure_kind: FailureKind, message: str) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class NoResponseError(CallError):
 
 
 class RefusedError(CallError):
-    """The handler responded, and not with success. No failure policy ignores that."""
+    """The handler responded without success. No failure policy ignores that."""
 
     def __init__(self, handler: str, status: str, message: str) -> None:
         how = "failed" if status == "Failure" else f"responded with the unknown status {status!r}"

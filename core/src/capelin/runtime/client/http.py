@@ -1,4 +1,4 @@
-"""HTTPS to hook servers as Cluster API speaks it: one POST, no redirects."""
+"""HTTPS to hook servers, like Cluster API's: one POST, no redirects."""
 
 import asyncio
 import math
@@ -20,27 +20,27 @@ from capelin.runtime.client.endpoint import Endpoint
 from capelin.runtime.client.errors import EndpointError, FailureKind, NoResponseError
 
 MAX_RESPONSE_BYTES = 20 * 1024 * 1024
-"""The largest response that is read."""
+"""The largest response that the client reads."""
 
 _MAX_CONTEXTS = 64
 _CHUNK_BYTES = 64 * 1024
 _CONNECT_SHARE = 0.9
-"""The share of a call's time for connecting, so that its timeout is told from the call's."""
+"""The share of a call's time for connecting, so that its timeout differs from the call's."""
 _SHOWN_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """The certificate and key of a caller; read again when the files change."""
+    """The certificate and key of a caller. They are read again when the files change."""
 
     certificate: Path
     key: Path
 
     def state(self) -> tuple[int, ...]:
-        """Something that changes when a file does.
+        """A value that changes when a file changes.
 
         Raises:
-            EndpointError: a file is missing.
+            EndpointError: A file is missing.
         """
         try:
             stats = [path.stat() for path in (self.certificate, self.key)]
@@ -53,7 +53,7 @@ class ClientCertificate:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """An HTTP response, whatever its status."""
+    """An HTTP response with any status."""
 
     status: int
     body: bytes
@@ -62,16 +62,16 @@ class HttpResponse:
 
     @property
     def failure_kind(self) -> FailureKind | None:
-        """Why it is no response of a hook, judged by its status."""
+        """Why its status is not that of a hook's response, or `None`."""
         if 300 <= self.status < 400:
             return "redirect"
         return None if self.status == 200 else "status"
 
     def check(self, handler: str) -> None:
-        """Refuse any status but 200.
+        """Reject any status but 200.
 
         Raises:
-            NoResponseError: the status is another.
+            NoResponseError: The status is another.
         """
         match self.failure_kind:
             case None:
@@ -113,11 +113,11 @@ class Connections:
         seconds: float,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Send a request and return the response, whatever its status.
+        """Send a request and return the response, with any status.
 
         Raises:
-            NoResponseError: no response came, or not in time.
-            EndpointError: the endpoint or the client certificate cannot be used.
+            NoResponseError: No response came, or not in time.
+            EndpointError: The endpoint or the client certificate is unusable.
         """
         query = f"timeout={format_duration(timedelta(seconds=seconds))}"
         url = URL(f"https://{endpoint.through or endpoint.authority}{path}?{query}", encoded=True)
@@ -128,14 +128,14 @@ class Connections:
                 asyncio.timeout(seconds),
                 self._open().post(
                     url,
-                    # As a file, it is sent in pieces, however large it is.
+                    # aiohttp sends a file in pieces, however large it is.
                     data=BytesIO(body),
                     ssl=tls,
                     server_hostname=endpoint.host,
                     headers={"Host": endpoint.authority, **(headers or {})},
-                    # Cluster API sends neither, and servers have to do without.
+                    # Cluster API sends neither, and servers have to work without them.
                     skip_auto_headers=() if headers else ("Content-Type", "Accept"),
-                    # A server could send its callers, and what they know, anywhere.
+                    # A server could redirect its callers, and their data, to any other server.
                     allow_redirects=False,
                     # Above the threshold, aiohttp would wait for the next full second.
                     timeout=aiohttp.ClientTimeout(
@@ -159,14 +159,14 @@ class Connections:
             raise _no_response(_kind(error), endpoint, reason) from None
 
     def _hint(self, error: aiohttp.ClientError) -> str:
-        """A cause that TLS does not let a client see: the server refused its certificate."""
+        """A likely cause that TLS hides from a client: the server rejected its certificate."""
         if not isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(
             getattr(error, "os_error", error.__cause__), ConnectionResetError
         ):
             return ""
         if self._client_certificate is None:
-            return "; it may require a client certificate"
-        return "; it may not trust the client certificate"
+            return ", perhaps because it requires a client certificate"
+        return ", perhaps because it does not trust the client certificate"
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

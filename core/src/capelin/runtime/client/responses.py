@@ -1,4 +1,4 @@
-"""Reads responses as Cluster API does."""
+"""Reads responses like Cluster API."""
 
 import json
 from typing import Any, TypeVar, cast
@@ -15,11 +15,11 @@ _RETRY = "retryAfterSeconds"
 
 
 def read_response(handler: str, kind: type[ResponseT], body: bytes) -> ResponseT:
-    """Read a response, which is a success.
+    """Read a successful response.
 
     Raises:
-        NoResponseError: it is none of this type.
-        RefusedError: it is no success.
+        NoResponseError: It is not of this type.
+        RefusedError: It is not a success.
     """
     document = _first_value(handler, body)
     status = _field(document, "status")
@@ -38,7 +38,7 @@ def read_response(handler: str, kind: type[ResponseT], body: bytes) -> ResponseT
 
 
 def _first_value(handler: str, body: bytes) -> dict[str, Any]:
-    """The first JSON value: Go ignores what follows."""
+    """The first JSON value: Go ignores the rest."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -50,12 +50,12 @@ def _first_value(handler: str, body: bytes) -> dict[str, Any]:
                 "unreadable", f"{handler} sent a response that is not JSON"
             ) from None
     if not is_object(document):
-        raise NoResponseError("unreadable", f"{handler} sent a response that is no JSON object")
+        raise NoResponseError("unreadable", f"{handler} sent a response that is not a JSON object")
     return document
 
 
 def _field(document: dict[str, Any], name: str) -> object:
-    """The value of a field, whose name may be in any case."""
+    """The value of a field, with its name in any case."""
     if name in document:
         return cast("object", document[name])
     for key, value in document.items():

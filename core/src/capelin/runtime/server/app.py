@@ -48,7 +48,7 @@ class App:
         self._deadlines = Deadlines()
         self._budget = BodyBudget()
         self.closing = False
-        """Whether clients are to open their next connection elsewhere."""
+        """Whether clients should open their next connection to another server."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -102,16 +102,16 @@ class App:
 
     @cached_property
     def _documents(self) -> Any:
-        # Few processes ever serve it, and FastAPI is a fifth of their memory.
+        # Few processes ever serve it, and FastAPI uses a fifth of their memory.
         from capelin.runtime.server.openapi_ui import openapi_app  # noqa: PLC0415
 
         return openapi_app(self._extension)
 
 
 def time_limit(timeout_seconds: int, query: bytes) -> float:
-    """How long a call may take, so that its caller still gets a response.
+    """The time limit of a call, so that its caller still gets a response.
 
-    The caller sends how long it waits in `?timeout=10s`. A longer query is none of Cluster API's.
+    The caller sends its own timeout in `?timeout=10s`. Cluster API never sends longer queries.
     """
     return _time_limit(timeout_seconds, query if len(query) <= _MAX_QUERY_BYTES else b"")
 

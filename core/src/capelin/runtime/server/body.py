@@ -1,7 +1,7 @@
 """Reads the body of a request, up to the size that Cluster API sends.
 
-The large bodies of all calls together are bounded too. Of those that are not complete, the oldest
-is dropped for a new one: so slow clients cost the others nothing.
+The large bodies of all calls together have a limit too. For a new body, it drops the oldest
+incomplete one, so that slow clients cost the others nothing.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ MAX_BODY_BYTES = 20 * 1024 * 1024
 """The largest request that Cluster API's own server accepts."""
 
 MAX_TOTAL_BYTES = 10 * MAX_BODY_BYTES
-"""The large bodies that are in memory at a time."""
+"""The limit for all large bodies in memory."""
 
 Receive = Callable[[], Awaitable[Any]]
 
@@ -47,7 +47,7 @@ class BodyBudget:
         """Take memory for a piece of an incomplete body.
 
         Raises:
-            OverloadedError: complete bodies hold all of it.
+            OverloadedError: Complete bodies use all of it.
         """
         while self._used + size > self._limit:
             oldest = next((other for other in self._incomplete if other is not reader), None)
@@ -73,10 +73,10 @@ async def read_body(
     """Read the whole body.
 
     Raises:
-        BodyTooLargeError: it is above the limit. It was received nevertheless, and dropped: a
-            client that still sends does not read.
-        OverloadedError: all calls together are above theirs.
-        ClientGoneError: the client disconnected.
+        BodyTooLargeError: It is above the limit. This received and dropped it, because a client
+            that still sends does not read.
+        OverloadedError: All calls together are above their limit.
+        ClientGoneError: The client disconnected.
     """
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):

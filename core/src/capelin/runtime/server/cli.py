@@ -36,7 +36,7 @@ def _seconds(text: str) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     host: str = flag(
-        "", str, "Address to listen on, empty for all; loopback without --client-ca.", shown="all"
+        "", str, "Address to listen on, empty for all. Without --client-ca: loopback.", shown="all"
     )
     port: int = flag(9443, _port, "Port for Cluster API, in HTTPS.")
     probes_port: int = flag(9440, _port, "Port for /healthz, /readyz and /metrics, in HTTP.")
@@ -46,17 +46,17 @@ class Options:
     client_ca: Path | None = flag(
         None,
         Path,
-        "File with the CA of the clients, which then must show certificates.",
+        "File with the CA of the clients, which then must present certificates.",
         shown="none",
     )
     metrics_token_file: Path | None = flag(
         None,
         Path,
-        "File with the token for /metrics; without it only this machine gets them.",
+        "File with the token for /metrics. Without it, only this machine can read them.",
         shown="none",
     )
     drain_seconds: float = flag(
-        5.0, _seconds, "How long to go on after SIGTERM, until callers go elsewhere.", shown="5"
+        5.0, _seconds, "How long to serve after SIGTERM, until callers have left.", shown="5"
     )
     log_level: str = flag(
         "info", one_of("debug", "info", "warning", "error"), "The least severe lines to log."
@@ -64,30 +64,30 @@ class Options:
     allow_any_client: bool = flag(
         False,  # noqa: FBT003 - the flag's default
         truth,
-        "Listen on other than loopback addresses without --client-ca; anybody who reaches them can "
-        "then call the hooks.",
+        "Listen on other than loopback addresses without --client-ca. Everyone who can reach them "
+        "can then call the hooks.",
         shown="false",
     )
 
 
 class AnonymousClientsError(Exception):
-    """Clients that show no certificate could call from other machines; says what to do."""
+    """Clients without a certificate could call from other machines. The message has the remedy."""
 
 
 def options(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     """Read the command line, over the environment, over the defaults.
 
     Raises:
-        OptionsError: one or more of them make no sense.
+        OptionsError: An option is invalid, or options contradict each other.
     """
     description = f"Serve the Runtime Extension {name} to Cluster API."
     return parse(Options, name, description, arguments, environment)
 
 
 def cert_dir_of(chosen: Options, name: str, environment: Mapping[str, str]) -> Path:
-    """The folder of the certificate; by default a private one.
+    """The folder of the certificate. The default is a private one.
 
-    Not in /tmp as Cluster API's own, where anybody on the machine can put a certificate.
+    Not in /tmp, unlike Cluster API's own: every user of the machine can write there.
     """
     config = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/"), ".config")
     return chosen.cert_dir or Path(config, "capelin", name)
@@ -97,7 +97,7 @@ def host_of(chosen: Options) -> str:
     """The address on which to serve the hooks.
 
     Raises:
-        AnonymousClientsError: without a client CA, it has to be a loopback address.
+        AnonymousClientsError: Without a client CA, it has to be a loopback address.
     """
     if chosen.client_ca is not None or chosen.allow_any_client:
         return chosen.host
@@ -105,15 +105,15 @@ def host_of(chosen: Options) -> str:
         return "127.0.0.1"
     if not is_loopback(chosen.host):
         raise AnonymousClientsError(
-            f"refusing to listen on {chosen.host} without --client-ca: anybody who reaches the"
-            " extension could call its hooks; set --client-ca to the CA of Cluster API's client"
+            f"refusing to listen on {chosen.host} without --client-ca: everyone who can reach the"
+            " extension could call its hooks. Set --client-ca to the CA of Cluster API's client"
             " certificate, or --allow-any-client"
         )
     return chosen.host
 
 
 def serve(extension: Extension, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Serve an extension until SIGTERM, as the command line or environment says; see `--help`."""
+    """Serve an extension until SIGTERM, with options from the command line or environment."""
     sys.exit(run(extension, arguments))
 
 

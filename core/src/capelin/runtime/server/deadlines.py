@@ -1,4 +1,4 @@
-"""Ends calls whose time is over or whose client has gone."""
+"""Ends calls that exceed their time or whose client has disconnected."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,16 +7,16 @@ from typing import Self
 from capelin.runtime.server.body import ClientGoneError, Receive
 
 _ROUND_SECONDS = 0.05
-"""How often the deadlines are checked. Nearly all calls end before the first check, and a timer for
-each call would cost more than many handlers do."""
+"""The interval for checking deadlines. Nearly all calls end before the first check, and a timer
+for each call would cost more than many handlers."""
 
 
 class DeadlineExceededError(Exception):
-    """The caller does not wait any longer."""
+    """The caller has stopped waiting."""
 
 
 class RespondedError(Exception):
-    """The failure response was sent while the call still did not end."""
+    """The server sent the failure response, although the call had not ended yet."""
 
     def __init__(self, responding: asyncio.Task[None]) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ Respond = Callable[[], Coroutine[None, None, None]]
 
 
 class Deadlines:
-    """Checks the calls of a process, as long as there are any."""
+    """Checks the running calls of a process."""
 
     def __init__(self) -> None:
         self._calls: set[CallDeadline] = set()
@@ -36,7 +36,7 @@ class Deadlines:
     def call(self, receive: Receive, seconds: float, respond: Respond) -> "CallDeadline":
         """A block that ends with `DeadlineExceededError` or `ClientGoneError` in these cases.
 
-        If it does not end in time, `respond` is called meanwhile, and it ends with
+        If it does not end in time, this calls `respond` meanwhile, and the block ends with
         `RespondedError`.
         """
         return CallDeadline(self, receive, seconds, respond)
@@ -88,7 +88,7 @@ class CallDeadline:
         self._error: type[Exception] | None = None
         self._listener: asyncio.Task[None] | None = None
         self.body_read = False
-        """Whether the body is complete: what comes then is that the client disconnects."""
+        """Whether the body is complete: then the next message is the client's disconnection."""
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()
@@ -106,7 +106,7 @@ class CallDeadline:
             self._listener.cancel()
         if self._error is None:
             return
-        # Another may have cancelled the task too, and then it stays cancelled.
+        # If other code has cancelled the task too, it stays cancelled.
         ours = self._task.uncancel() <= self._cancelling
         cancelled = ours and kind is asyncio.CancelledError
         if self._responding is not None and (cancelled or kind is None):
@@ -115,7 +115,7 @@ class CallDeadline:
             raise self._error from None
 
     def check(self, now: float) -> None:
-        """End the call if it is late, or if its client has gone."""
+        """End the call if it is late, or if its client has disconnected."""
         if now >= self._deadline:
             if self._error is None:
                 self._end(DeadlineExceededError)

@@ -1,8 +1,8 @@
 """HTTP for hooks: uvicorn's protocol with bounds, and one write for each response.
 
-uvicorn bounds neither the head of a request nor the time for it, and keeps every connection. Here
-a slow or endless client is cut off, and of too many connections those that wait for their client
-the longest are closed. So no client costs the others anything.
+uvicorn limits neither the head of a request nor the time for it, and keeps every connection. This
+cuts off slow or endless clients. If there are too many connections, it closes those that have
+waited for their client the longest. So no client costs the others anything.
 
 uvicorn also writes the head and the body of a response separately. With TLS these are two records,
 two system calls and two wake-ups of the client, for a response that fits into one packet.
@@ -28,7 +28,7 @@ class Limits:
     """The bounds of one server, and the connections that wait for their client."""
 
     head_bytes: int = 64 * 1024
-    """The request line and headers together; those of Cluster API have some hundred bytes."""
+    """The request line and headers together. Those of Cluster API have some hundred bytes."""
     head_seconds: float = 10.0
     """The time for them, from their first byte or from the start of the connection."""
     connections: int = 1000
@@ -48,13 +48,13 @@ class HookProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Start, and make room for this connection if there are too many."""
+        """Start, and close another connection if there are too many."""
         super().connection_made(BufferedTransport(transport, self.loop))
         limits = self._limits
         limits.waiting[self] = None
         self._start_head_timer()
         if len(self.connections) > limits.connections:
-            # If all others have a complete request, it is this one that goes.
+            # If all others have a complete request, this connection is closed.
             next(iter(limits.waiting)).cut_off()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -63,7 +63,7 @@ class HookProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, up to the bounds."""
+        """Parse the data, up to the bounds."""
         if self.transport.is_closing():
             return
         self._pending += len(data)
@@ -92,7 +92,7 @@ class HookProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, unless it came already."""
+        """Wait for the next request, unless it has already come."""
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self._limits.waiting[self] = None
@@ -113,7 +113,7 @@ class HookProtocol(HttpToolsProtocol):
 
 
 class BufferedTransport(asyncio.Transport):
-    """Writes in one piece what is written until the event loop runs again."""
+    """Writes all data between two runs of the event loop in one piece."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()

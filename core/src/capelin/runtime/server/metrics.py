@@ -1,4 +1,4 @@
-"""Metrics of calls, and the pages of the platform: liveness, readiness and metrics."""
+"""Metrics of calls, and the pages for the platform: liveness, readiness and metrics."""
 
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ from capelin.hosts import is_loopback
 from capelin.runtime.extension import Handler
 
 OUTCOMES = ("success", "retry", "failure", "timeout", "abandoned")
-"""How calls end: the last two when the caller would not wait, or did not."""
+"""How calls end. `timeout`: the caller would not wait longer. `abandoned`: it disconnected."""
 
 BUCKETS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
@@ -28,7 +28,7 @@ _LABELS = ("handler", "hook", "group", "version")
 
 
 class _Series:
-    """The counts of one handler, as plain numbers: others cost a tenth of a small call."""
+    """The counts of one handler, as plain numbers: others would cost a tenth of a small call."""
 
     __slots__ = ("buckets", "handler", "outcomes", "seconds")
 
@@ -90,13 +90,13 @@ class Metrics(Collector):
 class Probes:
     """An ASGI application with `/healthz`, `/readyz` and `/metrics`.
 
-    Metrics name handlers and show what tenants do, so callers from elsewhere need a token.
+    Metrics name handlers and show activity of tenants, so remote callers need a token.
 
     Args:
-        metrics: what `/metrics` shows.
-        is_ready: what `/readyz` shows.
-        token_file: holds the token for callers that are not on this machine; without it, they
-            get no metrics.
+        metrics: The content of `/metrics`.
+        is_ready: The content of `/readyz`.
+        token_file: The token for callers on other machines. Without it, they cannot read
+            metrics.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The process of a server: it serves hooks and probes until SIGTERM."""
+"""The process of a server: serves hooks and probes until SIGTERM."""
 
 import asyncio
 import logging
@@ -26,19 +26,19 @@ from capelin.runtime.server.tls import Certificates
 _log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 120
-"""When an idle connection is closed. Cluster API's client closes its own after 90 seconds, and a
-server that is slower than that never closes one that is about to be used."""
+"""The time after which the server closes an idle connection. Cluster API's client closes its own
+after 90 seconds. A server that waits longer never closes one that is about to be used."""
 
 _HANDSHAKE_SECONDS = 10.0
-"""When a connection without a complete TLS handshake is closed."""
+"""The time after which the server closes a connection without a complete TLS handshake."""
 
 _LAST_CALLS_SECONDS = 30
-"""How long calls go on after the server has stopped listening: none may take longer."""
+"""The time for calls after the server has stopped listening: none may take longer."""
 
 _LAST_THREADS_SECONDS = 3
-"""How long threads go on after the last response."""
+"""The time for threads after the last response."""
 
-_HANGING_TASK = "no thread hangs, but a task goes on although it was cancelled"
+_HANGING_TASK = "no thread hangs, but a task continues although it was cancelled"
 
 
 class PortTakenError(Exception):
@@ -67,7 +67,7 @@ def listen(host: str, port: int) -> socket.socket:
         where = f"{host or 'any address'} port {port}"
         reason = os.strerror(error.errno or 0)
         raise PortTakenError(
-            f"cannot listen on {where} ({reason}); use another --host or --port"
+            f"cannot listen on {where} ({reason}). Use another --host or --port"
         ) from None
 
 
@@ -110,7 +110,7 @@ class Process:
             tasks.create_task(probes.serve(sockets=[self.probes]))
             seconds = await drains.get()
             app.closing = True
-            # Clients learn from /readyz to go elsewhere, and some still come for a moment.
+            # /readyz makes clients use another server, but some still come for a moment.
             with suppress(TimeoutError):
                 await asyncio.wait_for(drains.get(), seconds)
             renewing.cancel()
@@ -124,16 +124,16 @@ def _threads_that_hang() -> list[str]:
 
 
 def end_unfinished() -> None:
-    """End at once, and log what did not end."""
+    """End at once, and log the unfinished work."""
     threads = ", ".join(_threads_that_hang())
     hanging = f"threads that hang: {threads}" if threads else _HANGING_TASK
-    _log.warning("ending although not everything has ended; %s", hanging)
+    _log.warning("ending with unfinished work: %s", hanging)
     os._exit(0)
 
 
 class _Loop(uvloop.Loop):
     async def create_server(self, *arguments: Any, **options: Any) -> Any:
-        """Listen with a bound for TLS handshakes, which uvicorn has no setting for."""
+        """Listen with a limit for TLS handshakes, for which uvicorn has no setting."""
         if options.get("ssl") is not None:
             options["ssl_handshake_timeout"] = _HANDSHAKE_SECONDS
         return await super().create_server(*arguments, **options)
@@ -163,5 +163,5 @@ def _serving(certificates: Certificates) -> Callable[..., ssl.SSLContext]:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Leave signals to the process, which has two servers to stop."""
+        """Leave signals to the process, which has to stop two servers."""
         yield

@@ -1,4 +1,4 @@
-"""TLS that follows its files: certificates are renewed without a restart or a lost connection."""
+"""TLS that follows its files: renews certificates without a restart or a lost connection."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""How often to look at the files."""
+"""The interval for checking the files."""
 
 
 class CertificateError(Exception):
@@ -17,9 +17,9 @@ class CertificateError(Exception):
 
 
 class Certificates:
-    """The server's certificate and key, and the CA of its clients if they have to show theirs.
+    """The server's certificate and key, and the CA of its clients if they must present theirs.
 
-    A connection keeps what it was opened with; the next one gets what the files then say.
+    A connection keeps its certificate. New connections use the current files.
     """
 
     def __init__(self, folder: Path, client_ca: Path | None = None) -> None:
@@ -31,12 +31,12 @@ class Certificates:
 
     def context(self) -> ssl.SSLContext:
         context = self._read()
-        # It is called in every handshake, whether or not the client names the server.
+        # OpenSSL calls it in every handshake, with or without a server name from the client.
         context.sni_callback = self._use_current
         return context
 
     def refresh(self) -> bool:
-        """Look at the files; whether they hold something new that will do."""
+        """Read the files if they changed. Returns whether this server now uses them."""
         state = self._state()
         if state == self._tried:
             return False
@@ -44,8 +44,8 @@ class Certificates:
         try:
             self._current = self._read()
         except CertificateError as error:
-            # Perhaps half of them are written. What is in use is still good.
-            _log.warning("%s; keeping what is in use", error)
+            # Perhaps only half of the files are written. The current certificate is still good.
+            _log.warning("%s. Keeping the current certificate", error)
             return False
         _log.info("serving the new certificate in %s", self._certificate)
         return True
@@ -61,7 +61,7 @@ class Certificates:
         connection.context = self._current
 
     def _state(self) -> tuple[object, ...]:
-        """Something that changes when a file does."""
+        """A value that changes when a file changes."""
         return tuple(
             _state_of(path) for path in (self._certificate, self._key, self._client_ca) if path
         )
@@ -71,7 +71,7 @@ class Certificates:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         try:
-            # Without a password at hand, OpenSSL would ask for one on the terminal.
+            # Without a password, OpenSSL would prompt for one on the terminal.
             context.load_cert_chain(self._certificate, self._key, password="")
         except OSError as error:
             raise CertificateError(self._problem(error)) from None
@@ -81,7 +81,7 @@ class Certificates:
             except OSError as error:
                 why = getattr(error, "reason", None) or error.strerror or "unreadable"
                 raise CertificateError(
-                    f"{self._client_ca} holds no CA of the clients ({why}); name a file of"
+                    f"{self._client_ca} does not contain a CA for clients ({why}). Use a file with"
                     " certificates in PEM"
                 ) from None
             context.verify_mode = ssl.CERT_REQUIRED
@@ -93,7 +93,7 @@ class Certificates:
             return f"{files} are not a certificate and its key ({error.reason or 'unreadable'})"
         for path in (self._certificate, self._key):
             if not os.access(path, os.R_OK):
-                return f"{path} cannot be read; mount the certificate there, or name another folder"
+                return f"{path} is unreadable. Mount the certificate there, or use another folder"
         return f"{self._certificate} cannot be read ({error.strerror})"
 
 

@@ -1,4 +1,4 @@
-"""Changing the templates of a cluster: patches, variables, and handlers that stay as released."""
+"""Changes templates of a cluster: patches, variables, and tests that guard released handlers."""
 
 from capelin.json_patches import PatchError, apply_json_patch, apply_merge_patch
 from capelin.runtime.topology.cow import UnexpectedTemplateError

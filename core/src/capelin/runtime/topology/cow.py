@@ -1,4 +1,4 @@
-"""A document that is copied as far as it is asked for, and what has become of it."""
+"""A document that copies only the parts in use, and reports their changes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from capelin.api import Unstructured
 from capelin.runtime.topology.patches import Operation, is_list, is_object, json_patch, pointer
 
 _copy: Callable[[Any], Any] = SchemaSerializer(core_schema.any_schema()).to_python
-"""Copies objects and lists, and shares texts and numbers: what stays the same is the very same."""
+"""Copies objects and lists, and shares strings and numbers: equal values stay identical."""
 
 _MISSING = object()
 
@@ -17,26 +17,26 @@ Path = tuple[str, ...]
 
 
 class UnexpectedTemplateError(ValueError):
-    """A template that is not made as its change takes it to be."""
+    """A template does not have the structure that its change expects."""
 
 
 class CopyOnWrite:
-    """A document in the making.
+    """A document under change.
 
-    Whatever was asked for is a copy with all that is in it, to be changed at will. All else is
-    shared with the document, and nobody has to look for changes there.
+    Callers get copies of the parts that they request, with all content, and may change them. The
+    copy shares all other parts with the original, and no search for changes is necessary there.
     """
 
     __slots__ = ("_asked", "_before", "_opened", "document")
 
     def __init__(self, document: Unstructured) -> None:
         self.document: Unstructured = dict(document)
-        """How it stands; not to be changed."""
+        """The current state. Do not change it."""
         self._before = document
         self._opened: dict[Path, dict[str, Any]] = {(): self.document}
-        """The objects on the way to what was asked for: copies that share what is in them."""
+        """The objects above the requested parts: copies that share their content."""
         self._asked: dict[Path, tuple[Any, Any]] = {}
-        """What was asked for, before and now. Nothing in here is inside of something else."""
+        """The requested parts, before and now. No part is inside another."""
 
     def whole(self) -> Unstructured:
         if () not in self._asked:
@@ -45,29 +45,29 @@ class CopyOnWrite:
         return self.document
 
     def mapping(self, path: Path) -> dict[str, Any]:
-        """The object at a path; made where it is not there.
+        """The object at a path. Creates it if it is missing.
 
         Raises:
-            UnexpectedTemplateError: there is something else.
+            UnexpectedTemplateError: The path has another type of value.
         """
         found = self._at(path, dict)
         if not is_object(found):
-            raise UnexpectedTemplateError(f"{'.'.join(path)} is no object")
+            raise UnexpectedTemplateError(f"{'.'.join(path)} is not an object")
         return found
 
     def sequence(self, path: Path) -> list[Any]:
-        """The list at a path; made where it is not there.
+        """The list at a path. Creates it if it is missing.
 
         Raises:
-            UnexpectedTemplateError: there is something else.
+            UnexpectedTemplateError: The path has another type of value.
         """
         found = self._at(path, list)
         if not is_list(found):
-            raise UnexpectedTemplateError(f"{'.'.join(path)} is no list")
+            raise UnexpectedTemplateError(f"{'.'.join(path)} is not a list")
         return found
 
     def json_patch(self) -> list[Operation]:
-        """The steps from the document to how it stands."""
+        """The steps from the original to the current state."""
         steps: list[Operation] = []
         for path, (before, now) in sorted(self._asked.items()):
             where = pointer(path)
@@ -100,7 +100,7 @@ class CopyOnWrite:
         return now
 
     def _holder(self, path: Path) -> tuple[dict[str, Any], bool]:
-        """The object at a path, and whether it is a copy with all that is in it."""
+        """The object at a path, and whether it is a copy with all its content."""
         if path in self._opened:
             return self._opened[path], () in self._asked
         holder, copied = self._holder(path[:-1])
@@ -112,7 +112,7 @@ class CopyOnWrite:
                 self._asked[path] = before, now
                 copied = True
         elif not is_object(before):
-            raise UnexpectedTemplateError(f"{'.'.join(path)} is no object")
+            raise UnexpectedTemplateError(f"{'.'.join(path)} is not an object")
         elif copied or path in self._asked:
             return before, True
         else:
@@ -127,7 +127,7 @@ class CopyOnWrite:
         return found
 
     def _copy_the_rest(self, path: Path, now: dict[str, Any]) -> None:
-        """Copy what is not copied yet; what is stays itself, since somebody has it in hand."""
+        """Copy the remaining parts. Existing copies stay, because callers may hold them."""
         for key, value in now.items():
             inside = (*path, key)
             if self._asked.pop(inside, None) is not None:

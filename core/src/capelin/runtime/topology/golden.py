@@ -1,14 +1,14 @@
-"""Whether handlers still do to templates what they did when they were released.
+"""Checks that handlers still make the same changes to templates as when they were released.
 
-Another patch from the same handler rolls out every machine of every cluster that uses it. So a
-handler that is released stays as it is, and what is new gets a handler of its own, which
-ClusterClasses name when they are ready for it. A folder in an extension's tests holds that down:
+A different patch from the same handler rolls out every machine of every cluster that uses it. So a
+released handler never changes. A new behavior gets its own handler, which ClusterClasses refer to
+when they are ready for it. A folder in an extension's tests enforces that:
 
     released/requests/three-workers.json         a request for `GeneratePatches`
-    released/log-level-v1/three-workers.json     what the handler log-level-v1 answered it
-    released/examples.json                       which examples each handler was recorded with
+    released/log-level-v1/three-workers.json     the response of the handler log-level-v1
+    released/examples.json                       the recorded examples of each handler
 
-The last is written for those who would take an example away: its files alone cannot tell.
+The last file detects deleted examples, which the other files cannot show.
 """
 
 import json
@@ -33,25 +33,24 @@ _LIST = "examples.json"
 
 
 async def changed_patches(extension: Extension, folder: Path) -> list[str]:
-    """What the handlers do otherwise than the folder says, in sentences.
+    """The differences between the handlers and the folder, in sentences.
 
-    A patch may say the same in other words; what counts is the template that comes of it.
+    A patch may use other steps: only the resulting template counts.
     """
     handlers, recorded = _handlers(extension), _recorded(folder)
     there = {example.stem for example in _examples(folder)}
     problems = [
-        f"{name} is gone, and with it the clusters whose ClusterClass names it; bring it back, or,"
-        f" when none names it, remove the folder {name} and its entry in {_LIST}"
+        f"{name} no longer exists, but ClusterClasses may still use it. Restore it, or,"
+        f" if none uses it, remove the folder {name} and its entry in {_LIST}"
         for name in recorded.keys() - handlers.keys()
     ]
     if recorded and not (folder / _LIST).exists():
         problems.append(
-            f"{_LIST} is not there, which tells what was recorded; bring it back, or record"
+            f"{_LIST} with the list of examples is missing. Restore it, or record again"
         )
     for name, examples in recorded.items():
         problems += [
-            f"{name} was recorded with the example {example}, which is gone; bring"
-            f" requests/{example}.json back"
+            f"{name}: the example {example} no longer exists. Restore requests/{example}.json"
             for example in examples - there
         ]
     for name, handler in handlers.items():
@@ -59,28 +58,28 @@ async def changed_patches(extension: Extension, folder: Path) -> list[str]:
             file = folder / name / example.name
             if not file.exists():
                 problems.append(
-                    f"{name} was recorded with an answer for {example.stem}, which is gone; bring"
-                    f" {name}/{file.name} back"
+                    f"{name}: the response for {example.stem} no longer exists. Restore"
+                    f" {name}/{file.name}"
                     if example.stem in recorded.get(name, ())
-                    else f"{name} has no answer for {example.stem}; record it before release"
+                    else f"{name} has no response for {example.stem}. Record one before the release"
                 )
                 continue
             request = json.loads(example.read_bytes())
             now = await respond(handler, request)
             if not same(_effect(request, json.loads(file.read_bytes())), _effect(request, now)):
                 problems.append(
-                    f"{name} answers {example.stem} otherwise than it did, which would roll out"
-                    " machines; leave it as it was and give what is new a handler of its own"
+                    f"{name} now responds to {example.stem} differently, which would roll out"
+                    " machines. Undo the change, and add a new handler for the new behavior"
                 )
     return sorted(problems)
 
 
 async def record_patches(extension: Extension, folder: Path) -> list[Path]:
-    """Record the answers that are missing, and only those; returns their files.
+    """Record only the missing responses. Returns their files.
 
     Raises:
-        ValueError: a handler changes nothing in any example, so that its answers would guard
-            nothing. It is not recorded.
+        ValueError: A handler changes nothing in any example, so its responses would guard
+            nothing. This does not record it.
     """
     written: list[Path] = []
     idle: list[str] = []
@@ -104,14 +103,14 @@ async def record_patches(extension: Extension, folder: Path) -> list[Path]:
         (folder / _LIST).write_text(json.dumps(listed, indent=2) + "\n")
     if idle:
         raise ValueError(
-            f"{', '.join(idle)} would patch no template of any example; add a request to"
-            " requests/ with templates and variables for which it does"
+            f"{', '.join(idle)} would patch no template of any example. Add a request to"
+            " requests/ with matching templates and variables"
         )
     return written
 
 
 async def respond(handler: Handler, request: Unstructured) -> Unstructured:
-    """What a handler of `GeneratePatches` answers, with its patches as people read them."""
+    """The response of a handler of `GeneratePatches`, with readable patches."""
     answered = await HandlerRunner(handler).respond(orjson.dumps(request))
     response = read(GeneratePatchesResponse, orjson.loads(answered.body))
     patches = {
@@ -130,7 +129,7 @@ def _is_empty(answered: Unstructured) -> bool:
 
 
 def _effect(request: Unstructured, answered: Unstructured) -> Unstructured:
-    """What becomes of the templates, and what is said."""
+    """The changed templates, and the status and message."""
     items = read(GeneratePatchesRequest, request).items
     templates: dict[str, Any] = {item.uid: item.object for item in items}
     for item in answered["patches"]:
@@ -152,7 +151,7 @@ def _examples(folder: Path) -> list[Path]:
 
 
 def _recorded(folder: Path) -> dict[str, set[str]]:
-    """The examples that each handler was recorded with, be they still there or not."""
+    """The examples that each handler was recorded with, even if they no longer exist."""
     listed = folder / _LIST
     lists: dict[str, list[str]] = json.loads(listed.read_bytes()) if listed.exists() else {}
     recorded = {name: set(examples) for name, examples in lists.items()}

@@ -31,11 +31,11 @@ VariablesT = TypeVar("VariablesT", bound=BaseModel)
 Change = Callable[[Template[VariablesT]], None]
 
 _SHOWN = 10
-"""How many problems a message lists: a condition has no room for those of every template."""
+"""The number of problems that a message lists. A condition has no room for more."""
 
 
 class NoVariables(Model):
-    """For changes that depend on nothing but the template and where it is."""
+    """For changes that depend only on the template and its user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Rule(Generic[VariablesT]):
 
 
 class Mutations(Generic[VariablesT]):
-    """Changes to templates, in the order of their registration, and the handler made of them.
+    """Changes to templates, in the order of their registration, and a handler that applies them.
 
     mutations = Mutations(Variables)
 
@@ -75,12 +75,12 @@ class Mutations(Generic[VariablesT]):
 
         Args:
             variables: The type of the variables that the changes use.
-            unknown_kinds: What happens to a template that no change is for. `fail` notices a
-                ClusterClass that moves to an API version that the extension does not know.
+            unknown_kinds: How to treat a template without a change. `fail` detects a ClusterClass
+                that moves to an API version that the extension does not support.
             patch_type: The kind of patches to return.
 
         Raises:
-            VariableSchemaError: the variables cannot be described to a ClusterClass.
+            VariableSchemaError: A ClusterClass does not support the variables.
         """
         self._variables = variables
         self._described = variable_schemas(variables)
@@ -107,7 +107,7 @@ class Mutations(Generic[VariablesT]):
         """Serve `GeneratePatches`: a patch for each template that a change altered.
 
         Raises:
-            Failure: a variable or a template is not as the changes expect it.
+            Failure: A variable or a template does not match the changes.
         """
         variables = RequestVariables(self._variables, call.request.variables)
         items: list[GeneratePatchesResponseItem] = []
@@ -130,7 +130,7 @@ class Mutations(Generic[VariablesT]):
     def _changed(
         self, item: GeneratePatchesRequestItem, variables: RequestVariables[VariablesT]
     ) -> CopyOnWrite | None:
-        """The template after all changes; nothing if none is for it."""
+        """The template after all changes, or `None` if none applies to it."""
         # The kind may be anything: only a string can be registered.
         rules = self._rules.get(str(item.object.get("kind")), ())
         known = [rule for rule in rules if rule.knows(item.object)]
@@ -173,7 +173,7 @@ def _joined(problems: set[str]) -> str:
 
 
 def _named(item: GeneratePatchesRequestItem, variables: RequestVariables[Any]) -> str:
-    """The template, in words that are the same at every attempt."""
+    """The template, with the same words for every attempt."""
     template, holder = item.object, item.holder_reference
     builtin = variables.builtin(item.variables)
     text = f"{template.get('kind')} {template.get('apiVersion')} at {holder.field_path}"

@@ -1,7 +1,7 @@
-"""Patches between JSON documents: what changed, in as few words as that takes, always the same.
+"""Patches between JSON documents: minimal, and always the same for the same change.
 
-Two documents are the same when their JSON is, whatever the order of their fields: 1, 1.0 and true
-differ, although Python calls them equal.
+Two documents are the same if their JSON is, in any order of their fields: 1, 1.0 and true differ,
+although Python calls them equal.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ _kind: Callable[[object], object] = type
 
 
 class UnreadablePatchError(PatchError):
-    """A patch that is not what its type says."""
+    """A patch that does not match its type."""
 
 
 def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
@@ -35,12 +35,12 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:
 def json_patch(before: Any, after: Any, path: str = "") -> list[Operation]:
     """The steps from one document to another (RFC 6902).
 
-    Fields come in alphabetical order. In a list, what begins and ends it stays untouched if it is
-    the same; what is between is compared in place.
+    Fields come in alphabetical order. In a list, equal items at the beginning and the end stay
+    untouched, and the rest is compared by position.
 
     Args:
-        before: What is there.
-        after: What is to be there.
+        before: The current document.
+        after: The desired document.
         path: The pointer to them, if they are only a part of the document.
     """
     steps: list[Operation] = []
@@ -57,7 +57,7 @@ def merge_patch(before: Any, after: Any) -> Any:
     """The fields that change from one document to another (RFC 7386).
 
     Raises:
-        PatchError: a field becomes null, which this kind of patch cannot say.
+        PatchError: A field becomes null, which this kind of patch cannot express.
     """
     if is_object(before) and is_object(after):
         return _merge(before, after, "")
@@ -82,20 +82,20 @@ def _merge(before: dict[str, Any], after: dict[str, Any], path: str) -> dict[str
 
 
 def apply_patch(document: Any, patch_type: str, patch: bytes) -> Any:
-    """The document after a patch as hooks send it, decoded from base64.
+    """The document after a hook's patch, which is decoded from base64.
 
     Raises:
-        UnreadablePatchError: it is no JSON, or no list of steps.
-        PatchError: it does not apply to the document.
+        UnreadablePatchError: It is not JSON, or not a list of steps.
+        PatchError: It does not apply to the document.
     """
     try:
         decoded = orjson.loads(patch)
     except orjson.JSONDecodeError:
-        raise UnreadablePatchError("a patch is no JSON") from None
+        raise UnreadablePatchError("a patch is not JSON") from None
     if patch_type == "JSONMergePatch":
         return apply_merge_patch(document, decoded)
     if not is_list(decoded) or not all(is_object(step) for step in decoded):
-        raise UnreadablePatchError("a JSON Patch is no list of steps")
+        raise UnreadablePatchError("a JSON Patch is not a list of steps")
     return apply_json_patch(document, decoded)
 
 
@@ -105,7 +105,7 @@ def same(document: Any, other: Any) -> bool:
 
 
 def _equals_are_same(document: Any, other: Any) -> bool:
-    """Whether what Python calls equal is the same JSON: to Python, true is 1."""
+    """Whether documents that are equal in Python are the same JSON: to Python, true is 1."""
     kind = _kind(document)
     if kind is str:
         return True
@@ -113,7 +113,7 @@ def _equals_are_same(document: Any, other: Any) -> bool:
         return False
     if kind is not dict and kind is not list:
         return True
-    # What differs further down shows in the text.
+    # Deeper differences show in the text.
     return orjson.dumps(document) == orjson.dumps(other) or _canonical(document) == _canonical(
         other
     )
@@ -144,7 +144,7 @@ def _compare_objects(
             different.append(key)
             continue
         new -= 1
-        # A copy may share with what it is made of whatever nobody changes.
+        # A copy may share unchanged parts with the original.
         if other is not value and (other != value or not _equals_are_same(value, other)):
             different.append(key)
     if new:
@@ -168,7 +168,7 @@ def _escaped(key: str) -> str:
 
 def _compare_lists(before: list[Any], after: list[Any], path: str, steps: list[Operation]) -> None:
     was, now = len(before), len(after)
-    # Most lists only get more at their end.
+    # Most lists only grow at their end.
     if was < now and same(before, after[:was]):
         new = range(was, now)
         steps += [{"op": "add", "path": f"{path}/{i}", "value": after[i]} for i in new]
@@ -177,7 +177,7 @@ def _compare_lists(before: list[Any], after: list[Any], path: str, steps: list[O
     both = min(was, now) - end
     for index in range(start, both):
         _compare(before[index], after[index], f"{path}/{index}", steps)
-    # From the back, so that what is removed does not move what is still to be.
+    # From the back, so that a removal does not change the positions of the next ones.
     gone = range(was - end - 1, both - 1, -1)
     steps += [{"op": "remove", "path": f"{path}/{index}"} for index in gone]
     new = range(both, now - end)
@@ -185,7 +185,7 @@ def _compare_lists(before: list[Any], after: list[Any], path: str, steps: list[O
 
 
 def _same_ends(before: list[Any], after: list[Any]) -> tuple[int, int]:
-    """How much is the same at the beginning of two lists, and how much more at their end."""
+    """The number of equal items at the beginning of two lists, and then at their end."""
     shorter = min(len(before), len(after))
     start = end = 0
     while start < shorter and same(before[start], after[start]):
@@ -196,9 +196,9 @@ def _same_ends(before: list[Any], after: list[Any]) -> tuple[int, int]:
 
 
 def _refuse_null(value: Any, path: str) -> None:
-    """Refuse what would vanish: in a merge patch, null means to remove."""
+    """Reject values that would disappear: in a merge patch, null means to remove."""
     if value is None:
-        raise PatchError(f"a merge patch cannot set {path} to null; use a JSON Patch")
+        raise PatchError(f"a merge patch cannot set {path} to null: use a JSON Patch")
     if is_object(value):
         for key, inner in value.items():
             _refuse_null(inner, f"{path}.{key}")

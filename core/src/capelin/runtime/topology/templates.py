@@ -1,4 +1,4 @@
-"""Templates as handlers change them, what uses them, and the builtin variables."""
+"""Templates for changes by handlers, their users, and the builtin variables."""
 
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -36,10 +36,10 @@ class ClassReference(Part):
 
 
 class Topology(Part):
-    """What the Cluster says of its topology."""
+    """The topology of the Cluster."""
 
     version: str = ""
-    """Selector the cluster as a whole is going; parts of it may be on another version."""
+    """The target version of the whole cluster. Parts of it may be on another version."""
     class_ref: ClassReference | None = None
     class_: str = ""
     class_namespace: str = ""
@@ -96,9 +96,9 @@ class WorkerBuiltins(Part):
 
 
 class Builtins:
-    """Cluster API's own variables: the cluster, and what uses the template.
+    """Cluster API's own variables: the cluster, and the user of the template.
 
-    Each part is read when it is used: most changes use one.
+    Each part is read on first use: most changes use only one.
     """
 
     def __init__(self, document: object) -> None:
@@ -126,7 +126,7 @@ class Builtins:
 
 
 class TemplateRef:
-    """What uses a template, and its builtin variables."""
+    """The user of a template, and its builtin variables."""
 
     def __init__(self, holder: HolderReference, builtin: Builtins) -> None:
         self.holder = holder
@@ -134,7 +134,7 @@ class TemplateRef:
 
 
 class Template(TemplateRef, Generic[VariablesT_co]):
-    """A template to change in place. The patch is what differs in the end.
+    """A template to change in place. The patch contains the differences.
 
     Cluster API accepts changes of `spec` and of the template's own labels and annotations.
     """
@@ -154,12 +154,12 @@ class Template(TemplateRef, Generic[VariablesT_co]):
 
     @property
     def object(self) -> Unstructured:
-        """The whole template. The part that is to change is quicker."""
+        """The whole template. Accessing only the part to change is faster."""
         return self._draft.whole()
 
     @property
     def own_metadata(self) -> dict[str, Any]:
-        """The template's own labels and annotations, beside its name."""
+        """The template's own metadata: its labels, annotations and name."""
         return self._draft.mapping(("metadata",))
 
     @property
@@ -173,24 +173,24 @@ class Template(TemplateRef, Generic[VariablesT_co]):
         return self._draft.mapping(("spec", "template", "metadata"))
 
     def mapping(self, *path: str) -> dict[str, Any]:
-        """The object at a path in `spec`; created if missing, so use it only to fill it.
+        """The object at a path in `spec`. Creates it if missing, so use it only to fill it.
 
         Raises:
-            UnexpectedTemplateError: the template has something else there.
+            UnexpectedTemplateError: The template has another type of value there.
         """
         return self._draft.mapping(("spec", "template", "spec", *path))
 
     def sequence(self, *path: str) -> list[Any]:
-        """The list at a path in `spec`; created if missing, so use it only to fill it.
+        """The list at a path in `spec`. Creates it if missing, so use it only to fill it.
 
         Raises:
-            UnexpectedTemplateError: the template has something else there.
+            UnexpectedTemplateError: The template has another type of value there.
         """
         return self._draft.sequence(("spec", "template", "spec", *path))
 
 
 Selector = Callable[[TemplateRef], bool]
-"""Whether a change is for this template."""
+"""Whether a change applies to this template."""
 
 
 def infrastructure_cluster(ref: TemplateRef) -> bool:
@@ -208,7 +208,7 @@ def control_plane(ref: TemplateRef) -> bool:
 
 
 def machine_deployments(*classes: str) -> Selector:
-    """The templates of MachineDeployments: of all, or of classes by name, as `default-*`."""
+    """The templates of MachineDeployments: of all, or of classes by name, such as `default-*`."""
 
     def selector(ref: TemplateRef) -> bool:
         if ref.holder.kind != "MachineDeployment":
@@ -220,7 +220,7 @@ def machine_deployments(*classes: str) -> Selector:
 
 
 def machine_pools(*classes: str) -> Selector:
-    """The templates of MachinePools: of all, or of classes by name, as `default-*`."""
+    """The templates of MachinePools: of all, or of classes by name, such as `default-*`."""
 
     def selector(ref: TemplateRef) -> bool:
         if ref.holder.kind != "MachinePool":

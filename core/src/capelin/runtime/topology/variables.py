@@ -20,18 +20,18 @@ VariablesT = TypeVar("VariablesT", bound=BaseModel)
 
 
 def read_variables(model: type[VariablesT], values: Mapping[str, Any]) -> VariablesT:
-    """Values as the API server takes them: of exactly the types that the schema says.
+    """Validate values like the API server: with exactly the types of the schema.
 
-    Variables that the type does not have belong to others.
+    This ignores variables of others, which the type does not have.
 
     Raises:
-        Failure: a value is missing or does not fit.
+        Failure: A value is missing or does not fit.
     """
     try:
         return model.model_validate(values, strict=True, extra="ignore")
     except ValidationError:
-        # Only JSON may have a date, an address or a member of an enum as a text. To write it once
-        # more takes its time, so variables that have no such types go without.
+        # Only JSON may have a date, an address or a member of an enum as a string. Writing it again
+        # takes time, so try without it first.
         try:
             return model.model_validate_json(orjson.dumps(values), strict=True, extra="ignore")
         except ValidationError as error:
@@ -39,7 +39,7 @@ def read_variables(model: type[VariablesT], values: Mapping[str, Any]) -> Variab
 
 
 class RequestVariables(Generic[VariablesT]):
-    """The variables of one request, and what each of its templates has of its own."""
+    """The variables of one request, and the specific ones of each template."""
 
     def __init__(self, model: type[VariablesT], variables: Iterable[Variable]) -> None:
         self._model = model
@@ -58,7 +58,7 @@ class RequestVariables(Generic[VariablesT]):
         """The author's variables for a template.
 
         Raises:
-            Failure: they do not fit their type.
+            Failure: They do not fit their type.
         """
         values = {variable.name: variable.value for variable in own if variable.name != BUILTIN}
         if values:
@@ -69,7 +69,7 @@ class RequestVariables(Generic[VariablesT]):
 
 
 def _merged(base: Any, other: Any) -> Any:
-    """Two objects with the fields of both, at every depth; the other's count."""
+    """Merges two objects at every depth. The values of the second take precedence."""
     if not (is_object(base) and is_object(other)):
         return other
     return base | {
@@ -92,20 +92,20 @@ _LEAF = frozenset(
         "description",
     ]
 )
-"""What the schema of a value can say."""
+"""The keywords that the schema of a variable supports."""
 
 _ANYTHING: Schema = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 class VariableSchemaError(TypeError):
-    """Variables that no ClusterClass can have; tells of every such place."""
+    """Variables that no ClusterClass supports. The message lists all problems."""
 
 
 def variable_schemas(model: type[BaseModel]) -> list[Unstructured]:
-    """The variables that the fields of a type are, as `DiscoverVariables` answers them.
+    """The variables that the fields of a type define, for the response to `DiscoverVariables`.
 
     Raises:
-        VariableSchemaError: the type says something that the schema of a variable cannot.
+        VariableSchemaError: The type has a constraint that the schema of a variable cannot express.
     """
     schemas = _Schemas()
     found = [
@@ -144,7 +144,7 @@ class _Schemas(SchemaWalker):
             default = field.get_default(call_default_factory=True)
             if default is not None:
                 default = bare.on_the_wire(default)
-            # Cluster API writes defaults into every Cluster; an empty one is not worth that.
+            # Cluster API writes defaults into every Cluster. An empty one is not worth that.
             if default not in (None, [], {}):
                 schema["default"] = default
         return schema
@@ -184,7 +184,7 @@ class _Schemas(SchemaWalker):
     def _union(self, bare: BareType, path: str) -> Schema:
         if {*get_args(bare.type)} == {int, str}:
             return {"x-kubernetes-int-or-string": True}
-        return self._problem(path, "is of several types; only int | str can be")
+        return self._problem(path, "has several types, of which only int | str is allowed")
 
     def _leaf(self, bare: BareType, path: str) -> Schema:
         if bare.type is Any:
@@ -195,9 +195,9 @@ class _Schemas(SchemaWalker):
             return self._problem(path, f"is a {bare.type}, which JSON does not have")
         for bound in ("minimum", "maximum"):
             if schema.get(bound, 0) % 1:
-                return self._problem(path, f"has a {bound} that is no whole number")
+                return self._problem(path, f"has a {bound} that is not a whole number")
         if unknown := sorted(schema.keys() - _LEAF):
-            return self._problem(path, f"says {', '.join(unknown)}, which a variable cannot")
+            return self._problem(path, f"has {', '.join(unknown)}, which a variable cannot")
         return schema
 
     def _problem(self, path: str, problem: str) -> Schema:

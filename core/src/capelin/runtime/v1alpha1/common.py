@@ -1,4 +1,4 @@
-"""What several hooks of this version share."""
+"""Types that several hooks of this version share."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ from capelin.runtime.catalog import Catalog
 from capelin.runtime.messages import PLAIN_STRING, Bytes, Go, Json, Part, Request
 
 GO_PACKAGE = "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
-"""Where Cluster API declares these types."""
+"""Cluster API's Go package of these types."""
 
 API_VERSION = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 
@@ -42,13 +42,13 @@ class ClusterRequest(Request):
         Field(validation_alias="cluster", serialization_alias="cluster"),
         Go("sigs.k8s.io/cluster-api/api/core/v1beta2.Cluster"),
     ]
-    """The Cluster as it came, without status."""
+    """The Cluster as Cluster API sent it, without status."""
 
     _cluster: Cluster | None = PrivateAttr(default=None)
 
     @property
     def cluster(self) -> Cluster:
-        """The Cluster, typed. To change it means nothing to the caller."""
+        """The Cluster, typed. Changing it has no effect on the caller."""
         if self._cluster is None:
             self._cluster = Cluster.read(self.cluster_json)
         return self._cluster

@@ -10,7 +10,7 @@ from capelin.runtime.v1alpha1.common import API_VERSION, CLUSTER_API
 GO_PACKAGE = "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
 
 FailurePolicy = Literal["Fail", "Ignore"]
-"""What the caller does when a call brings no response. A `Failure` is never ignored."""
+"""The caller's reaction to a call without a response. It never ignores a `Failure`."""
 
 HANDLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """The name of a handler is a DNS label."""
@@ -39,7 +39,7 @@ class ExtensionHandler(Part):
 
 
 class DiscoveryRequest(Message):
-    """Asks for the handlers."""
+    """Requests the handlers."""
 
 
 class DiscoveryResponse(Response):
@@ -58,5 +58,5 @@ class DiscoveryResponse(Response):
 class Discovery(Hook[DiscoveryRequest, DiscoveryResponse]):
     """Called when an ExtensionConfig changes, and every few minutes.
 
-    `Extension` answers it from its registrations.
+    `Extension` responds from its registrations.
     """

@@ -1,4 +1,4 @@
-"""The hooks by which machines are changed instead of replaced."""
+"""The hooks that change machines instead of replacing them."""
 
 from typing import Annotated
 
@@ -16,14 +16,14 @@ _TAG = "In-Place Update Hooks"
 
 
 class MachineObjects(Part):
-    """A machine with what it is made from, without status."""
+    """A machine with its infrastructure machine and bootstrap config, without status."""
 
     machine_json: Annotated[
         Unstructured,
         Field(validation_alias="machine", serialization_alias="machine"),
         Go("sigs.k8s.io/cluster-api/api/core/v1beta2.Machine"),
     ]
-    """The Machine as it came."""
+    """The Machine as Cluster API sent it."""
     infrastructure_machine: RawExtension
     bootstrap_config: RawExtension | None = None
 
@@ -31,7 +31,7 @@ class MachineObjects(Part):
 
     @property
     def machine(self) -> Machine:
-        """The Machine, typed. To change it means nothing to the caller."""
+        """The Machine, typed. Changing it has no effect on the caller."""
         if self._machine is None:
             self._machine = Machine.read(self.machine_json)
         return self._machine
@@ -42,14 +42,14 @@ class CanUpdateMachineRequestObjects(MachineObjects):
 
 
 class CanUpdateMachineRequest(Request):
-    """A machine as it is and as it is wanted."""
+    """The current and the desired machine."""
 
     current: CanUpdateMachineRequestObjects
     desired: CanUpdateMachineRequestObjects
 
 
 class CanUpdateMachineResponse(Response):
-    """What of the difference can be done in place, as patches of what is there now."""
+    """The changes that are possible in place, as patches of the current objects."""
 
     machine_patch: Patch | None = None
     infrastructure_machine_patch: Patch | None = None
@@ -59,12 +59,12 @@ class CanUpdateMachineResponse(Response):
 @CLUSTER_API.hook(
     API_VERSION,
     tag=_TAG,
-    summary="Says what of a Machine can change in place",
+    summary="Lists the changes of a Machine that are possible in place",
     exclusive=True,
     pure=True,
 )
 class CanUpdateMachine(Hook[CanUpdateMachineRequest, CanUpdateMachineResponse]):
-    """Called when a control plane plans a rollout; what no patch covers replaces the machine."""
+    """Called when a control plane plans a rollout. Changes without a patch replace the machine."""
 
 
 class CanUpdateMachineSetRequestObjects(Part):
@@ -75,7 +75,7 @@ class CanUpdateMachineSetRequestObjects(Part):
         Field(validation_alias="machineSet", serialization_alias="machineSet"),
         Go("sigs.k8s.io/cluster-api/api/core/v1beta2.MachineSet"),
     ]
-    """The MachineSet as it came."""
+    """The MachineSet as Cluster API sent it."""
     infrastructure_machine_template: RawExtension
     bootstrap_config_template: RawExtension | None = None
 
@@ -83,21 +83,21 @@ class CanUpdateMachineSetRequestObjects(Part):
 
     @property
     def machine_set(self) -> MachineSet:
-        """The MachineSet, typed. To change it means nothing to the caller."""
+        """The MachineSet, typed. Changing it has no effect on the caller."""
         if self._machine_set is None:
             self._machine_set = MachineSet.read(self.machine_set_json)
         return self._machine_set
 
 
 class CanUpdateMachineSetRequest(Request):
-    """A MachineSet as it is and as it is wanted."""
+    """The current and the desired MachineSet."""
 
     current: CanUpdateMachineSetRequestObjects
     desired: CanUpdateMachineSetRequestObjects
 
 
 class CanUpdateMachineSetResponse(Response):
-    """What of the difference can be done in place, as patches of what is there now."""
+    """The changes that are possible in place, as patches of the current objects."""
 
     machine_set_patch: Patch | None = None
     infrastructure_machine_template_patch: Patch | None = None
@@ -107,16 +107,16 @@ class CanUpdateMachineSetResponse(Response):
 @CLUSTER_API.hook(
     API_VERSION,
     tag=_TAG,
-    summary="Says what of a MachineSet can change in place",
+    summary="Lists the changes of a MachineSet that are possible in place",
     exclusive=True,
     pure=True,
 )
 class CanUpdateMachineSet(Hook[CanUpdateMachineSetRequest, CanUpdateMachineSetResponse]):
-    """Called when a MachineDeployment plans a rollout; what no patch covers replaces machines."""
+    """Called when a MachineDeployment plans a rollout. Changes without a patch replace machines."""
 
 
 class UpdateMachineRequestObjects(MachineObjects):
-    """A machine as it is wanted."""
+    """The desired machine."""
 
 
 class UpdateMachineRequest(Request):
@@ -126,9 +126,9 @@ class UpdateMachineRequest(Request):
 
 
 class UpdateMachineResponse(RetryResponse):
-    """`retryAfterSeconds` while it goes on, 0 when it is done, `Failure` when it failed."""
+    """`retryAfterSeconds` during the update, 0 after it, `Failure` if it failed."""
 
 
 @CLUSTER_API.hook(API_VERSION, tag=_TAG, summary="Changes a machine in place", exclusive=True)
 class UpdateMachine(Hook[UpdateMachineRequest, UpdateMachineResponse]):
-    """Called again and again until it says that it is done or has failed."""
+    """Called repeatedly until it reports success or failure."""

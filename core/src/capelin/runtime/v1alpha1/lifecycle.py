@@ -1,4 +1,4 @@
-"""The hooks along the life of a cluster with a managed topology."""
+"""The hooks for the life of a cluster with a managed topology."""
 
 from capelin.runtime.catalog import Hook
 from capelin.runtime.messages import Part, Response, RetryResponse
@@ -16,37 +16,37 @@ class UpgradeStepInfo(Part):
 
 
 class UpgradeRequest(ClusterRequest):
-    """A request about what comes next in an upgrade."""
+    """A request about the next steps of an upgrade."""
 
     from_kubernetes_version: str
     to_kubernetes_version: str
     control_plane_upgrades: list[UpgradeStepInfo] = []
-    """The steps of the control plane that are left."""
+    """The remaining steps of the control plane."""
     workers_upgrades: list[UpgradeStepInfo] = []
-    """The steps of the workers that are left."""
+    """The remaining steps of the workers."""
 
 
 class UpgradedRequest(ClusterRequest):
-    """A request about what an upgrade has reached."""
+    """A request about the version that an upgrade has reached."""
 
     kubernetes_version: str
     control_plane_upgrades: list[UpgradeStepInfo] = []
-    """The steps of the control plane that are left."""
+    """The remaining steps of the control plane."""
     workers_upgrades: list[UpgradeStepInfo] = []
-    """The steps of the workers that are left."""
+    """The remaining steps of the workers."""
 
 
 class BeforeClusterCreateRequest(ClusterRequest):
-    """A cluster that is about to be made."""
+    """A cluster before its creation."""
 
 
 class BeforeClusterCreateResponse(RetryResponse):
-    """Whether to go on."""
+    """Whether to continue."""
 
 
 @CLUSTER_API.hook(API_VERSION, tag=_TAG, summary="Before anything of the topology is created")
 class BeforeClusterCreate(Hook[BeforeClusterCreateRequest, BeforeClusterCreateResponse]):
-    """Called when a Cluster is there and nothing of its topology is. Blocks its creation."""
+    """Called when a Cluster exists, before core creates its topology. Blocks the creation."""
 
 
 class AfterControlPlaneInitializedRequest(ClusterRequest):
@@ -54,7 +54,7 @@ class AfterControlPlaneInitializedRequest(ClusterRequest):
 
 
 class AfterControlPlaneInitializedResponse(Response):
-    """How it went."""
+    """The result of the handler."""
 
 
 @CLUSTER_API.hook(
@@ -63,7 +63,7 @@ class AfterControlPlaneInitializedResponse(Response):
 class AfterControlPlaneInitialized(
     Hook[AfterControlPlaneInitializedRequest, AfterControlPlaneInitializedResponse]
 ):
-    """Called once the workload cluster can be reached. Blocks nothing; called again on failure."""
+    """Called when the workload cluster first answers, and again on failure. Blocks nothing."""
 
 
 class BeforeClusterUpgradeRequest(UpgradeRequest):
@@ -71,12 +71,12 @@ class BeforeClusterUpgradeRequest(UpgradeRequest):
 
 
 class BeforeClusterUpgradeResponse(RetryResponse):
-    """Whether to go on."""
+    """Whether to continue."""
 
 
 @CLUSTER_API.hook(API_VERSION, tag=_TAG, summary="Before an upgrade starts")
 class BeforeClusterUpgrade(Hook[BeforeClusterUpgradeRequest, BeforeClusterUpgradeResponse]):
-    """Called once for an upgrade, before anything of it happens. Blocks all of it."""
+    """Called once for an upgrade, before its first step. Blocks all of it."""
 
 
 class BeforeControlPlaneUpgradeRequest(UpgradeRequest):
@@ -84,7 +84,7 @@ class BeforeControlPlaneUpgradeRequest(UpgradeRequest):
 
 
 class BeforeControlPlaneUpgradeResponse(RetryResponse):
-    """Whether to go on."""
+    """Whether to continue."""
 
 
 @CLUSTER_API.hook(API_VERSION, tag=_TAG, summary="Before the control plane takes a step")
@@ -99,14 +99,14 @@ class AfterControlPlaneUpgradeRequest(UpgradedRequest):
 
 
 class AfterControlPlaneUpgradeResponse(RetryResponse):
-    """Whether to go on."""
+    """Whether to continue."""
 
 
 @CLUSTER_API.hook(API_VERSION, tag=_TAG, summary="After the control plane has taken a step")
 class AfterControlPlaneUpgrade(
     Hook[AfterControlPlaneUpgradeRequest, AfterControlPlaneUpgradeResponse]
 ):
-    """Called after each version that the control plane went through. Blocks what comes next."""
+    """Called after each version that the control plane went through. Blocks the next step."""
 
 
 class BeforeWorkersUpgradeRequest(UpgradeRequest):
@@ -114,7 +114,7 @@ class BeforeWorkersUpgradeRequest(UpgradeRequest):
 
 
 class BeforeWorkersUpgradeResponse(RetryResponse):
-    """Whether to go on."""
+    """Whether to continue."""
 
 
 @CLUSTER_API.hook(API_VERSION, tag=_TAG, summary="Before the workers take a step")
@@ -127,7 +127,7 @@ class AfterWorkersUpgradeRequest(UpgradedRequest):
 
 
 class AfterWorkersUpgradeResponse(RetryResponse):
-    """Whether to go on."""
+    """Whether to continue."""
 
 
 @CLUSTER_API.hook(API_VERSION, tag=_TAG, summary="After the workers have taken a step")
@@ -136,7 +136,7 @@ class AfterWorkersUpgrade(Hook[AfterWorkersUpgradeRequest, AfterWorkersUpgradeRe
 
 
 class AfterClusterUpgradeRequest(ClusterRequest):
-    """A cluster that is upgraded."""
+    """A cluster after an upgrade."""
 
     kubernetes_version: str
 
@@ -151,13 +151,13 @@ class AfterClusterUpgrade(Hook[AfterClusterUpgradeRequest, AfterClusterUpgradeRe
 
 
 class BeforeClusterDeleteRequest(ClusterRequest):
-    """A cluster that is about to go."""
+    """A cluster before its deletion."""
 
 
 class BeforeClusterDeleteResponse(RetryResponse):
-    """Whether to go on."""
+    """Whether to continue."""
 
 
 @CLUSTER_API.hook(API_VERSION, tag=_TAG, summary="Before a cluster is deleted")
 class BeforeClusterDelete(Hook[BeforeClusterDeleteRequest, BeforeClusterDeleteResponse]):
-    """Called when a Cluster is to be deleted and nothing of it is gone yet. Blocks its deletion."""
+    """Called after a user deletes a Cluster, before anything of it disappears. Blocks this."""

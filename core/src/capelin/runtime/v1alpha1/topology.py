@@ -13,7 +13,7 @@ _TAG = "Topology Mutation Hook"
 
 
 class HolderReference(Part):
-    """The object that a template is used by, and the field of it that names the template."""
+    """The object that uses a template, and its field with the reference."""
 
     api_version: str
     kind: str
@@ -26,11 +26,11 @@ class GeneratePatchesRequestItem(Part):
     """A template that can be changed."""
 
     uid: str
-    """Tells the templates of one request apart; another every time."""
+    """Identifies the template within one request. It changes with every request."""
     holder_reference: HolderReference
     object: RawExtension
     variables: list[Variable] = []
-    """What differs for this template, over the request's own variables."""
+    """Variables for this template, which override the request's own."""
 
 
 class GeneratePatchesRequest(Request):
@@ -49,7 +49,7 @@ class GeneratePatchesResponseItem(Part):
 
 
 class GeneratePatchesResponse(Response):
-    """Changes; a template that is not named stays as it is."""
+    """Changes of templates. Others stay as they are."""
 
     items: list[GeneratePatchesResponseItem] = []
 
@@ -58,7 +58,7 @@ class GeneratePatchesResponse(Response):
 class GeneratePatches(Hook[GeneratePatchesRequest, GeneratePatchesResponse]):
     """Called whenever a topology is computed, dry runs included, before anything is written.
 
-    Another answer to the same question rolls out every machine that the templates are for.
+    A different response to the same request rolls out every machine of the templates.
     """
 
 
@@ -68,7 +68,7 @@ class ValidateTopologyRequestItem(Part):
     holder_reference: HolderReference
     object: RawExtension
     variables: list[Variable] = []
-    """What differs for this template, over the request's own variables."""
+    """Variables for this template, which override the request's own."""
 
 
 class ValidateTopologyRequest(Request):
@@ -88,7 +88,7 @@ class ValidateTopology(Hook[ValidateTopologyRequest, ValidateTopologyResponse]):
 
 
 class DiscoverVariablesRequest(Request):
-    """Asks for the variables."""
+    """Requests the variables."""
 
 
 class DiscoverVariablesResponse(Response):
@@ -101,4 +101,4 @@ class DiscoverVariablesResponse(Response):
 
 @CLUSTER_API.hook(API_VERSION, tag=_TAG, summary="Describes variables", pure=True)
 class DiscoverVariables(Hook[DiscoverVariablesRequest, DiscoverVariablesResponse]):
-    """Called when a ClusterClass is reconciled; the answer is kept for some minutes."""
+    """Called when core reconciles a ClusterClass. Core caches the response for some minutes."""

@@ -8,7 +8,7 @@ GO_PACKAGE = "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
 
 
 class GenerateUpgradePlanRequest(ClusterRequest):
-    """From where to where an upgrade goes."""
+    """The current and the target version of an upgrade."""
 
     from_control_plane_kubernetes_version: str
     from_workers_kubernetes_version: str = ""
@@ -22,14 +22,14 @@ class UpgradeStep(Part):
 
 
 class GenerateUpgradePlanResponse(Response):
-    """The versions to go through, each in turn."""
+    """The versions of the upgrade, in order."""
 
     control_plane_upgrades: list[UpgradeStep] = []
-    """At least one version for each minor, the last one the target."""
+    """At least one version for each minor. The last one is the target."""
     workers_upgrades: list[UpgradeStep] = []
-    """Versions out of the control plane's; empty for as few as possible."""
+    """Some of the control plane's versions. Empty for as few as possible."""
 
 
 @CLUSTER_API.hook(API_VERSION, tag="Chained Upgrade Hook", summary="Plans an upgrade", pure=True)
 class GenerateUpgradePlan(Hook[GenerateUpgradePlanRequest, GenerateUpgradePlanResponse]):
-    """Called when a Cluster is to go to another version; the answer is kept for some minutes."""
+    """Called when a Cluster's version changes. Core caches the response for some minutes."""
