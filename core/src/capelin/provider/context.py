@@ -26,7 +26,7 @@ from capelin.contract import (
     update_conditions,
 )
 from capelin.controller import Context
-from capelin.provider.blocked import Blocked
+from capelin.provider.blocked import Blocked, FrameReason
 from capelin.provider.fields import (
     Endpoint,
     FailureDomain,
@@ -35,12 +35,7 @@ from capelin.provider.fields import (
     MachineAddress,
 )
 
-INVALID_RESPONSE = "InvalidResponse"
-"""The API server of a workload cluster sends too much, or nothing that can be read."""
-
 OwnerT = TypeVar("OwnerT", bound=BaseObject)
-
-WORKLOAD_UNREACHABLE = "WorkloadClusterUnreachable"
 
 _RETRY = 1.0
 """Seconds after which to try a workload cluster again that has just failed to answer."""
@@ -201,14 +196,14 @@ class ProviderContext(Context, Generic[OwnerT]):
     def cluster(self) -> Cluster:
         """The Cluster that the object is part of. While it is deleted there may be none."""
         if self.cluster_or_none is None:
-            raise Blocked("ClusterNotFound", "the Cluster that it is part of is gone")
+            raise Blocked(FrameReason.CLUSTER_NOT_FOUND, "the Cluster that it is part of is gone")
         return self.cluster_or_none
 
     @property
     def owner(self) -> OwnerT:
         """What the object was made for, as a Machine. Not read while the object is deleted."""
         if self.owner_or_none is None:
-            raise Blocked("OwnerNotFound", "what it was made for is gone")
+            raise Blocked(FrameReason.OWNER_NOT_FOUND, "what it was made for is gone")
         return self.owner_or_none
 
     def set_status(self, status: Model) -> None:
@@ -248,7 +243,7 @@ class ProviderContext(Context, Generic[OwnerT]):
         except Unreachable as error:
             raise workload_unreachable(error) from error
         except (ResponseTooLarge, Unreadable) as error:
-            raise Blocked(INVALID_RESPONSE, str(error), retry_seconds=60) from error
+            raise Blocked(FrameReason.INVALID_RESPONSE, str(error), retry_seconds=60) from error
 
 
 def workload_unreachable(error: Unreachable) -> Blocked:
@@ -256,7 +251,9 @@ def workload_unreachable(error: Unreachable) -> Blocked:
     message = "the API server of the workload cluster does not answer, or not in time"
     hint = "check the cluster's control plane; its objects are tried again together"
     retry = error.retry_seconds if isinstance(error, CircuitOpen) else _RETRY
-    return Blocked(WORKLOAD_UNREACHABLE, message, hint, retry_seconds=max(retry, _RETRY))
+    return Blocked(
+        FrameReason.WORKLOAD_UNREACHABLE, message, hint, retry_seconds=max(retry, _RETRY)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
