@@ -66,7 +66,9 @@ async def test_modules_of_other_packages(binaries: "Making", go: "FakeGo", tmp_p
     files.mkdir(parents=True)
     (files / "go.mod").write_text("module capelin/shoal\n\ngo 1.21\n")
     (files / "go.sum").touch()
-    project = Project("shoal", "Shoal", sources={}, stamps={}, modules=tmp_path)
+    project = Project(
+        "shoal", "Shoal", sources={}, stamps={}, modules=tmp_path, tags=("small", "plain")
+    )
     pack = Component("pack", project, "example.org/shoal/cmd/pack")
     made = binaries(go=go)
     found = await made.fetch(["etcd", pack])
@@ -76,6 +78,9 @@ async def test_modules_of_other_packages(binaries: "Making", go: "FakeGo", tmp_p
     }
     assert await made.path(pack) == found["pack"].path
     assert await made.has([pack])
+    tagged = [build for build in go.builds() if "-tags=small,plain" in build]
+    assert len(tagged) == 1
+    assert "example.org/shoal/cmd/pack" in tagged[0]
 
 
 async def test_a_build_reports_how_many_packages_of_all_it_has_compiled(
