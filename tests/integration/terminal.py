@@ -106,7 +106,7 @@ class Terminal:
     variables: Mapping[str, str]
     pictures: Path
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What pictures show instead of folders of the test."""
+    """What pictures show instead of folders and addresses of the test."""
 
     async def start(self, *arguments: str) -> Running:
         """Begin a command; `capelin` is the one of these tests."""
@@ -132,8 +132,8 @@ class Terminal:
     def picture(self, name: str, command: str, screen: Screen) -> None:
         """Keep a picture of a screen, with the command above it."""
         ansi = screen.ansi
-        for folder, shown in self.shown.items():
-            ansi = ansi.replace(folder, shown)
+        for actual, shown in self.shown.items():
+            ansi, command = ansi.replace(actual, shown), command.replace(actual, shown)
         text = Text.from_ansi(ansi)
         # Beside the title are the three buttons of a window.
         width = max(len(command) + 14, *map(len, text.plain.splitlines()))
