@@ -186,18 +186,19 @@ def quick(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The site, in build/site/html: generated reference, checked links and loads."""
+    """The site, in build/site/html: generated reference, checked links, loads and search."""
     install(session)
     session.run("python", "docs/site/assemble.py", "build/site/pages")
     # In strict mode, an announcement of the theme would count as a broken link.
     session.env["NO_MKDOCS_2_WARNING"] = "1"
     session.run("mkdocs", "build", "--quiet", "-f", "docs/site/mkdocs.yml")
     session.run("python", "docs/site/external_loads.py", "build/site/html")
+    session.run("python", "docs/site/search.py", "build/site/html")
 
 
 @nox.session(default=False, requires=["docs"])
 def screens(session: nox.Session) -> None:
-    """The site in a browser, at desktop and phone width, in build/site/screens. Needs Chromium."""
+    """The site in a browser: widths, palettes, search, in build/site/screens. Needs Chromium."""
     install(session)
     session.run("python", "docs/site/screens.py", "build/site/html", "build/site/screens")
 
@@ -251,6 +252,13 @@ def pulumi(session: nox.Session) -> None:
     """The program `dev` on a real Pulumi engine. The first run builds the engine, in minutes."""
     install(session)
     pytest(session, "-n0", paths=["tests/pulumi"])
+
+
+@nox.session(default=False)
+def alerts(session: nox.Session) -> None:
+    """The alert rules of the charts, evaluated by promtool; the first run builds it, in minutes."""
+    install(session)
+    pytest(session, "-n0", paths=["tests/alerts"])
 
 
 @nox.session(default=False)

@@ -27,6 +27,7 @@ from capelin.embedded.binaries import (
 from capelin_infra.binaries import PROGRAMS
 from capelin_release.tools import CERT_MANAGER, HELM, HELM_3
 
+from tests.alerts.promtool import PROMTOOL
 from tests.pulumi.bed import PULUMI, PULUMI_PYTHON
 
 _LOCAL = re.compile(r"^\s*(?:replace )?(\S+) => \.\.?/", re.MULTILINE)
@@ -35,7 +36,14 @@ _OLDEST_GO = "1.22"
 _FILES = ("go.mod", "go.sum", "tools.go")
 
 
-COMPONENTS: tuple[Component, ...] = (*PROGRAMS.values(), HELM, HELM_3, PULUMI, PULUMI_PYTHON)
+COMPONENTS: tuple[Component, ...] = (
+    *PROGRAMS.values(),
+    HELM,
+    HELM_3,
+    PROMTOOL,
+    PULUMI,
+    PULUMI_PYTHON,
+)
 PROJECTS: dict[str, Project] = {
     project.name: project
     for project in (*(component.project for component in COMPONENTS), CERT_MANAGER)
@@ -65,6 +73,7 @@ RECIPES = {
     "crane": Recipe(("github.com/google/go-containerregistry",)),
     "kind": Recipe(("sigs.k8s.io/kind",)),
     "konnectivity": Recipe(("sigs.k8s.io/apiserver-network-proxy",)),
+    "prometheus": Recipe(("github.com/prometheus/prometheus",)),
     "pulumi": Recipe(("github.com/pulumi/pulumi/pkg/v3",)),
     "pulumi-python": Recipe(("github.com/pulumi/pulumi/sdk/v3",)),
 }

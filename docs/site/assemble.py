@@ -32,7 +32,7 @@ PAGES: Final = (
     "charts/**/README.md",
     "clusterctl/README.md",
 )
-STYLES: Final = Path(__file__).with_name("site.css")
+ASSETS: Final = tuple(map(Path(__file__).with_name, ("site.css", "iframe-worker.js")))
 _LINK: Final = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 
@@ -59,7 +59,8 @@ def assemble(folder: Path) -> None:
                 shutil.copyfile(target, copy)
     for made in pages():
         _write(folder / made.path, made.text)
-    shutil.copyfile(STYLES, folder / STYLES.name)
+    for asset in ASSETS:
+        shutil.copyfile(asset, folder / asset.name)
 
 
 def _write(path: Path, text: str) -> None:

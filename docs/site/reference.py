@@ -1,12 +1,19 @@
-"""The reference pages: kinds, commands, Python, metrics and errors, generated from the code."""
+"""The reference pages, from the code: kinds, commands, flags, labels, Python, metrics, errors."""
 
+import ast
 import importlib
 import inspect
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
+import capelin.contract.labels
 import typer
 from capelin.api import Unstructured
 from capelin.controller.diagnostics import Metrics
@@ -28,6 +35,9 @@ ROOMS: Final = (
     "capelin.pki",
 )
 """The packages of the library that providers and extensions import from."""
+MANAGERS: Final = ("capelin_control_plane", "capelin_machine_pool", "capelin_lifecycle")
+"""The programs of the images, as Python runs them."""
+_KEYS: Final = ("LABEL", "ANNOTATION")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,8 @@ def pages() -> list[Page]:
     return [
         Page("docs/reference/commands.md", commands()),
         *(Page(f"docs/reference/{provider.label}.md", kinds(provider)) for provider in providers),
+        Page("docs/reference/flags.md", flags()),
+        Page("docs/reference/labels.md", labels()),
         Page("docs/reference/python.md", python()),
         Page("docs/reference/metrics.md", metrics()),
         Page("docs/reference/errors.md", errors()),
@@ -61,9 +73,8 @@ def commands() -> str:
     lines = ["# Commands", "", EXIT_CODES, ""]
     for name, leaf in _leaves(command, "capelin"):
         lines += [f"## {name}", "", *_text(leaf.help), ""]
-        lines += ["| option or argument | description |", "|---|---|"]
-        lines += [_parameter(parameter) for parameter in leaf.params if parameter.name != "help"]
-        lines.append("")
+        if rows := [_parameter(each) for each in leaf.params if each.name != "help"]:
+            lines += ["| option or argument | description |", "|---|---|", *rows, ""]
     return "\n".join(lines)
 
 
@@ -128,6 +139,41 @@ def _type(field: Unstructured) -> str:
     if "additionalProperties" in field:
         return "map"
     return str(field.get("type", "any"))
+
+
+def flags() -> str:
+    """The flags of each program of the images, as `--help` prints them."""
+    lines = ["# Flags", "", "The chart values `args` and `extraArgs` pass flags to the pods.", ""]
+    for module in MANAGERS:
+        command = [sys.executable, "-m", module, "--help"]
+        text = subprocess.check_output(command, text=True, env={**os.environ, "COLUMNS": "100"})
+        lines += [f"## {module}", "", "```text", text.rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def labels() -> str:
+    """The labels and annotations of Cluster API that providers read or write."""
+    origin = "https://cluster-api.sigs.k8s.io/reference/api/labels-and-annotations"
+    lines = [
+        "# Labels and annotations",
+        "",
+        f"Providers read or write these of [all]({origin}).",
+        "",
+    ]
+    lines += ["| key | type | description |", "|---|---|---|"]
+    body = ast.parse(Path(capelin.contract.labels.__file__).read_text()).body
+    for constant, following in pairwise(body):
+        match constant, following:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=str(key))),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ) if name.endswith(_KEYS):
+                kind = name.rpartition("_")[2].lower()
+                where = "Nodes" if name.startswith("NODE_") else "objects"
+                lines.append(f"| `{key}` | {kind} of {where} | {_cell(text)} |")
+            case _:
+                pass
+    return "\n".join([*lines, ""])
 
 
 def python() -> str:

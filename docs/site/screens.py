@@ -1,6 +1,7 @@
-"""Screenshots of the built site in a real browser, as wide as a desktop and as a phone.
+"""Opens the built site's files in a real browser, as wide as a desktop and as a phone.
 
-Fails where a part of a page is cut off. Needs Chromium (`CAPELIN_BROWSER` names another program).
+Keeps screenshots in both palettes. Fails if a part of a page is cut off, or if a search does not
+show its page first. Needs Chromium (`CAPELIN_BROWSER` names another program).
 Usage: python docs/site/screens.py SITE FOLDER
 """
 
@@ -18,11 +19,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import aiohttp
+from search import FIRST
 
 SCREENS: Final = {"desktop": (1280, 800), "phone": (390, 844)}
 """Widths and heights in CSS pixels."""
+PALETTES: Final = ("light", "dark")
 PICTURED: Final = (
     "index.html",
     "docs/status.html",
@@ -53,6 +57,23 @@ _CUT_OFF: Final = """
   return problems.slice(0, 3);
 })()
 """
+_PREPARE: Final = """
+localStorage.clear();  // the theme stores the palette of the first page
+addEventListener("DOMContentLoaded", () => {
+  const style = document.createElement("style");
+  style.textContent = "*, ::placeholder { transition: none !important }";
+  document.head.append(style);
+});
+"""
+_FIRST_RESULT: Final = """
+new Promise((resolve) => {
+  const look = () => {
+    const link = document.querySelector(".md-search-result__link");
+    if (link) resolve(link.href); else setTimeout(look, 50);
+  };
+  look();
+})
+"""
 
 
 @dataclass
@@ -75,9 +96,9 @@ class Tab:
             raise RuntimeError(f"{method}: {answer['error']['message']}")
         return answer["result"]
 
-    async def open(self, page: Path) -> None:
+    async def open(self, page: Path, query: str = "") -> None:
         """Open a page, and wait until it is loaded."""
-        await self.call("Page.navigate", url=page.as_uri())
+        await self.call("Page.navigate", url=page.as_uri() + query)
         await self._until(lambda received: received.get("method") == "Page.loadEventFired")
 
     async def resize(self, width: int, height: int) -> None:
@@ -90,9 +111,23 @@ class Tab:
             mobile=width < 600,
         )
 
+    async def use(self, palette: str) -> None:
+        """Have the browser prefer a light or a dark palette."""
+        preference = {"name": "prefers-color-scheme", "value": palette}
+        await self.call("Emulation.setEmulatedMedia", features=[preference])
+
     async def cut_off(self) -> list[str]:
         """The parts of the page that lie outside the screen and that no scrolling reaches."""
-        done = await self.call("Runtime.evaluate", expression=_CUT_OFF, returnByValue=True)
+        return await self._evaluate(_CUT_OFF)
+
+    async def first_result(self) -> str:
+        """The address of the first result of the page's search."""
+        return await self._evaluate(_FIRST_RESULT)
+
+    async def _evaluate(self, expression: str) -> Any:
+        done = await self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         return done["result"]["value"]
 
     async def picture(self, width: int) -> bytes:
@@ -115,7 +150,7 @@ class Screens:
     """The results of opening a site's pages."""
 
     problems: list[str] = field(default_factory=list[str])
-    """Parts of pages that are cut off."""
+    """Parts of pages that are cut off, and searches without their page."""
     pictures: dict[str, bytes] = field(default_factory=dict[str, bytes])
     """Pictures by their file names."""
 
@@ -142,6 +177,7 @@ async def browser(program: str) -> AsyncGenerator[Tab]:
                 )
                 tab.session = attached["sessionId"]
                 await tab.call("Page.enable")
+                await tab.call("Page.addScriptToEvaluateOnNewDocument", source=_PREPARE)
                 yield tab
         finally:
             process.terminate()
@@ -165,23 +201,32 @@ def _written_address(folder: Path) -> str:
 
 
 async def screens(site: Path, pages: Sequence[Path], program: str) -> Screens:
-    """Open every page on every screen."""
+    """Open every page on every screen, and search."""
     found = Screens()
     async with browser(program) as tab:
         for page in pages:
             name = page.relative_to(site).as_posix()
-            await tab.open(page)
-            for screen, (width, height) in SCREENS.items():
-                await tab.resize(width, height)
-                found.problems += [f"{name}, {screen}: {part}" for part in await tab.cut_off()]
-                if name in PICTURED:
-                    file = f"{name.removesuffix('.html').replace('/', '-')}-{screen}.png"
-                    found.pictures[file] = await tab.picture(width)
+            for palette in PALETTES if name in PICTURED else PALETTES[:1]:
+                await tab.use(palette)
+                await tab.open(page)
+                for screen, (width, height) in SCREENS.items():
+                    await tab.resize(width, height)
+                    cut_off = await tab.cut_off()
+                    found.problems += [f"{name}, {screen}: {part} is cut off" for part in cut_off]
+                    if name in PICTURED:
+                        stem = name.removesuffix(".html").replace("/", "-")
+                        file = f"{stem}-{screen}-{palette}.png"
+                        found.pictures[file] = await tab.picture(width)
+        for query, expected in FIRST.items():
+            await tab.open(site / "index.html", f"?q={quote(query)}")
+            result = await tab.first_result()
+            if not result.partition("?")[0].endswith(expected):
+                found.problems.append(f"the search {query!r} shows {result}, not {expected}")
     return found
 
 
 def main(site: Path, folder: Path) -> None:
-    """Write the pictures. Fail if parts of pages are cut off."""
+    """Write the pictures, and end with the problems."""
     program = os.environ.get("CAPELIN_BROWSER", "chromium")
     if shutil.which(program) is None:
         sys.exit(f"{program} does not exist: install Chromium, or name another browser.")
@@ -190,8 +235,7 @@ def main(site: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, picture in found.pictures.items():
         (folder / name).write_bytes(picture)
-    problems = ["Pages are cut off:", *found.problems] if found.problems else []
-    sys.exit("\n".join(problems) or 0)
+    sys.exit("\n".join(found.problems) or 0)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """Code blocks of the documents are valid: commands, Python, YAML and manifests."""
 
 import ast
+import json
 import re
 import shlex
+import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +16,7 @@ import yaml
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_infra.cli import app
 from capelin_machine_pool.api import CapelinCluster, CapelinMachinePool
+from capelin_release.values import ExtensionValues, ManagerValues
 from typer._click.core import Command
 
 ROOT = Path(__file__).parents[2]
@@ -26,16 +30,24 @@ _BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 KINDS = {
     kind.resource.kind: kind for kind in (CapelinCluster, CapelinControlPlane, CapelinMachinePool)
 }
+SHELL = ("bash", "console", "sh", "shell")
+LANGUAGES = {*SHELL, "json", "mermaid", "python", "toml", "yaml"}
+VALUES = {
+    "capelin-control-plane": ManagerValues,
+    "capelin-machine-pool": ManagerValues,
+    "capelin-lifecycle": ExtensionValues,
+}
+"""The values of the charts in the chart `capelin`."""
 _SHELL_ENDS = ("|", ">", "&&", ";", "#", ")")
 
 
-def blocks(language: str) -> list[object]:
-    """The code blocks of a language, each with its page."""
+def blocks(*languages: str) -> list[object]:
+    """The code blocks of some languages, each with its page."""
     return [
         pytest.param(match[3], id=f"{page.relative_to(ROOT)}:{match.start()}")
         for page in PAGES
         for match in _BLOCK.finditer(page.read_text())
-        if match[2] == language
+        if match[2] in languages
     ]
 
 
@@ -44,7 +56,7 @@ def commands() -> list[object]:
     found: dict[str, None] = {}
     for page in PAGES:
         for match in _BLOCK.finditer(page.read_text()):
-            if match[2] in {"sh", "bash", "console"}:
+            if match[2] in SHELL:
                 for line in match[3].replace("\\\n", " ").splitlines():
                     for part in re.findall(r"(?:^|\$\(|&& )(?:uv run )?(capelin .*)", line.strip()):
                         found[part] = None
@@ -108,3 +120,41 @@ def test_manifests_of_capelin_kinds_are_valid(text: str) -> None:
         if (kind := KINDS.get(manifest.get("kind", ""))) is not None:
             # Reading ignores unknown fields, validation does not.
             assert kind.model_validate({key: manifest[key] for key in ("metadata", "spec")})
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_values_of_charts_exist(text: str) -> None:
+    for values in cast("Iterator[dict[str, Any]]", yaml.safe_load_all(text)):
+        for chart, model in VALUES.items():
+            if chart in values:
+                assert model.model_validate({"image": {"repository": "a"}, **values[chart]})
+
+
+@pytest.mark.parametrize("text", blocks(*SHELL))
+def test_a_shell_accepts_the_commands(text: str) -> None:
+    typed = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
+    script = "\n".join(typed) or text
+    checked = subprocess.run(
+        ["bash", "-n"], input=script, text=True, capture_output=True, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("text", blocks("json"))
+def test_json_can_be_parsed(text: str) -> None:
+    json.loads(text)
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_toml_can_be_parsed(text: str) -> None:
+    tomllib.loads(text)
+
+
+def test_each_block_has_a_known_language() -> None:
+    found = {
+        (page.name, language)
+        for page in PAGES
+        for language in re.findall(r"^ *```(.*)\n(?:.*\n)*?^ *```$", page.read_text(), re.MULTILINE)
+    }
+    assert found
+    assert {each for each in found if each[1] not in LANGUAGES} == set()

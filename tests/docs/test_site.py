@@ -129,3 +129,15 @@ def test_terminal_pictures_have_the_same_font_size() -> None:
         size = re.search(r'viewBox="0 0 (\S+) \S+" width="(\d+)"', picture.read_text())
         assert size is not None, picture.name
         assert float(size[2]) / float(size[1]) == pytest.approx(0.6, abs=0.01), picture.name
+
+
+def test_pictures_show_commands_of_the_tutorial() -> None:
+    tutorial = (ROOT / "docs" / "tutorials" / "operator.md").read_text()
+    lines = [line.partition("#")[0].strip() for line in tutorial.splitlines()]
+    typed = {line.removeprefix("uv run ") for line in lines}
+    pictures = sorted((ROOT / "docs" / "images" / "tour").glob("*.svg"))
+    for picture in pictures:
+        title = re.search(r'-title"[^>]*>([^<]*)', picture.read_text())
+        assert title is not None, picture.name
+        assert title[1].replace("&#160;", " ").strip() in typed, picture.name
+    assert {picture.name for picture in pictures} == set(re.findall(r"tour/(.+\.svg)", tutorial))

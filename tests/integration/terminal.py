@@ -106,7 +106,7 @@ class Terminal:
     variables: Mapping[str, str]
     pictures: Path
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Replacements of the test's folders in pictures."""
+    """Replacements and addresses of the test's folders in pictures."""
 
     async def start(self, *arguments: str) -> Running:
         """Start a command. `capelin` is the version under test."""
@@ -132,8 +132,8 @@ class Terminal:
     def picture(self, name: str, command: str, screen: Screen) -> None:
         """Save a picture of a screen with its command."""
         ansi = screen.ansi
-        for folder, shown in self.shown.items():
-            ansi = ansi.replace(folder, shown)
+        for actual, shown in self.shown.items():
+            ansi, command = ansi.replace(actual, shown), command.replace(actual, shown)
         text = Text.from_ansi(ansi)
         # The title bar also has three window buttons.
         width = max(len(command) + 14, *map(len, text.plain.splitlines()))

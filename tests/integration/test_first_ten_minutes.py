@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,23 +29,8 @@ pytestmark = [
 ]
 
 NEW = TESTED_KUBERNETES[-1]
-EXTENSION = """
-from capelin.runtime import Call, Extension, Response, proceed, retry_after
-from capelin.runtime.server import serve
-from capelin.runtime.v1alpha1 import BeforeClusterUpgrade
-
-ext = Extension("guard")
-
-
-@ext.handler(BeforeClusterUpgrade, name="no-upgrades")
-def no_upgrades(call: Call[BeforeClusterUpgrade, None]) -> Response:
-    if "guard/no-upgrades" in call.request.cluster.metadata.annotations:
-        return retry_after(1, "annotation guard/no-upgrades forbids upgrades")
-    return proceed()
-
-
-serve(ext)
-"""
+SHOWN_URL = "https://localhost:9443"
+"""The address of the extension in the tutorial, and in the pictures."""
 
 
 @pytest.fixture
@@ -65,15 +51,14 @@ async def step(terminal: Terminal, name: str, *arguments: str) -> str:
 
 
 @asynccontextmanager
-async def extension(folder: Path, certificates: Path) -> AsyncGenerator[str]:
-    """The URL of the user's running extension."""
-    program = folder / "guard.py"
-    program.write_text(EXTENSION)
+async def extension(project: Path, certificates: Path) -> AsyncGenerator[str]:
+    """The URL of the running extension that `capelin new` wrote."""
     port = free_port("127.0.0.1")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(program), "--host", "127.0.0.1", "--port", str(port)),
+        *(sys.executable, "-m", "my_hooks", "--host", "127.0.0.1", "--port", str(port)),
         *("--probes-port", str(free_port("127.0.0.1")), "--cert-dir", str(certificates)),
         *("--client-ca", str(certificates / "client-ca.crt")),
+        env={**os.environ, "PYTHONPATH": str(project / "src")},
     )
     try:
         await until(lambda: is_listening("127.0.0.1", port))
@@ -109,39 +94,41 @@ async def test_the_first_ten_minutes(home: Home, terminal: Terminal, tmp_path: P
     assert "CapelinControlPlane default/demo" in described
     assert "New clusterctl version" not in described
 
-    for name, workers in (("06-scale-out", "2"), ("07-scale-in", "1")):
-        assert "✔ cluster demo scaled" in await step(
-            terminal, name, "scale", "demo", "--workers", workers
-        )
+    scale = ("scale", "demo", "--workers")
+    assert "✔ cluster demo scaled" in await step(terminal, "06-scale", *scale, "2")
+    assert "✔ cluster demo scaled" in await terminal.run(*scale, "1")
 
-    certificates = tmp_path / "certificates"
+    certificates, project = tmp_path / "certificates", tmp_path / "my-hooks"
+    await terminal.run("new", "extension", "my-hooks", "--folder", str(project))
     await terminal.run("hooks", "certificate", str(certificates))
-    async with extension(tmp_path, certificates) as url:
-        register = ("hooks", "register", url, "--name", "guard")
-        assert "no-upgrades.guard (BeforeClusterUpgrade)" in await step(
-            terminal, "08-register", *register
+    async with extension(project, certificates) as url:
+        terminal = replace(terminal, shown={**terminal.shown, url: SHOWN_URL})
+        register = ("hooks", "register", url, "--name", "my-hooks")
+        assert "no-upgrades.my-hooks (BeforeClusterUpgrade)" in await step(
+            terminal, "07-register", *register
         )
         annotate = ("kubectl", "annotate", "cluster", "demo")
-        await terminal.run(*annotate, "guard/no-upgrades=please")
+        await terminal.run(*annotate, "my-hooks/no-upgrades=please")
         upgrade = await terminal.start("upgrade", "cluster", "demo")
         await upgrade.shows("forbids upgrades")
-        terminal.picture("09-blocked", "capelin upgrade cluster demo", upgrade.screen)
-        await terminal.run(*annotate, "guard/no-upgrades-")
+        terminal.picture("08-blocked", "capelin upgrade cluster demo", upgrade.screen)
+        await terminal.run(*annotate, "my-hooks/no-upgrades-")
         assert f"upgraded to {NEW}" in await upgrade.finish()
-        terminal.picture("10-upgraded", "capelin upgrade cluster demo", upgrade.screen)
-        await terminal.run("hooks", "unregister", "guard")
+        terminal.picture("09-upgraded", "capelin upgrade cluster demo", upgrade.screen)
+        await terminal.run("hooks", "unregister", "my-hooks")
     assert NEW in await terminal.run(*demo, "get", "nodes")
     events = await terminal.run("kubectl", "get", "events")
     for reason in ("Initialized", "MachinesCreated", "ScalingDown", "RollingOut", "RolledOut"):
         assert reason in events
 
-    assert "✔ environment default stopped" in await step(terminal, "11-stop", "stop")
+    assert "✔ environment default stopped" in await step(terminal, "10-stop", "stop")
     left = [line for line in mentioning(home.folder, "environ") if "kubectl" not in line]
     assert left == []
     assert "stopped" in await terminal.run("status")
-    assert "✔ cluster demo" in await step(terminal, "12-start", "start")
-    await step(terminal, "13-status", "status", "--exit-code")
-    await step(terminal, "14-down", "down", "--yes")
+    assert "✔ cluster demo" in await step(terminal, "11-start", "start")
+    await terminal.run("status", "--exit-code")
+    await step(terminal, "12-status", "status")
+    await step(terminal, "13-down", "down", "--yes")
     user = yaml.safe_load((tmp_path / "user" / "config").read_text())
     assert user["contexts"] == []
     assert mentioning(home.folder, "environ") == []

@@ -6,7 +6,6 @@ import yaml
 from capelin.api.capi import Cluster
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.reasons import Reason
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -21,9 +20,3 @@ def test_the_example_is_valid_and_its_references_match() -> None:
     objects = [(obj["kind"], obj["metadata"]["name"]) for obj in (second, infrastructure)]
     assert references == objects
     assert CapelinControlPlane.read(second).spec.version in KNOWN_KUBERNETES
-
-
-def test_the_table_lists_every_reason() -> None:
-    _, table = README.read_text().split("| reason | meaning |\n|---|---|\n")
-    rows = [f"| `{reason}` | {reason.meaning} |" for reason in Reason]
-    assert table.partition("\n\n")[0].splitlines() == rows

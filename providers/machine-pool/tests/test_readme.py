@@ -5,7 +5,6 @@ from pathlib import Path
 import yaml
 from capelin.api.capi import MachinePool
 from capelin_machine_pool.api import CapelinMachinePool, ClusterSpec, MachinePoolSpec
-from capelin_machine_pool.reasons import Reason
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -24,9 +23,3 @@ def test_the_example_is_valid_and_its_references_match() -> None:
     assert spec.rolling_update.max_surge == "25%"
     domains = ClusterSpec.model_validate(cluster["spec"]).failure_domains
     assert [one.name for one in domains] == ["east", "west"]
-
-
-def test_the_table_lists_every_reason() -> None:
-    _, table = README.read_text().split("| reason | meaning |\n|---|---|\n")
-    rows = [f"| `{reason}` | {reason.meaning} |" for reason in Reason]
-    assert table.partition("\n\n")[0].splitlines() == rows

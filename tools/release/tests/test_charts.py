@@ -19,6 +19,7 @@ from capelin.provider import Provider
 from capelin.yaml import read_all_yaml
 from capelin_control_plane.provider import provider as control_plane
 from capelin_machine_pool.provider import provider as machine_pool
+from capelin_release.alerts import EXTENSION_ALERTS, MANAGER_ALERTS
 from capelin_release.charts import Chart, provider_chart
 from capelin_release.components import helm, render_chart
 from capelin_release.our_charts import our_charts, our_providers, write_tree
@@ -95,6 +96,7 @@ async def test_every_value_has_its_effect(name: str) -> None:
         "log": {"format": "json", "verbosity": 2},
         "metrics": {
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
             "dashboard": {"enabled": True},
         },
         "podDisruptionBudget": {"enabled": True},
@@ -125,6 +127,7 @@ async def test_every_value_has_its_effect(name: str) -> None:
     assert policy["ingress"][0]["from"] == [{"podSelector": {}}]
     assert policy["egress"] == [{}]
     assert objects["ServiceMonitor", name]["metadata"]["labels"]["release"] == "prometheus"
+    assert objects["PrometheusRule", name]["metadata"]["labels"]["release"] == "prometheus"
     (dashboard,) = objects["ConfigMap", f"{name}-dashboard"]["data"].values()
     assert f'service=\\"{name}-metrics\\"' in dashboard
     assert all(panel["targets"][0]["expr"] for panel in json.loads(dashboard)["panels"])
@@ -225,6 +228,19 @@ async def test_an_extension_accepts_only_cluster_api_by_default() -> None:
     _, metrics = opened["NetworkPolicy", EXTENSION]["spec"]["ingress"]
     assert [port["port"] for port in metrics["ports"]] == ["health"]
     assert metrics["from"] == monitoring
+
+
+@pytest.mark.parametrize("name", WITH_PODS)
+async def test_alert_rules_select_the_series_of_their_release(name: str) -> None:
+    values = {"metrics": {"prometheusRule": {"enabled": True}}, "fullnameOverride": "fish"}
+    objects = await rendered(CHARTS[name], values)
+    (group,) = objects["PrometheusRule", "fish"]["spec"]["groups"]
+    alerts = EXTENSION_ALERTS if name == EXTENSION else MANAGER_ALERTS
+    assert [rule["alert"] for rule in group["rules"]] == [alert.name for alert in alerts]
+    for rule in group["rules"]:
+        assert '{namespace="capelin-system",service="fish-metrics"' in rule["expr"]
+        assert "JOB" not in rule["expr"]
+    assert ("PrometheusRule", name) not in await rendered(CHARTS[name])
 
 
 async def test_metrics_of_an_extension_need_a_token() -> None:

@@ -11,7 +11,7 @@ from capelin.provider.installation import ENTRY_POINTS, Provider
 from capelin.provider.topology import may_patch_status
 
 if TYPE_CHECKING:
-    from capelin.provider.blocked import Blocked, Reasons
+    from capelin.provider.blocked import Blocked, FrameReason, Reasons
     from capelin.provider.changes import Change
     from capelin.provider.context import (
         ControlPlaneContext,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         InfraMachinePoolReconciler,
         InfraMachineReconciler,
     )
-    from capelin.provider.reconciler import RECONCILE_FAILED, WAITING_FOR_OWNER, ProviderReconciler
+    from capelin.provider.reconciler import ProviderReconciler
 
 _MODULES = (
     "blocked",
@@ -77,9 +77,7 @@ __all__ = [
     "ENTRY_POINTS",
     "INFRA_CLUSTER",
     "INFRA_MACHINE",
-    "RECONCILE_FAILED",
     "TEMPLATE",
-    "WAITING_FOR_OWNER",
     "Blocked",
     "Change",
     "ControlPlaneContext",
@@ -89,6 +87,7 @@ __all__ = [
     "Endpoint",
     "FailureDomain",
     "FailureDomains",
+    "FrameReason",
     "InfraClusterContext",
     "InfraClusterReconciler",
     "InfraClusterSpec",

@@ -19,17 +19,54 @@ _CHANGING = re.compile(
 
 
 class Reasons(StrEnum):
-    """Base of the reasons of a provider's conditions. The docs show the meaning of each."""
+    """Base of the reasons of a provider's conditions. Its documentation shows their texts."""
 
     _value_: str
     meaning: str
+    next_step: str
 
-    def __new__(cls, value: str, meaning: str) -> Self:
-        """A reason in CamelCase, and its meaning for users."""
+    def __new__(cls, value: str, meaning: str, next_step: str) -> Self:
+        """A reason in CamelCase, its meaning for users, and what they do next."""
         reason = str.__new__(cls, value)
         reason._value_ = value
         reason.meaning = meaning
+        reason.next_step = next_step
         return reason
+
+
+class FrameReason(Reasons):
+    """The reasons that every provider's conditions can have."""
+
+    RECONCILE_FAILED = (
+        "ReconcileFailed",
+        "a request failed, or the provider has a bug. The message has the error",
+        "wait: the provider tries again. If it remains, search the provider's log for the object",
+    )
+    WAITING_FOR_OWNER = (
+        "WaitingForOwner",
+        "no Cluster or Machine owns the object yet",
+        "refer to the object in one",
+    )
+    CLUSTER_NOT_FOUND = (
+        "ClusterNotFound",
+        "the Cluster of the object no longer exists",
+        "delete the object",
+    )
+    OWNER_NOT_FOUND = (
+        "OwnerNotFound",
+        "the Machine or MachinePool of the object no longer exists",
+        "delete the object",
+    )
+    WORKLOAD_UNREACHABLE = (
+        "WorkloadClusterUnreachable",
+        "the API server of the workload cluster does not answer",
+        "check the API server of the workload cluster and the network to it",
+    )
+    INVALID_RESPONSE = (
+        "InvalidResponse",
+        "the API server of the workload cluster sends an unreadable or too large response",
+        "check the server at the endpoint of the Cluster",
+    )
 
 
 class Blocked(Exception):  # noqa: N818 - a state of the object, not a fault of the program

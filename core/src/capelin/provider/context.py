@@ -26,7 +26,7 @@ from capelin.contract import (
     update_conditions,
 )
 from capelin.controller import Context
-from capelin.provider.blocked import Blocked
+from capelin.provider.blocked import Blocked, FrameReason
 from capelin.provider.fields import (
     Endpoint,
     FailureDomain,
@@ -35,12 +35,7 @@ from capelin.provider.fields import (
     MachineAddress,
 )
 
-INVALID_RESPONSE = "InvalidResponse"
-"""The API server of a workload cluster sends too much, or unreadable responses."""
-
 OwnerT = TypeVar("OwnerT", bound=BaseObject)
-
-WORKLOAD_UNREACHABLE = "WorkloadClusterUnreachable"
 
 _RETRY = 1.0
 """Seconds before the next request to a workload cluster that has just failed to answer."""
@@ -201,14 +196,14 @@ class ProviderContext(Context, Generic[OwnerT]):
     def cluster(self) -> Cluster:
         """The Cluster that the object is part of. During deletion it may be missing."""
         if self.cluster_or_none is None:
-            raise Blocked("ClusterNotFound", "its Cluster no longer exists")
+            raise Blocked(FrameReason.CLUSTER_NOT_FOUND, "its Cluster no longer exists")
         return self.cluster_or_none
 
     @property
     def owner(self) -> OwnerT:
         """The object's owner, such as a Machine. Not read during deletion."""
         if self.owner_or_none is None:
-            raise Blocked("OwnerNotFound", "its owner no longer exists")
+            raise Blocked(FrameReason.OWNER_NOT_FOUND, "its owner no longer exists")
         return self.owner_or_none
 
     def set_status(self, status: Model) -> None:
@@ -248,7 +243,7 @@ class ProviderContext(Context, Generic[OwnerT]):
         except Unreachable as error:
             raise workload_unreachable(error) from error
         except (ResponseTooLarge, Unreadable) as error:
-            raise Blocked(INVALID_RESPONSE, str(error), retry_seconds=60) from error
+            raise Blocked(FrameReason.INVALID_RESPONSE, str(error), retry_seconds=60) from error
 
 
 def workload_unreachable(error: Unreachable) -> Blocked:
@@ -256,7 +251,9 @@ def workload_unreachable(error: Unreachable) -> Blocked:
     message = "the API server of the workload cluster does not answer, or not in time"
     hint = "check the cluster's control plane. All objects of the cluster are retried together"
     retry = error.retry_seconds if isinstance(error, CircuitOpen) else _RETRY
-    return Blocked(WORKLOAD_UNREACHABLE, message, hint, retry_seconds=max(retry, _RETRY))
+    return Blocked(
+        FrameReason.WORKLOAD_UNREACHABLE, message, hint, retry_seconds=max(retry, _RETRY)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,15 +27,13 @@ from capelin.controller import (
     Watch,
     Watches,
 )
-from capelin.provider.blocked import Blocked, describe, root_cause
+from capelin.provider.blocked import Blocked, FrameReason, describe, root_cause
 from capelin.provider.changes import Change, changes, transitions
 from capelin.provider.context import ProviderContext, StatusDraft
 from capelin.provider.fields import template_of
 
 KindT = TypeVar("KindT", bound=Object[Any, Any])
 
-RECONCILE_FAILED = "ReconcileFailed"
-WAITING_FOR_OWNER = "WaitingForOwner"
 _NOT_WRITTEN = "The status of %s cannot be written: %s"
 
 
@@ -293,7 +291,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         if isinstance(cause, Blocked):
             reason, message = cause.reason, str(cause)
         else:
-            reason, message = RECONCILE_FAILED, describe(cause)
+            reason, message = FrameReason.RECONCILE_FAILED, describe(cause)
         if obj.metadata.deletion_timestamp is not None:
             return ConditionSpec(DELETING, "True", reason, message)
         # Without an answer of the workload cluster, the object's state cannot be observed.
@@ -336,7 +334,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         name = "Cluster" if owner is not None else self.owner_kind.resource.kind
         message = f"no {name} owns it yet"
         hint = f"refer to this {obj.resource.kind} in one"
-        return Blocked(WAITING_FOR_OWNER, message, hint, retry_seconds=None)
+        return Blocked(FrameReason.WAITING_FOR_OWNER, message, hint, retry_seconds=None)
 
     # The class
 

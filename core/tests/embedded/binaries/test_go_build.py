@@ -68,7 +68,9 @@ async def test_a_component_of_another_package_can_be_built(
     files.mkdir(parents=True)
     (files / "go.mod").write_text("module capelin/shoal\n\ngo 1.21\n")
     (files / "go.sum").touch()
-    project = Project("shoal", "Shoal", sources={}, stamps={}, modules=tmp_path)
+    project = Project(
+        "shoal", "Shoal", sources={}, stamps={}, modules=tmp_path, tags=("small", "plain")
+    )
     pack = Component("pack", project, "example.org/shoal/cmd/pack")
     made = binaries(go=go)
     fetched = await made.fetch(["etcd", pack])
@@ -78,6 +80,9 @@ async def test_a_component_of_another_package_can_be_built(
     }
     assert await made.path(pack) == fetched["pack"].path
     assert await made.has([pack])
+    tagged = [build for build in go.builds() if "-tags=small,plain" in build]
+    assert len(tagged) == 1
+    assert "example.org/shoal/cmd/pack" in tagged[0]
 
 
 async def test_a_build_reports_compiled_and_total_packages(

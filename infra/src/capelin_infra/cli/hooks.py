@@ -25,7 +25,9 @@ Ca = Annotated[
 ]
 Certificate = Annotated[
     Path | None,
-    typer.Option("--client-cert", help="PEM file with the certificate to show.", exists=True),
+    typer.Option(
+        "--client-cert", help="PEM file with the client certificate to present.", exists=True
+    ),
 ]
 Key = Annotated[
     Path | None, typer.Option("--client-key", help="PEM file with its key.", exists=True)
@@ -48,7 +50,10 @@ Catalogs = Annotated[
     ),
 ]
 Handler = Annotated[
-    str, typer.Argument(metavar="HANDLER", help="As ls names it.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="HANDLER", help="Name of the handler, as `hooks ls` prints it.", show_default=False
+    ),
 ]
 Request = Annotated[
     Path | None,

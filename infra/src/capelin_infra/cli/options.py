@@ -60,7 +60,7 @@ WithinWithoutBuilds = Annotated[
         "to download or build programs does not count.",
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")]
 
 
 def group(app: typer.Typer, name: str, text: str, **settings: Any) -> typer.Typer:

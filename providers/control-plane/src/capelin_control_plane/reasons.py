@@ -1,4 +1,4 @@
-"""The reasons of a control plane's conditions. The README lists them with their meanings."""
+"""The reasons of a control plane's conditions, for the code and for the troubleshooting page."""
 
 from capelin.provider import Reasons
 
@@ -9,57 +9,157 @@ class Reason(Reasons):
     WAITING_FOR_OWNER = (
         "WaitingForOwnerCluster",
         "no Cluster names this control plane, or one names another",
+        "name it in the `controlPlaneRef` of a Cluster in its namespace",
     )
     INVALID_CONFIGURATION = (
         "InvalidConfiguration",
-        "a field has a value that no control plane can run with; the message names it",
+        "a field has a value that no control plane can run with",
+        "change the field that the message names. Running components continue meanwhile",
     )
-    CERTIFICATES_MISSING = "CertificatesMissing", "a secret of the authorities is missing"
-    CERTIFICATES_NOT_USABLE = "CertificatesNotUsable", "a secret of the authorities cannot be used"
-    NOT_INITIALIZED = "NotInitialized", "its API has never answered yet"
-    STARTING = "Starting", "it is starting"
-    WAITING_FOR_API_SERVER = "WaitingForAPIServer", "it needs an API server, and none is ready"
-    NO_REPLICAS = "NoReplicas", "`spec.replicas` is 0"
-    QUORUM_LOST = "QuorumLost", "half of the etcd members or more are down"
-    ETCD_CLUSTER_DEGRADED = "EtcdClusterDegraded", "etcd works with fewer members than desired"
-    API_SERVERS_DEGRADED = "APIServersDegraded", "the API works with fewer API servers than desired"
+    CERTIFICATES_MISSING = (
+        "CertificatesMissing",
+        "the Secret of a CA is missing",
+        "restore the Secret from a backup. Capelin creates no new CA for a running control plane",
+    )
+    CERTIFICATES_NOT_USABLE = (
+        "CertificatesNotUsable",
+        "the Secret of a CA is invalid",
+        "correct the Secret that the message names, or restore it from a backup",
+    )
+    NOT_INITIALIZED = (
+        "NotInitialized",
+        "its API has never answered yet",
+        "wait. If it remains, read the conditions of etcd and the API servers",
+    )
+    STARTING = "Starting", "it is starting", "wait. If it remains, read the component's log"
+    WAITING_FOR_API_SERVER = (
+        "WaitingForAPIServer",
+        "it needs an API server, and none is ready",
+        "read `APIServersAvailable`",
+    )
+    NO_REPLICAS = "NoReplicas", "`spec.replicas` is 0", "set `spec.replicas` to 1 or more"
+    QUORUM_LOST = (
+        "QuorumLost",
+        "half of the etcd members or more are down",
+        (
+            "repair the members that the message names. If that is impossible, "
+            "[recover](how-to/recover.md) the control plane"
+        ),
+    )
+    ETCD_CLUSTER_DEGRADED = (
+        "EtcdClusterDegraded",
+        "etcd works with fewer members than desired",
+        "read the log of the member that the message names",
+    )
+    API_SERVERS_DEGRADED = (
+        "APIServersDegraded",
+        "the API works with fewer API servers than desired",
+        "wait. If it remains, read the log of the new API server. The others continue to serve",
+    )
     ETCD_MEMBER_LOST = (
         "EtcdMemberLost",
         "a member that lost its data cannot be replaced yet",
+        "wait: the provider replaces it while the others have a quorum",
     )
     WAITING_FOR_BUDGET = (
         "WaitingForBudget",
-        "etcd is to be restarted with a change, and its PodDisruptionBudget lets no member go now",
+        "a change requires a restart of etcd, and the PodDisruptionBudget allows none now",
+        "repair the etcd member that is not ready",
     )
-    GETTING_PROGRAMS = "GettingPrograms", "binaries for this version are being downloaded"
-    VERSION_NOT_AVAILABLE = "VersionNotAvailable", "binaries for this version are not available"
-    ADDRESS_NOT_AVAILABLE = "AddressNotAvailable", "no loopback address is free"
-    ADDRESS_TAKEN = "AddressTaken", "its address belongs to another control plane"
-    ENDPOINT_TAKEN = "EndpointTaken", "another control plane listens at its endpoint"
-    DATA_MISSING = "DataMissing", "it ran before, and its data is not here"
-    AUTHORITY_CHANGED = "AuthorityChanged", "its data is from another authority"
+    GETTING_PROGRAMS = (
+        "GettingPrograms",
+        "binaries for this version are being downloaded or built",
+        "wait. A build takes minutes",
+    )
+    VERSION_NOT_AVAILABLE = (
+        "VersionNotAvailable",
+        "binaries for this version are not available",
+        (
+            "[revert `spec.version`](../providers/control-plane/README.md#unavailable-versions), "
+            "or choose a version that the message or `capelin doctor` lists"
+        ),
+    )
+    ADDRESS_NOT_AVAILABLE = (
+        "AddressNotAvailable",
+        "no loopback address has this port free",
+        (
+            "stop the process that listens on the port at all addresses, or set another port in "
+            "the Cluster's `spec.clusterNetwork.apiServerPort`"
+        ),
+    )
+    ADDRESS_TAKEN = (
+        "AddressTaken",
+        "its address belongs to another control plane",
+        "recreate the object with another endpoint",
+    )
+    ENDPOINT_TAKEN = (
+        "EndpointTaken",
+        "another control plane listens at its endpoint",
+        "choose another port",
+    )
+    DATA_MISSING = (
+        "DataMissing",
+        "it ran before, and its data is not here",
+        (
+            "on processes, start the provider on the machine that has the state folder, or move "
+            "the folder. On pods, restore the claims and the StatefulSet"
+        ),
+    )
+    AUTHORITY_CHANGED = (
+        "AuthorityChanged",
+        "the Secret of the CA is not the one that its data was created with",
+        "restore the old Secret",
+    )
     MANAGED_BY_ANOTHER_PROVIDER = (
         "ManagedByAnotherProvider",
         "another provider on this machine supervises it",
+        "stop the other provider with the same state folder, or pause the object there",
     )
     BACKEND_NOT_AVAILABLE = (
         "BackendNotAvailable",
         "the provider does not run control planes on `spec.backend`",
+        "recreate the object with another `spec.backend`, or add the backend to `--backends`",
     )
     WAITING_FOR_ADDRESS = (
         "WaitingForAddress",
         "the management cluster has given the API servers' Service no address yet",
+        "check the load balancer, or choose another `spec.pods.exposure.type`",
     )
     NAME_TAKEN = (
         "NameTaken",
         "an object of that name in the namespace is not the control plane's",
+        "delete that object, or give the control plane another name",
     )
-    STOPPING_PODS = "StoppingPods", "it is deleted when its pods have ended"
-    PODS_STAY = "PodsStay", "`clusterctl move` would leave its pods and volumes behind"
-    DISK_FULL = "DiskFull", "the disk of the provider's machine is full"
+    STOPPING_PODS = (
+        "StoppingPods",
+        "the deletion continues when its pods have ended",
+        "wait. If a pod remains, read its events",
+    )
+    PODS_STAY = (
+        "PodsStay",
+        "`clusterctl move` would leave its pods and volumes behind",
+        (
+            "[end the pause](../providers/control-plane/README.md#clusterctl-move) that "
+            "`clusterctl move` started"
+        ),
+    )
+    DISK_FULL = (
+        "DiskFull",
+        "the disk of the provider's machine is full",
+        "free disk space. The control plane recovers by itself",
+    )
     STATE_FOLDER_NOT_USABLE = (
         "StateFolderNotUsable",
         "the provider cannot write to its state folder",
+        "restore the owner and the mode of the folder. The control plane recovers by itself",
     )
-    NOT_APPLIED = "NotApplied", "the workload cluster refuses its add-ons and other objects"
-    WORKERS_REMAIN = "WaitingForWorkersDeletion", "it is deleted after its workers"
+    NOT_APPLIED = (
+        "NotApplied",
+        "the workload cluster rejects its add-ons or other objects",
+        "read the message. It names the object and the error of the workload cluster",
+    )
+    WORKERS_REMAIN = (
+        "WaitingForWorkersDeletion",
+        "the provider deletes it after its workers",
+        "delete the Machines of the cluster, or find out why they remain",
+    )

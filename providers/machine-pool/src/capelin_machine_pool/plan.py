@@ -21,7 +21,7 @@ from capelin.contract import (
     reference_to,
     same_owner,
 )
-from capelin.provider import Blocked
+from capelin.provider import Blocked, FrameReason
 
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.desired import (
@@ -169,7 +169,7 @@ def machine_waits_for(
 ) -> Blocked | None:
     """Why a machine cannot have an instance yet. A pool's machine does not need its Machine."""
     if cluster is None:
-        return Blocked(Reason.WAITING_FOR_OWNER, "no Cluster owns it yet", retry_seconds=SOON)
+        return Blocked(FrameReason.WAITING_FOR_OWNER, "no Cluster owns it yet", retry_seconds=SOON)
     if not cluster.status.initialization.infrastructure_provisioned:
         message = "the Cluster's infrastructure is not provisioned yet"
         return Blocked(Reason.WAITING_FOR_CLUSTER_INFRASTRUCTURE, message, retry_seconds=SOON)

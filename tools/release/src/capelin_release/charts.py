@@ -15,6 +15,7 @@ from capelin.contract import PROVIDER_LABEL
 from capelin.controller import diagnostics_rules, lease_rules
 from capelin.provider import Provider
 
+from capelin_release.alerts import EXTENSION_ALERTS, MANAGER_ALERTS
 from capelin_release.files import BUILDER, File, write_tar
 from capelin_release.values import KindsValues, values_file, values_schema, values_table
 
@@ -113,7 +114,10 @@ def provider_chart(
         optional: Resources that it may use only if a value `permissions.NAME` allows it, by name.
     """
     needed, separate = separate_rules(provider.rules, optional or {})
-    template = "extension" if provider.type == "RuntimeExtensionProvider" else "manager"
+    if provider.type == "RuntimeExtensionProvider":
+        template, alerts = "extension", EXTENSION_ALERTS
+    else:
+        template, alerts = "manager", MANAGER_ALERTS
     made = {
         **_about(
             name,
@@ -128,6 +132,7 @@ def provider_chart(
         **{f"files/{role}-rules.yaml": _rules(rules) for role, rules in separate.items()},
         "files/lease-rules.yaml": _rules(lease_rules(provider.manager) if provider.manager else ()),
         "files/metrics-rules.yaml": _rules(diagnostics_rules()),
+        "files/alerts.yaml": dump_yaml([alert.rule for alert in alerts]),
     }
     if inside := [_template(obj, {}, keep=False) for obj in _inside(provider)]:
         made["templates/objects.yaml"] = "---\n".join(inside)

@@ -41,6 +41,15 @@ class ServiceMonitor(DescribedModel):
     """Labels that your Prometheus selects by."""
 
 
+class PrometheusRule(DescribedModel):
+    """PrometheusRule of the Prometheus operator, with alerts."""
+
+    enabled: bool = False
+    """Whether to create it. Its kind has to be installed."""
+    labels: Labels = {}
+    """Labels that your Prometheus selects by."""
+
+
 class Dashboard(DescribedModel):
     """Grafana dashboard in a ConfigMap that Grafana's sidecar finds by its labels."""
 
@@ -56,6 +65,7 @@ class Metrics(DescribedModel):
     enabled: bool = True
     """Whether to serve them. A scraper needs a token of a user who may get /metrics."""
     service_monitor: ServiceMonitor = ServiceMonitor()
+    prometheus_rule: PrometheusRule = PrometheusRule()
     dashboard: Dashboard = Dashboard()
 
 

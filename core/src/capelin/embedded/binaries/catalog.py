@@ -31,6 +31,8 @@ class Project:
     """The versions that Capelin's own tests run, oldest first. Empty if that is the newest."""
     modules: Path = field(default_factory=lambda: MODULES)
     """The folder with module files: `<project>/<version>/`."""
+    tags: tuple[str, ...] = ()
+    """Build tags, for programs that are built without their optional parts."""
 
     @property
     def versions(self) -> tuple[str, ...]:

@@ -285,6 +285,7 @@ def _build_flags(project: Project, version: str) -> list[str]:
         "-buildvcs=false",
         "-ldflags",
         project.linker_flags(version),
+        *([f"-tags={','.join(project.tags)}"] if project.tags else []),
     ]
 
 

@@ -40,6 +40,7 @@ from capelin_lifecycle.api.results import LifecycleResult
 from capelin_lifecycle.policies.clusters import PolicyKey
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import KnownResult, Store, Subject
+from capelin_lifecycle.reasons import Reason
 from capelin_lifecycle.reconcilers import registration
 from capelin_lifecycle.reconcilers.records import RESULT_FINALIZER, is_record
 from capelin_lifecycle.reconcilers.registration import Registration
@@ -90,15 +91,17 @@ def status_of(
     if problem is None:
         valid = ConditionSpec("Valid", "True", "Valid")
     else:
-        valid = ConditionSpec("Valid", "False", "InvalidConfiguration", problem)
+        valid = ConditionSpec("Valid", "False", Reason.INVALID_CONFIGURATION, problem)
     if policy.spec.suspend:
-        ready = ConditionSpec("Ready", "False", "Suspended", "the policy is suspended")
+        ready = ConditionSpec("Ready", "False", Reason.SUSPENDED, "the policy is suspended")
     elif problem is not None:
-        ready = ConditionSpec("Ready", "False", "InvalidConfiguration", problem)
+        ready = ConditionSpec("Ready", "False", Reason.INVALID_CONFIGURATION, problem)
     elif missing:
-        ready = ConditionSpec("Ready", "False", "InvalidSource", "; ".join(missing)[:1024])
+        ready = ConditionSpec("Ready", "False", Reason.INVALID_SOURCE, "; ".join(missing)[:1024])
     elif phases["Failed"]:
-        ready = ConditionSpec("Ready", "False", "Failed", "see the failed results in the status")
+        ready = ConditionSpec(
+            "Ready", "False", Reason.FAILED, "see the failed results in the status"
+        )
     else:
         ready = ConditionSpec("Ready", "True", "Ready")
     return status, [valid, ready]

@@ -9,6 +9,7 @@ from capelin.controller import Context
 
 from capelin_lifecycle.api.names import GROUP
 from capelin_lifecycle.policies.store import Store
+from capelin_lifecycle.reasons import Reason
 
 _RETRY_SECONDS: Final = 30.0
 _LONGEST: Final = 1024
@@ -62,7 +63,7 @@ def unreadable_status(entry: UnreadableObject, now: str) -> Unstructured:
         {
             "type": type_,
             "status": "False",
-            "reason": "Unreadable",
+            "reason": Reason.UNREADABLE,
             "message": message,
             "lastTransitionTime": now,
         }

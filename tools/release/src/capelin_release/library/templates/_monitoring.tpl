@@ -42,6 +42,24 @@ spec:
       interval: {{ .Values.metrics.serviceMonitor.interval }}
       {{- $scheme | nindent 6 }}
 {{- end }}
+{{- if .Values.metrics.prometheusRule.enabled }}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: {{ include "capelin.name" . }}
+  namespace: {{ .Release.Namespace }}
+  labels:
+    {{- include "capelin.labels" . | nindent 4 }}
+    {{- with .Values.metrics.prometheusRule.labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  groups:
+    - name: {{ include "capelin.clusterName" . }}
+      rules:
+        {{- .Files.Get "files/alerts.yaml" | replace "JOB" (include "capelin.job" .) | nindent 8 }}
+{{- end }}
 {{- if .Values.metrics.dashboard.enabled }}
 ---
 apiVersion: v1
@@ -59,8 +77,13 @@ data:
 {{- end }}
 {{- end }}
 
+{{/* The labels of the series that Prometheus scrapes from this release. */}}
+{{- define "capelin.job" -}}
+{{- printf `namespace="%s",service="%s-metrics"` .Release.Namespace (include "capelin.name" .) -}}
+{{- end }}
+
 {{- define "capelin.dashboard" -}}
-{{- $job := printf `namespace="%s",service="%s-metrics"` .root.Release.Namespace (include "capelin.name" .root) -}}
+{{- $job := include "capelin.job" .root -}}
 {{- $made := list -}}
 {{- range $index, $panel := .panels -}}
 {{- $made = append $made (dict
