@@ -159,9 +159,7 @@ async def test_an_unreadable_field_is_named_without_its_value(server: Scripted) 
     metadata = {"name": "a", "namespace": "b"}
     server.then(server.reply(200, {"metadata": metadata, "data": {"key": "?geheim?"}}))
     async with server.client() as client:
-        with pytest.raises(
-            Unreadable, match=r"sent an unreadable Secret \(data\.key: "
-        ) as caught:
+        with pytest.raises(Unreadable, match=r"sent an unreadable Secret \(data\.key: ") as caught:
             await client.get(Secret, "a", "b")
     assert "geheim" not in "".join(traceback.format_exception(caught.value))
 

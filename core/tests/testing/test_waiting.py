@@ -120,7 +120,8 @@ def test_wait_until_fails_with_the_same_message() -> None:
     with pytest.raises(AssertionError) as failure:
         wait_until(has_values, within=SOON)
     assert str(failure.value) == (
-        "condition not met within 0.05 s:\n    def has_values() -> list[int]:\n        return values\n"
+        "condition not met within 0.05 s:\n"
+        "    def has_values() -> list[int]:\n        return values\n"
         "last value:\n    []"
     )
 
