@@ -14,7 +14,7 @@ PYPROJECT = """
 [project]
 name = "fish"
 version = "0.1.0"
-dependencies = ["frame[fast]==0.1.0", "other==0.1.0.1", "pydantic>=2"]
+dependencies = ["frame[fast]==0.1.0", "other==0.1.0.1", "foreign==0.1.0"]
 
 [tool.uv.workspace]
 members = ["members/*"]
@@ -83,10 +83,10 @@ def test_a_version_is_set_where_the_release_names_its_own(
 ) -> None:
     file = tmp_path / "pyproject.toml"
     file.write_text(PYPROJECT)
-    set_version(file, "0.1.0", version)
+    set_version(file, "0.1.0", version, ["fish", "frame", "other"])
     text = file.read_text()
     assert f'version = "{python}"' in text
-    assert f'"frame[fast]=={python}", "other==0.1.0.1"' in text
+    assert f'"frame[fast]=={python}", "other==0.1.0.1", "foreign==0.1.0"' in text
 
 
 def test_packages_go_where_the_release_goes(
@@ -104,8 +104,10 @@ def test_packages_go_where_the_release_goes(
     text = PYPROJECT.replace("images =", "# images =")
     (repository / "pyproject.toml").write_text(text)
     git(repository, "commit", "-a", "-m", "no images")
+    lines: list[str] = []
     # `nox -s release` names the folder relatively.
-    build_release(repository, Path("dist"), lambda _: None)
+    build_release(repository, Path("dist"), lines.append)
+    assert lines[-1].startswith("fish-v0.1.0-dev.")
     assert [file.name for file in (tmp_path / "dist" / "python").iterdir()] == [
         "fish-1.0-py3-none-any.whl"
     ]
