@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         InfraMachinePoolReconciler,
         InfraMachineReconciler,
     )
+    from capelin.provider.pools import POOL_MACHINES, delete_pool, scale_pool
     from capelin.provider.reconciler import RECONCILE_FAILED, WAITING_FOR_OWNER, ProviderReconciler
 
 _MODULES = (
@@ -60,6 +61,7 @@ _MODULES = (
     "reconciler",
     "control_plane",
     "infrastructure",
+    "pools",
 )
 """Where the names are, those first that need little."""
 
@@ -78,6 +80,7 @@ __all__ = [
     "ENTRY_POINTS",
     "INFRA_CLUSTER",
     "INFRA_MACHINE",
+    "POOL_MACHINES",
     "RECONCILE_FAILED",
     "TEMPLATE",
     "WAITING_FOR_OWNER",
@@ -112,6 +115,8 @@ __all__ = [
     "VersionCount",
     "admission_policy",
     "definition",
+    "delete_pool",
     "may_patch_status",
+    "scale_pool",
     "template_of",
 ]
