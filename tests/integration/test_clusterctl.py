@@ -20,7 +20,14 @@ from capelin_infra.status.readiness import wait_until_ready
 from capelin_machine_pool.provider import provider as machine_pool
 from capelin_release.tools import HELM
 
-from .repositories import CLUSTER_API, POOLS, CommandError, Repository, cert_manager_crds
+from .repositories import (
+    CLUSTER_API,
+    POOLS,
+    REGISTRY,
+    CommandError,
+    Repository,
+    cert_manager_crds,
+)
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -76,6 +83,15 @@ async def test_clusterctl_generates_the_rendered_components(
         assert labels["cluster.x-k8s.io/provider"] == label
         for part in ("spec", "rules", "roleRef"):
             assert obj.get(part) == ours[key].get(part) or key[0] == "Deployment"
+
+
+@pytest.mark.parametrize("label", [*PROVIDERS, "runtime-extension-lifecycle"])
+async def test_clusterctl_describes_a_provider(repository: Repository, label: str) -> None:
+    kind, _, name = label.rpartition("-")
+    provider = f"--{kind}={name}:v{VERSION}"
+    text = await repository.clusterctl("generate", "provider", provider, "--describe")
+    assert f"{REGISTRY}/" in text
+    assert ("CAPELIN_" in text) is (label in PROVIDERS)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -66,20 +67,57 @@ def test_a_new_extension_depends_on_the_checkout(folder: Path) -> None:
 def test_packages_come_from_the_checkout(tmp_path: Path, template: writing.Template) -> None:
     write_project(template, "my-project", tmp_path / "my-project")
     project = tomllib.loads((tmp_path / "my-project/pyproject.toml").read_text())
-    extras = project["project"]["optional-dependencies"].values()
-    needed = [*project["project"]["dependencies"], *(line for extra in extras for line in extra)]
+    needed = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
     names = {re.split(r"[\[>=]", line)[0] for line in needed if line.startswith("capelin")}
     sources = project["tool"]["uv"]["sources"]
-    assert names == {*sources} == {"capelin-core", "capelin-release"}
+    assert names == {*sources} == {"capelin", "capelin-core", "capelin-release"}
     for name, source in sources.items():
         package = tomllib.loads((Path(source["path"]) / "pyproject.toml").read_text())
         assert package["project"]["name"] == name
 
 
+def sources_of(monkeypatch: pytest.MonkeyPatch, origin: object, **given: str) -> Any:
+    """The settings for uv of a Capelin whose direct_url.json says this."""
+    text = None if origin is None else json.dumps(origin)
+    installed = Mock(return_value=Mock(read_text=Mock(return_value=text)))
+    monkeypatch.setattr(writing, "distribution", installed)
+    return tomllib.loads(writing.package_sources(**given)).get("tool", {}).get("uv", {})
+
+
 def test_a_released_capelin_is_not_replaced_by_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    released = Mock(return_value=Mock(read_text=Mock(return_value=None)))
-    monkeypatch.setattr(writing, "distribution", released)
-    assert writing.checkout_sources() == ""
+    assert sources_of(monkeypatch, None) == {}
+
+
+def test_a_checkout_need_not_be_editable(monkeypatch: pytest.MonkeyPatch) -> None:
+    origin: dict[str, Any] = {"url": "file:///src/capelin/infra", "dir_info": {}}
+    sources = sources_of(monkeypatch, origin)["sources"]
+    assert sources["capelin-core"] == {"path": "/src/capelin/core", "editable": True}
+
+
+def test_packages_come_from_the_folder_of_the_wheel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "capelin-0.1.0-py3-none-any.whl"
+    wheel.touch()
+    origin: dict[str, Any] = {"url": wheel.as_uri(), "archive_info": {}}
+    assert sources_of(monkeypatch, origin) == {"find-links": [str(tmp_path)]}
+
+
+@pytest.mark.parametrize("origin", [None, {"url": "file:///src/infra", "dir_info": {}}])
+def test_packages_come_from_the_place_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, origin: object
+) -> None:
+    page, index = "https://wheels.example/", "https://index.example/simple"
+    assert sources_of(monkeypatch, origin, find_links=page) == {"find-links": [page]}
+    assert sources_of(monkeypatch, origin, find_links="wheels") == {
+        "find-links": [str(Path.cwd() / "wheels")]
+    }
+    assert sources_of(monkeypatch, origin, index=index) == {"index": [{"url": index}]}
+
+
+def test_the_command_prints_what_to_do_next(tmp_path: Path) -> None:
+    done = run(tmp_path, "capelin_infra", "new", "provider", "tin", "--folder", "my folder")
+    assert done.stdout.splitlines()[-1] == "Next: cd 'my folder' && uv run pytest"
 
 
 def test_a_new_extension_is_an_executable_module(folder: Path) -> None:
@@ -265,6 +303,8 @@ def test_a_new_extension_has_a_release(folder: Path) -> None:
     flags = {argument.partition("=")[0] for argument in container["args"]}
     assert {flag for flag in flags if flag not in result} == set()
     config = ExtensionConfig.read(objects["ExtensionConfig"])
+    registered = yaml.safe_load((folder / "deploy/extensionconfig.yaml").read_text())
+    assert config.name == registered["metadata"]["name"]
     assert endpoint_of(config.spec.client_config).host in objects["Certificate"]["spec"]["dnsNames"]
     assert (folder / "dist/storage-guard-0.1.0.tgz").exists()
     settings = Project(folder).release
@@ -283,10 +323,10 @@ def test_a_new_provider_has_a_release(provider: Path) -> None:
         "metadata.yaml",
     }
     text = (release / "infrastructure-components.yaml").read_text()
-    objects = render_template(text, {"MY_CLOUD_INFRASTRUCTURE_REPLICAS": "2"})
+    objects = render_template(text, {"MY_CLOUD_INFRASTRUCTURE_CONCURRENCY": "2"})
     (deployment,) = (obj for obj in objects if obj["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert deployment["spec"]["replicas"] == 2
+    assert "--concurrency=2" in container["args"]
     assert container["image"] == "registry.example/us/my-cloud:v0.1.0"
     kinds = {obj["spec"]["names"]["kind"] for obj in objects if "names" in obj.get("spec", {})}
     assert {"MyCloudCluster", "MyCloudMachine", "MyCloudMachineTemplate"} < kinds

@@ -1,4 +1,4 @@
-"""Packages of the tests: `.deb` files, wheels and layers made in memory."""
+"""Packages of the tests: `.deb` files, wheels and layers made in memory, and a web server."""
 
 import base64
 import hashlib
@@ -6,14 +6,37 @@ import io
 import lzma
 import struct
 import tarfile
+import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 from capelin_release.debian import LockedPackage
 from capelin_release.files import File, Package
 
 PACKAGE = Package("wheel", "sample", "1.0", "pkg:pypi/sample@1.0")
+
+
+@contextmanager
+def serving(files: Mapping[str, bytes]) -> Generator[str]:
+    """The URL of a web server that has files at these paths."""
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path in files else 404)
+            self.end_headers()
+            self.wfile.write(files.get(self.path, b""))
+
+        def log_message(self, *_: object) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    with HTTPServer(("127.0.0.1", 0), Pages) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 def a_file(content: bytes = b"", mode: int = 0o644) -> File:

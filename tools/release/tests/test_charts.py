@@ -460,12 +460,17 @@ async def test_a_third_party_provider_has_one_chart_with_its_crds() -> None:
         description="Fish.",
         with_kinds=True,
     )
-    objects = await rendered(chart, release="fish")
+    objects = await rendered(chart, {"metrics": {"dashboard": {"enabled": True}}}, release="fish")
     definition = objects["CustomResourceDefinition", "fishes.sea.example"]
     assert definition["spec"]["versions"][0]["schema"]["description"] == "uses {{ braces }}"
     assert definition["metadata"]["labels"][PROVIDER_LABEL] == "infrastructure-fish"
     image = objects["Deployment", "fish"]["spec"]["template"]["spec"]["containers"][0]["image"]
     assert image == "registry.example/fish:v1.2.3"
+    labels = {key for obj in objects.values() for key in obj["metadata"].get("labels", {})}
+    assert "app.kubernetes.io/part-of" not in labels
+    (dashboard,) = objects["ConfigMap", "fish-dashboard"]["data"].values()
+    assert json.loads(dashboard)["tags"] == ["cluster-api"]
+    assert "--namespace infrastructure-fish-system" in chart.files["README.md"]
 
 
 @pytest.mark.integration

@@ -14,7 +14,7 @@ PYPROJECT = """
 [project]
 name = "fish"
 version = "0.1.0"
-dependencies = ["frame[fast]==0.1.0", "other==0.1.0.1", "pydantic>=2"]
+dependencies = ["frame[fast]==0.1.0", "other==0.1.0.1", "foreign==0.1.0"]
 
 [tool.uv.workspace]
 members = ["members/*"]
@@ -85,10 +85,10 @@ def test_the_build_sets_the_version_of_the_packages(
 ) -> None:
     file = tmp_path / "pyproject.toml"
     file.write_text(PYPROJECT)
-    set_version(file, "0.1.0", version)
+    set_version(file, "0.1.0", version, ["fish", "frame", "other"])
     text = file.read_text()
     assert f'version = "{python}"' in text
-    assert f'"frame[fast]=={python}", "other==0.1.0.1"' in text
+    assert f'"frame[fast]=={python}", "other==0.1.0.1", "foreign==0.1.0"' in text
 
 
 def test_packages_are_built_into_the_release_folder(
@@ -106,8 +106,10 @@ def test_packages_are_built_into_the_release_folder(
     text = PYPROJECT.replace("images =", "# images =")
     (repository / "pyproject.toml").write_text(text)
     git(repository, "commit", "-a", "-m", "no images")
+    lines: list[str] = []
     # `nox -s release` names the folder relatively.
-    build_release(repository, Path("dist"), lambda _: None)
+    build_release(repository, Path("dist"), lines.append)
+    assert lines[-1].startswith("fish-v0.1.0-dev.")
     assert [file.name for file in (tmp_path / "dist" / "python").iterdir()] == [
         "fish-1.0-py3-none-any.whl"
     ]

@@ -11,7 +11,7 @@ from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import render_template
 from capelin.provider import Provider
 from capelin.versions import Version
-from capelin.yaml import read_yaml
+from capelin.yaml import read_all_yaml, read_yaml
 from capelin_release.charts import Chart
 from capelin_release.components import (
     FILES,
@@ -202,10 +202,6 @@ async def test_charts_and_component_files_are_equal_by_default(name: str) -> Non
 @pytest.mark.parametrize("name", PROVIDERS)
 async def test_charts_and_component_files_are_equal_when_tuned(name: str) -> None:
     chosen: dict[str, tuple[Any, str]] = {
-        "REPLICAS": (3, "3"),
-        "CPU_REQUEST": ("1", "1"),
-        "MEMORY_REQUEST": ("1Gi", "1Gi"),
-        "MEMORY_LIMIT": ("2Gi", "2Gi"),
         "CONCURRENCY": (5, "5"),
         "SYNC_PERIOD": ("1h", "1h"),
         "VERBOSITY": (2, "2"),
@@ -222,7 +218,20 @@ async def test_charts_and_component_files_are_equal_when_tuned(name: str) -> Non
         target[last] = value
     tuned = await of_chart(name, values)
     assert await of_file(name, variables) == tuned
-    assert tuned != await of_chart(name, {})
+    assert (tuned != await of_chart(name, {})) is bool(variables)
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+async def test_variables_stand_only_where_a_deployment_has_text(name: str) -> None:
+    """`clusterctl generate provider --describe` reads the Deployment with variables in it."""
+    (deployment,) = (
+        obj for obj in read_all_yaml(await text_of(name)) if obj["kind"] == "Deployment"
+    )
+    template = deployment["spec"]["template"]["spec"]
+    (container,) = template["containers"]
+    places = str([container.pop("args"), container.pop("env")]).count(":=")
+    assert places == len(variables_of(PROVIDERS[name]))
+    assert "${" not in str(deployment)
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
@@ -285,9 +294,10 @@ def test_the_metadata_has_a_series_for_the_version() -> None:
     assert series[version.major, version.minor] == "v1beta2"
 
 
-@pytest.mark.parametrize("kind", ["IPAMProvider", "RuntimeExtensionProvider"])
-def test_names_of_variables_contain_provider_and_type(kind: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "words"), [("IPAMProvider", "IPAM"), ("ControlPlaneProvider", "CONTROL_PLANE")]
+)
+def test_names_of_variables_contain_provider_and_type(kind: Any, words: str) -> None:
     provider = Provider("my-fish", kind, "v1.0.0", "fish")
     names = {variable_name(provider, variable) for variable in variables_of(provider)}
-    words = {"IPAMProvider": "IPAM", "RuntimeExtensionProvider": "RUNTIME_EXTENSION"}
-    assert f"MY_FISH_{words[kind]}_REPLICAS" in names
+    assert f"MY_FISH_{words}_CONCURRENCY" in names

@@ -1,32 +1,19 @@
 """Downloads: fallback to the next source, and the cache."""
 
 import hashlib
-import threading
 from collections.abc import Generator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from capelin_release.downloads import DownloadError, Downloads, Pinned
 
-
-class Pages(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/fish" else 404)
-        self.end_headers()
-        self.wfile.write(b"fish")
-
-    def log_message(self, *_: object) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+from tools.release.tests.packages import serving
 
 
 @pytest.fixture
 def server() -> Generator[str]:
-    with HTTPServer(("127.0.0.1", 0), Pages) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving({"/fish": b"fish"}) as url:
+        yield url
 
 
 def test_a_download_tries_the_next_source_and_then_uses_the_cache(

@@ -4,6 +4,7 @@ import hashlib
 import os
 import tarfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from capelin_release.image import MANAGERS, BuiltImage, ImageBuilder, ImageError
 from capelin_release.oci import REFERENCE, Store
 from capelin_release.programs import LockedProgram, ProgramError
 from capelin_release.project import ARCHITECTURES, ImageSpec, Release, ReleaseSettings
-from capelin_release.wheels import Target
+from capelin_release.wheels import Target, anchor_paths
 
 from tools.release.tests.packages import a_deb, a_wheel, an_elf
 
@@ -48,6 +49,7 @@ def a_release(folder: Path, version: str = "1.0.0", time: int = 1_795_000_000) -
 
 def builder(folder: Path, own: bytes | None = None, frame: bytes = b"") -> ImageBuilder:
     """A builder with all packages."""
+    folder.mkdir(exist_ok=True)
     downloads = folder / "downloads"
     packages = [
         a_deb(downloads, "base-files", {"./usr/lib/os-release": b"ID=debian\n"}),
@@ -76,7 +78,6 @@ def builder(folder: Path, own: bytes | None = None, frame: bytes = b"") -> Image
 
 
 def build(folder: Path) -> BuiltImage:
-    folder.mkdir()
     return builder(folder).build(SPEC, "amd64")
 
 
@@ -102,7 +103,9 @@ def test_a_container_starts_the_module_as_an_unprivileged_user(tmp_path: Path) -
     assert (config["architecture"], config["os"]) == ("amd64", "linux")
     assert config["config"]["User"] == "65532:65532"
     assert config["config"]["Entrypoint"] == ["/usr/bin/python3", "-m", "fish"]
-    assert config["config"]["Labels"]["org.opencontainers.image.revision"] == "abc"
+    labels = {key.rpartition(".")[2]: value for key, value in config["config"]["Labels"].items()}
+    assert labels["revision"] == "abc"
+    assert labels["licenses"] == "MIT"
     assert config["rootfs"]["diff_ids"] == [stored.diff_id for stored in built.layers]
     assert [stored.layer.name for stored in built.layers] == ["debian", "wheels", "application"]
     site = Target("amd64", "3.11.2").packages_folder
@@ -138,6 +141,23 @@ def test_an_error_names_a_missing_wheel(tmp_path: Path) -> None:
     made.wheels = []
     with pytest.raises(ImageError, match="No wheel was built of fish"):
         made.build(SPEC, "amd64")
+
+
+def test_a_package_of_another_folder_is_asked_for(tmp_path: Path) -> None:
+    made = builder(tmp_path / "fish")
+    lock = tmp_path / "fish" / "uv.lock"
+    text = lock.read_text().partition("wheels = ")[0]
+    lock.write_text(text.replace('registry = "https://pypi.org/simple"', 'editable = "../frame"'))
+    anchor_paths(lock, tmp_path / "fish")
+    settings = ReleaseSettings(registry="example.com", images=(SPEC,), architectures=("amd64",))
+    made.release = replace(made.release, settings=settings)
+    assert made.path_sources() == {"frame": tmp_path / "frame"}
+    wheel = tmp_path / "frame-1.0-py3-none-any.whl"
+    wheel.write_bytes(a_wheel("frame", {"frame/__init__.py": b""}))
+    made.wheels = [*made.wheels, wheel]
+    assert made.path_sources() == {}
+    site = Target("amd64", "3.11.2").packages_folder
+    assert f"{site}/frame/__init__.py" in made.build(SPEC, "amd64").files
 
 
 def test_forged_program_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

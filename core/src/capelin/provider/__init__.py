@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         InfraMachinePoolReconciler,
         InfraMachineReconciler,
     )
+    from capelin.provider.pools import POOL_MACHINES, delete_pool, scale_pool
     from capelin.provider.reconciler import ProviderReconciler
 
 _MODULES = (
@@ -59,6 +60,7 @@ _MODULES = (
     "reconciler",
     "control_plane",
     "infrastructure",
+    "pools",
 )
 """The modules that define the names, those with few imports first."""
 
@@ -77,6 +79,7 @@ __all__ = [
     "ENTRY_POINTS",
     "INFRA_CLUSTER",
     "INFRA_MACHINE",
+    "POOL_MACHINES",
     "TEMPLATE",
     "Blocked",
     "Change",
@@ -110,6 +113,8 @@ __all__ = [
     "VersionCount",
     "admission_policy",
     "definition",
+    "delete_pool",
     "may_patch_status",
+    "scale_pool",
     "template_of",
 ]

@@ -1,7 +1,9 @@
 """The verbs that begin something: new extension, new provider."""
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -20,6 +22,14 @@ _Folder = Annotated[
     typer.Option(help="Where to write it. Default: a folder of its name.", show_default=False),
 ]
 
+_FindLinks = Annotated[
+    str,
+    typer.Option(help="A folder, or the URL of a page, with Capelin's wheels.", show_default=False),
+]
+_Index = Annotated[
+    str, typer.Option(help="The URL of a package index that has Capelin.", show_default=False)
+]
+
 
 def extension(
     name: Annotated[
@@ -27,26 +37,33 @@ def extension(
     ],
     *,
     folder: _Folder = None,
+    find_links: _FindLinks = "",
+    index: _Index = "",
 ) -> None:
     """Write a Runtime Extension that works: handlers, tests, an image, manifests."""
-    where = _write("extension", name, folder)
-    typer.echo(f"Continue with: cd {where} && uv run --extra test pytest --record")
+    from capelin_infra.scaffold.writing import write_project
+
+    where = folder or Path(name)
+    written = write_project("extension", name, where, find_links=find_links, index=index)
+    _report(written, where, "uv run pytest --record")
 
 
 def provider(
     name: Annotated[str, typer.Argument(help="Its name, such as my-cloud.", show_default=False)],
     *,
     folder: _Folder = None,
+    find_links: _FindLinks = "",
+    index: _Index = "",
 ) -> None:
     """Write an infrastructure provider that works: kinds, reconcilers, a package, tests."""
-    where = _write("provider", name, folder)
-    typer.echo(f"Continue with: cd {where} && uv run --extra test pytest")
-
-
-def _write(template: Literal["extension", "provider"], name: str, folder: Path | None) -> Path:
     from capelin_infra.scaffold.writing import write_project
 
     where = folder or Path(name)
-    for path in write_project(template, name, where):
+    written = write_project("provider", name, where, find_links=find_links, index=index)
+    _report(written, where, "uv run pytest")
+
+
+def _report(written: Sequence[Path], where: Path, command: str) -> None:
+    for path in written:
         typer.echo(path)
-    return where
+    typer.echo(f"Next: cd {shlex.quote(str(where))} && {command}")

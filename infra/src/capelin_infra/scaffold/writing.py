@@ -13,6 +13,7 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import yaml
+from capelin.embedded.binaries import DEFAULT_KUBERNETES
 from capelin.errors import InvalidInputError
 
 _TAKEN = sys.stdlib_module_names | {"capelin", "tests"}
@@ -24,8 +25,18 @@ Template = Literal["extension", "provider"]
 _ARTICLES: dict[Template, str] = {"extension": "an extension", "provider": "a provider"}
 
 
-def write_project(template: Template, name: str, folder: Path) -> list[Path]:
-    """Write an extension or provider of this name into a new folder. Returns the written files."""
+def write_project(
+    template: Template, name: str, folder: Path, *, find_links: str = "", index: str = ""
+) -> list[Path]:
+    """Write an extension or provider of this name into a new folder. Returns the written files.
+
+    Args:
+        template: What to write.
+        name: Its name.
+        folder: Where to write it.
+        find_links: A folder or page with wheels of Capelin, if no index of Python packages has it.
+        index: An index that has Capelin, besides the default one.
+    """
     package = name.replace("-", "_")
     if not _NAME.fullmatch(name) or iskeyword(package):
         raise InvalidInputError(
@@ -51,7 +62,8 @@ def write_project(template: Template, name: str, folder: Path) -> list[Path]:
         "kind": "".join(word.capitalize() for word in name.split("-")),
         "variable": package.upper(),
         "capelin": version("capelin"),
-        "sources": checkout_sources(),
+        "kubernetes": DEFAULT_KUBERNETES,
+        "sources": package_sources(find_links=find_links, index=index),
     }
     written: list[Path] = []
     for path, text in _files(files("capelin_infra.scaffold") / template):
@@ -62,18 +74,39 @@ def write_project(template: Template, name: str, folder: Path) -> list[Path]:
     return written
 
 
-def checkout_sources() -> str:
-    """Folders of Capelin's packages in a checkout, in a form for `pyproject.toml`.
+def package_sources(*, find_links: str = "", index: str = "") -> str:
+    """Where uv finds Capelin's packages, for `pyproject.toml`: there where this one comes from.
 
-    A released package needs no folders: its version is enough.
+    Empty for a Capelin from the default index.
     """
-    # uv resolves the dependencies of all extras, and `capelin-release` is one of them.
     text = distribution("capelin").read_text("direct_url.json")
     origin: dict[str, Any] = json.loads(text) if text else {}
-    if not origin.get("dir_info", {}).get("editable"):
-        return ""
-    checkout = Path(unquote(urlsplit(str(origin["url"])).path)).parent
-    folders = {"capelin-core": checkout / "core", "capelin-release": checkout / "tools/release"}
+    place = Path(unquote(urlsplit(str(origin.get("url", ""))).path))
+    if find_links or index:
+        return _settings(find_links, index)
+    if "dir_info" in origin:
+        return _checkout_sources(place.parent)
+    if "archive_info" in origin and place.exists():
+        return _settings(str(place.parent), "")
+    return ""
+
+
+def _settings(find_links: str, index: str) -> str:
+    lines = ["\n# Capelin's packages come from here."]
+    if find_links:
+        place = find_links if "://" in find_links else Path(find_links).absolute()
+        lines += ["[tool.uv]", f'find-links = ["{place}"]']
+    if index:
+        lines += ["[[tool.uv.index]]", f'url = "{index}"']
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _checkout_sources(checkout: Path) -> str:
+    folders = {
+        "capelin": checkout / "infra",
+        "capelin-core": checkout / "core",
+        "capelin-release": checkout / "tools/release",
+    }
     lines = [
         f'{name} = {{ path = "{folder}", editable = true }}\n' for name, folder in folders.items()
     ]

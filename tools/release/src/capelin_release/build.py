@@ -1,14 +1,12 @@
 """Builds a release of the commit that is checked out: packages, images, bills of materials."""
 
 import json
-import os
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from capelin.errors import InvalidInputError, UserError
+from capelin.errors import InvalidInputError
 
 from capelin_release.bundle import installation_entries
 from capelin_release.commit import Commit, set_version
@@ -18,6 +16,7 @@ from capelin_release.oci import Descriptor, Store, canonical_json, named, sha256
 from capelin_release.programs import LockedProgram
 from capelin_release.project import ARCHITECTURES, Project, Release
 from capelin_release.repository import add_installation
+from capelin_release.wheels import anchor_paths, build_wheels
 
 CHECKSUMS: Final = "SHA256SUMS"
 
@@ -36,53 +35,39 @@ def build_release(repository: Path, out: Path, report: Callable[[str], None]) ->
         tree = Path(folder, "tree")
         tree.mkdir()
         commit.export(tree)
+        anchor_paths(tree / "uv.lock", commit.repository)
         project = Project(tree)
         base, version = project.version, commit.version(project.version)
+        packages = project.packages
         for file in project.files:
-            set_version(file, base, version)
+            set_version(file, base, version, packages)
         for kind in ("images", "sbom"):
             (out / kind).mkdir(parents=True)
         store = Store(Path(folder, "store"))
         release = Release(version, commit, project.release, tree, out, store)
         report(f"{version}, commit {commit.revision[:12]}")
-        wheels = _build_packages(release)
+        wheels = build_wheels(tree, out / "python", commit.time, "--all-packages")
         report(f"{len(wheels)} Python packages")
-        images = _build_images(release, wheels, report)
+        images = _build_images(ImageBuilder(release, wheels), Path(folder), report)
         managers = _build_managers(release) if add_installation(release) else []
         installed = installation_entries(store, out, commit.time)
         report(f"{len(installed)} charts and component files")
-        bundle = out / f"capelin-{release.tag}-bundle.tar"
+        bundle = out / f"{release.settings.name or project.name}-{release.tag}-bundle.tar"
         store.write_archive(bundle, [*images, *installed, *managers], commit.time)
         report(f"{bundle.name}: {bundle.stat().st_size / 1e6:.0f} MB")
     write_checksums(out)
     return release
 
 
-def _build_packages(release: Release) -> list[Path]:
-    """Wheels and source archives. The wheels are built from the archives."""
-    folder = release.out / "python"
-    command = ["uv", "build", "--quiet", "--all-packages", "--no-create-gitignore"]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(release.commit.time)}
-    # The build backend is pinned, so that the cache has it after the first time.
-    for offline in (["--offline"], []):
-        done = subprocess.run(
-            [*command, *offline, f"--out-dir={folder}"],
-            cwd=release.tree,
-            env=environment,
-            capture_output=True,
-            check=False,
-        )
-        if done.returncode == 0:
-            return sorted(folder.glob("*.whl"))
-    reason = done.stderr.decode(errors="replace").strip()
-    raise UserError("The Python packages cannot be built.", reason=reason)
-
-
 def _build_images(
-    release: Release, wheels: Sequence[Path], report: Callable[[str], None]
+    builder: ImageBuilder, folder: Path, report: Callable[[str], None]
 ) -> list[Descriptor]:
     """All images: an archive and a bill of materials for each architecture, and their indexes."""
-    builder = ImageBuilder(release, wheels)
+    release = builder.release
+    for name, source in builder.path_sources().items():
+        report(f"{name} is built from {source}")
+        built = build_wheels(source, folder / "path-sources" / name, release.commit.time, "--wheel")
+        builder.wheels = [*builder.wheels, *built]
     indexes: list[Descriptor] = []
     digests: dict[str, object] = {}
     for spec in release.settings.images:

@@ -25,6 +25,7 @@ _NOTES: Final = (
     "Show the deployments: kubectl get deployments --namespace {{ .Release.Namespace }}\n"
     "Kinds and their objects stay when this release is uninstalled.\n"
 )
+_PART_OF: Final = "app.kubernetes.io/part-of"
 _LABELS_HERE: Final = "capelin.labels"
 _KEEP_HERE: Final = "capelin.keep"
 _NAMESPACE_HERE: Final = "capelin-namespace-of-the-release"
@@ -101,6 +102,7 @@ def provider_chart(
     description: str,
     with_kinds: bool,
     optional: Mapping[str, OptionalResources] | None = None,
+    part_of: str = "",
 ) -> Chart:
     """The chart of a provider's pods and permissions.
 
@@ -112,6 +114,7 @@ def provider_chart(
         description: A sentence.
         with_kinds: Whether its kinds come with it, instead of in a chart of their own.
         optional: Resources that it may use only if a value `permissions.NAME` allows it, by name.
+        part_of: The project of several charts that it belongs to, for the label of its objects.
     """
     needed, separate = separate_rules(provider.rules, optional or {})
     if provider.type == "RuntimeExtensionProvider":
@@ -125,7 +128,8 @@ def provider_chart(
             description,
             values,
             dependencies=[_library()],
-            annotations={PROVIDER_LABEL: provider.label},
+            namespace=f"{part_of}-system" if part_of else provider.namespace,
+            annotations={PROVIDER_LABEL: provider.label, _PART_OF: part_of},
         ),
         "templates/provider.yaml": f'{{{{- include "capelin.{template}" . -}}}}\n',
         "files/rules.yaml": _rules([_of_release(rule) for rule in needed]),
@@ -142,10 +146,18 @@ def provider_chart(
 
 
 def kinds_chart(
-    providers: Sequence[Provider], *, name: str, version: str, description: str
+    providers: Sequence[Provider], *, name: str, version: str, description: str, part_of: str
 ) -> Chart:
     """The chart of the kinds of providers, and of what belongs to them once in a cluster."""
-    made = _about(name, version, description, KindsValues(), dependencies=[_library()])
+    made = _about(
+        name,
+        version,
+        description,
+        KindsValues(),
+        dependencies=[_library()],
+        namespace=f"{part_of}-system",
+        annotations={_PART_OF: part_of},
+    )
     for provider in providers:
         made |= _kinds(provider, labelled=True)
     return Chart(name, made, [library_chart()])
@@ -159,7 +171,9 @@ def umbrella_chart(
         {"name": chart.name, "version": version, "condition": f"components.{key}"}
         for key, chart in charts.items()
     ]
-    about = _about(name, version, description, values, dependencies=dependencies)
+    about = _about(
+        name, version, description, values, dependencies=dependencies, namespace=f"{name}-system"
+    )
     about["templates/NOTES.txt"] = _NOTES
     return Chart(name, about, list(charts.values()))
 
@@ -256,6 +270,7 @@ def _about(
     values: Model,
     *,
     dependencies: Sequence[Mapping[str, str]],
+    namespace: str,
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The files that every chart has."""
@@ -272,15 +287,15 @@ def _about(
             for dependency in dependencies
         ],
     }
-    if annotations:
-        chart["annotations"] = dict(annotations)
+    if given := {key: value for key, value in (annotations or {}).items() if value}:
+        chart["annotations"] = given
     return {
         "Chart.yaml": dump_yaml(chart),
         "values.yaml": values_file(values),
         "values.schema.json": values_schema(type(values)),
         "README.md": (
             f"# {name}\n\n{description}\n\n```console\n"
-            f"helm install {name} charts/{name} --namespace capelin-system --create-namespace\n"
+            f"helm install {name} charts/{name} --namespace {namespace} --create-namespace\n"
             f"```\n\n## Values\n\n{values_table(values)}"
         ),
     }

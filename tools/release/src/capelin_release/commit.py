@@ -4,6 +4,7 @@ import io
 import re
 import subprocess
 import tarfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,11 +48,12 @@ class Commit:
             files.extractall(folder, filter="data")
 
 
-def set_version(pyproject: Path, base: str, version: str) -> None:
-    """Write a version into a pyproject.toml, and into its dependencies on the same release.
+def set_version(pyproject: Path, base: str, version: str, packages: Iterable[str]) -> None:
+    """Write a version into a pyproject.toml, and into its requirements of the release's packages.
 
     Python packages write `0.2.0-rc.1` as `0.2.0rc1`.
     """
+    own = "|".join(map(re.escape, packages))
     python = Version(version)
     text = pyproject.read_text()
     text = re.sub(
@@ -61,7 +63,8 @@ def set_version(pyproject: Path, base: str, version: str) -> None:
         count=1,
         flags=re.MULTILINE,
     )
-    pyproject.write_text(re.sub(rf"=={re.escape(base)}(?=[\"';])", f"=={python}", text))
+    required = rf"([\"'](?:{own})(?:\[[^]]*\])?)=={re.escape(base)}(?=[\"';])"
+    pyproject.write_text(re.sub(required, rf"\g<1>=={python}", text))
 
 
 def _git(repository: Path, *arguments: str) -> bytes:

@@ -49,14 +49,9 @@ class Variable:
 
 
 # All have defaults: to clusterctl, a variable whose default is empty has none.
-_SHARED: Final = (
-    Variable("REPLICAS", "replicas", 987651),
-    Variable("CPU_REQUEST", "resources.requests.cpu", "987652"),
-    Variable("MEMORY_REQUEST", "resources.requests.memory", "987653"),
-    Variable("MEMORY_LIMIT", "resources.limits.memory", "987654"),
-)
+# `clusterctl generate provider --describe` reads the Deployment before it substitutes variables,
+# so a variable can stand only where the Deployment has text: in an argument, not in `replicas`.
 _MANAGER: Final = (
-    *_SHARED,
     Variable("CONCURRENCY", "concurrency", 987657),
     Variable("SYNC_PERIOD", "syncPeriod", "987658s"),
     Variable("VERBOSITY", "log.verbosity", 987659),
@@ -65,11 +60,11 @@ _MANAGER: Final = (
 
 def variables_of(provider: Provider) -> tuple[Variable, ...]:
     """The variables of a provider for users of clusterctl."""
-    return _SHARED if provider.type == "RuntimeExtensionProvider" else _MANAGER
+    return () if provider.type == "RuntimeExtensionProvider" else _MANAGER
 
 
 def variable_name(provider: Provider, variable: Variable) -> str:
-    """Such as `CAPELIN_CONTROL_PLANE_REPLICAS`."""
+    """Such as `CAPELIN_CONTROL_PLANE_CONCURRENCY`."""
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", provider.type.removesuffix("Provider"))
     return f"{provider.name}_{kind}_{variable.name}".upper().replace("-", "_")
 

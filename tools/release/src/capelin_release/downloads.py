@@ -41,6 +41,12 @@ class Downloads:
         file = self.folder / sha256
         return file if file.is_file() and _sha256(file.read_bytes()) == sha256 else None
 
+    def add(self, name: str, data: bytes) -> Pinned:
+        """Keep a file of this machine as it is now."""
+        pinned = Pinned(name, _sha256(data), ())
+        self._keep(pinned, data)
+        return pinned
+
     def fetch(self, wanted: Iterable[Pinned]) -> dict[str, Path]:
         """The files, by their digests."""
         return asyncio.run(self._fetch_all({pinned.sha256: pinned for pinned in wanted}))

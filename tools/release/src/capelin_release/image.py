@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from capelin.embedded.binaries import CLUSTER_API
 from capelin.errors import UserError
+from packaging.utils import canonicalize_name
 
 from capelin_release.debian import Lock, debian_layer
 from capelin_release.downloads import Downloads
@@ -16,13 +17,20 @@ from capelin_release.programs import LockedProgram, build
 from capelin_release.project import ImageSpec, Release
 from capelin_release.sbom import bill_of_materials
 from capelin_release.scan import scan
-from capelin_release.wheels import Requirements, Target, add_wheel, locked_requirements
+from capelin_release.wheels import (
+    Requirements,
+    Target,
+    add_wheel,
+    license_of,
+    locked_requirements,
+    package_of,
+)
 
 USER: Final = 65532
 HOME: Final = "/home/nonroot"
 MANAGERS: Final = ("cluster-api-controller", "kubeadm-bootstrap-controller")
 _PROGRAMS: Final = "/usr/local/bin"
-_LICENSE: Final = "Apache-2.0"
+_CLUSTER_API_LICENSE: Final = "Apache-2.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +78,33 @@ class ImageBuilder:
 
     release: Release
     wheels: Sequence[Path]
-    """The project's own wheels."""
+    """Wheels of the project's own packages, and of path sources."""
     downloads: Downloads = field(default_factory=Downloads)
     debian: Lock = field(default_factory=Lock.read)
     _stored: dict[tuple[str, ...], StoredLayer] = field(
         default_factory=dict[tuple[str, ...], StoredLayer], init=False
     )
 
+    def path_sources(self) -> dict[str, Path]:
+        """The folders of packages that images need and the project does not build, by name."""
+        built = set(map(package_of, self.wheels))
+        return {
+            name: folder
+            for spec in self.release.settings.images
+            for architecture in self.release.settings.architectures
+            for name, folder in self._requirements(spec, architecture).folders.items()
+            if name not in built
+        }
+
     def build(self, spec: ImageSpec, architecture: str) -> BuiltImage:
         """Build the image for one architecture."""
         target = Target(architecture, self.debian.python)
-        needed = locked_requirements(self.release.tree, spec.package, target)
+        needed = self._requirements(spec, architecture)
+        own = self._own_wheels(needed)
+        license_ = license_of(own[canonicalize_name(spec.package)])
         url = f"pkg:oci/{spec.name}@{self.release.version}?arch={architecture}"
-        package = Package("image", spec.name, self.release.version, url, (_LICENSE,))
+        licenses = (license_,) if license_ else ()
+        package = Package("image", spec.name, self.release.version, url, licenses)
 
         def debian() -> Layer:
             return debian_layer(self.debian, architecture, self.downloads)
@@ -108,7 +130,7 @@ class ImageBuilder:
         if spec.programs:
             layers.append(self._shared(("programs", architecture, *spec.programs), programs))
         application = Layer("application", self.release.commit.time)
-        for wheel in self._own_wheels(needed):
+        for wheel in own.values():
             add_wheel(application, wheel, target)
         _add_user(application, package)
         layers.append(store_layer(self.release.store, application, architecture))
@@ -134,19 +156,24 @@ class ImageBuilder:
             description=spec.description,
             revision=self.release.commit.revision,
             source=self.release.settings.source,
+            licenses=license_,
         )
+
+    def _requirements(self, spec: ImageSpec, architecture: str) -> Requirements:
+        target = Target(architecture, self.debian.python)
+        return locked_requirements(self.release.tree, spec.package, target, self.downloads)
 
     def _shared(self, key: tuple[str, ...], make: Callable[[], Layer]) -> StoredLayer:
         if key not in self._stored:
             self._stored[key] = store_layer(self.release.store, make(), key[1])
         return self._stored[key]
 
-    def _own_wheels(self, needed: Requirements) -> list[Path]:
-        built = {wheel.name.split("-")[0]: wheel for wheel in self.wheels}
-        names = sorted(name.replace("-", "_") for name in needed.own)
+    def _own_wheels(self, needed: Requirements) -> dict[str, Path]:
+        built = {package_of(wheel): wheel for wheel in self.wheels}
+        names = sorted(needed.folders)
         if missing := [name for name in names if name not in built]:
             raise ImageError(f"No wheel was built of {', '.join(missing)}.")
-        return [built[name] for name in names]
+        return {name: built[name] for name in names}
 
 
 def manager_image(
@@ -169,6 +196,7 @@ def manager_image(
         {"User": f"{USER}:{USER}", "Entrypoint": ["/manager"]},
         description=f"{name} of {CLUSTER_API.title}, built from its Go module.",
         source="https://github.com/kubernetes-sigs/cluster-api",
+        licenses=_CLUSTER_API_LICENSE,
     )
 
 
@@ -194,7 +222,6 @@ def _add_image(
     created = release.commit.time
     labels |= {
         "created": timestamp(created),
-        "licenses": _LICENSE,
         "title": package.name,
         "version": package.version,
     }

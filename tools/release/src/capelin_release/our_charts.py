@@ -37,6 +37,7 @@ from capelin_release.values import (
 )
 
 REGISTRY = "ghcr.io/capelin"
+_PROJECT = "capelin"
 
 
 class Components(DescribedModel):
@@ -83,6 +84,7 @@ def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
         name="capelin-crds",
         version=version,
         description="Kinds of Capelin's Cluster API providers.",
+        part_of=_PROJECT,
     )
     hosted_chart = provider_chart(
         hosted,
@@ -93,6 +95,7 @@ def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
         version=version,
         description="Hosted control planes for Cluster API.",
         with_kinds=False,
+        part_of=_PROJECT,
     )
     machines_chart = provider_chart(
         machines,
@@ -101,6 +104,7 @@ def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
         version=version,
         description="Machine pools and machines for Cluster API.",
         with_kinds=False,
+        part_of=_PROJECT,
     )
     hooks_chart = provider_chart(
         hooks,
@@ -114,6 +118,7 @@ def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
         version=version,
         description="A Runtime Extension with lifecycle policies for Cluster API.",
         with_kinds=False,
+        part_of=_PROJECT,
         optional=OPTIONAL_RESOURCES,
     )
     parts = {

@@ -35,6 +35,8 @@ class ImageSpec(_Strict):
 class ReleaseSettings(_Strict):
     """The settings of a project's releases."""
 
+    name: str = ""
+    """Begins the name of the bundle; by default that of the project."""
     registry: str
     """Where images and charts are published, such as `ghcr.io/example`."""
     source: str = ""
@@ -78,6 +80,11 @@ class Project:
             ) from error
 
     @property
+    def name(self) -> str:
+        """The name of its package or workspace."""
+        return str(self._content["project"]["name"])
+
+    @property
     def version(self) -> str:
         """The version in its files, which is the next release's."""
         return str(self._content["project"]["version"])
@@ -92,6 +99,12 @@ class Project:
             for file in sorted(self.folder.glob(f"{pattern}/pyproject.toml"))
         ]
         return [self.folder / "pyproject.toml", *members]
+
+    @property
+    def packages(self) -> list[str]:
+        """The names of its packages."""
+        contents = [tomllib.loads(file.read_text()) for file in self.files]
+        return [str(content["project"]["name"]) for content in contents]
 
     @property
     def release(self) -> ReleaseSettings:

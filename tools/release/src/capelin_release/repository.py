@@ -18,7 +18,12 @@ from capelin_release.upstream import (
     cert_manager_manifests,
     cluster_api_files,
 )
-from capelin_release.values import ExtensionValues, Image, ManagerValues
+from capelin_release.values import (
+    ExtensionConfigValues,
+    ExtensionValues,
+    Image,
+    ManagerValues,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +46,18 @@ def provider_installation(
 ) -> Installation:
     """The installation of a project that is one provider: a chart of the provider's own name."""
     image = Image(repository=f"{registry}/{provider.name}")
-    is_extension = provider.type == "RuntimeExtensionProvider"
+    arguments = [*provider.arguments]
     chart = provider_chart(
         provider,
-        ExtensionValues(image=image) if is_extension else ManagerValues(image=image),
+        ExtensionValues(
+            image=image,
+            args=arguments,
+            replicas=2,
+            # ClusterClasses refer to handlers by this name.
+            extension_config=ExtensionConfigValues(name=provider.name),
+        )
+        if provider.type == "RuntimeExtensionProvider"
+        else ManagerValues(image=image, args=arguments),
         name=provider.name,
         version=version,
         description=description,

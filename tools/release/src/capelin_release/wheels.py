@@ -4,6 +4,8 @@ import base64
 import csv
 import hashlib
 import io
+import os
+import re
 import subprocess
 import tomllib
 import zipfile
@@ -13,15 +15,23 @@ from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from capelin.errors import UserError
 from packaging.markers import Environment
-from packaging.pylock import PackageDirectory, PackageWheel, Pylock, PylockSelectError
+from packaging.pylock import Package as LockedPackage
+from packaging.pylock import (
+    PackageArchive,
+    PackageDirectory,
+    PackageWheel,
+    Pylock,
+    PylockSelectError,
+    PylockValidationError,
+)
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from capelin_release.downloads import Pinned
+from capelin_release.downloads import Downloads, Pinned
 from capelin_release.files import File, Layer, Package
 from capelin_release.oci import sha256_of
 
@@ -90,46 +100,134 @@ class Target:
 class Requirements:
     """A package and all of its dependencies, from the project's lock file."""
 
-    own: Sequence[str]
-    """The packages of the project itself."""
+    folders: Mapping[str, Path]
+    """Packages that are built from a folder, by name: the project's own, and path sources."""
     wheels: Sequence[Pinned]
     """The wheels of others that fit best, by name."""
 
 
-def locked_requirements(project: Path, package: str, target: Target) -> Requirements:
-    """The dependencies of a project's package on a target."""
-    # uv interprets its own lock file with extras, markers and forks.
-    command = ("uv", "export", "--frozen", "--offline", "--quiet", "--format=pylock.toml")
-    options = ("--no-default-groups", "--no-editable", f"--package={package}")
-    done = subprocess.run((*command, *options), cwd=project, capture_output=True, check=False)
-    if done.returncode:
-        reason = done.stderr.decode(errors="replace").strip()
-        raise WheelError(f"uv.lock has no package {package}.", reason=reason, hint="Run uv lock.")
-    return select(tomllib.loads(done.stdout.decode()), target)
-
-
-def select(lock: Mapping[str, Any], target: Target) -> Requirements:
-    """The entries of a pylock.toml for a target."""
-    own: list[str] = []
+def locked_requirements(
+    project: Path, package: str, target: Target, downloads: Downloads
+) -> Requirements:
+    """The dependencies of a project's package on a target. Wheels of folders are copied."""
+    folders: dict[str, Path] = {}
     wheels: list[Pinned] = []
+    for locked, choice in select(_export(project, package), target):
+        match choice:
+            case PackageDirectory(path=str(path)):
+                folders[locked.name] = Path(os.path.normpath(project / path))
+            case PackageWheel() | PackageArchive():
+                place = choice.url or (project / str(choice.path)).as_uri()
+                wheels.append(_pinned(locked, place, choice.hashes, downloads))
+            case _:
+                raise _no_wheel(locked)
+    return Requirements(folders, sorted(wheels, key=lambda wheel: wheel.name))
+
+
+def anchor_paths(lock: Path, checkout: Path) -> None:
+    """Have a copy of a uv.lock name folders beside the checkout by their full paths."""
+
+    def anchored(match: re.Match[str]) -> str:
+        return f'= "{os.path.normpath(checkout / match[1])}"'
+
+    if lock.exists():
+        lock.write_text(re.sub(r'= "(\.\.(?:/[^"]*)?)"', anchored, lock.read_text()))
+
+
+def _export(project: Path, package: str) -> Mapping[str, Any]:
+    """The pylock.toml of a package."""
+    # uv interprets its own lock file with extras, markers and forks.
+    command = ("uv", "export", "--frozen", "--quiet", "--format=pylock.toml")
+    options = ("--no-default-groups", "--no-editable", f"--package={package}")
+    reason = ""
+    # uv downloads wheels of which uv.lock has no hash.
+    for offline in (["--offline"], []):
+        done = subprocess.run(
+            (*command, *options, *offline), cwd=project, capture_output=True, check=False
+        )
+        if done.returncode == 0:
+            return tomllib.loads(done.stdout.decode())
+        reason = done.stderr.decode(errors="replace").strip()
+    raise WheelError(
+        f"uv.lock does not lead to all that {package} needs.",
+        reason=reason,
+        hint="Run uv lock, and commit uv.lock.",
+    )
+
+
+def select(lock: Mapping[str, Any], target: Target) -> list[tuple[LockedPackage, object]]:
+    """The packages of a pylock.toml for a target, each with the distribution that fits best."""
     try:
-        for package, choice in Pylock.from_dict(lock).select(
-            environment=target.markers(), tags=[*target.tags()]
-        ):
-            match choice:
-                case PackageDirectory():
-                    own.append(package.name)
-                case PackageWheel(url=str(url)):
-                    wheels.append(Pinned(choice.filename, choice.hashes["sha256"], (url,)))
-                case _:
-                    raise WheelError(f"{package.name} {package.version} has no wheel that fits.")
+        return [*Pylock.from_dict(lock).select(environment=target.markers(), tags=[*target.tags()])]
     except PylockSelectError as error:
         raise WheelError(
             f"Not all packages have a wheel for {target.architecture} and Python {target.minor}.",
             reason=str(error),
             hint="Choose versions that have, or leave that architecture out.",
         ) from error
-    return Requirements(own, sorted(wheels, key=lambda wheel: wheel.name))
+    except PylockValidationError as error:
+        raise WheelError(
+            "uv exports a lock file without all hashes.",
+            reason=str(error),
+            hint="Use a newer uv, or an index that has hashes.",
+        ) from error
+
+
+def _pinned(
+    package: LockedPackage, url: str, hashes: Mapping[str, str], downloads: Downloads
+) -> Pinned:
+    """A wheel by its URL."""
+    parts = urlsplit(url)
+    path = Path(unquote(parts.path))
+    if path.suffix != ".whl":
+        raise _no_wheel(package)
+    if (digest := hashes.get("sha256")) is None:
+        raise WheelError(f"uv.lock has no SHA-256 of {url}.", hint="Use an index that has it.")
+    if parts.scheme != "file":
+        return Pinned(path.name, digest, (url,))
+    wheel = downloads.add(path.name, path.read_bytes())
+    if wheel.sha256 != digest:
+        raise WheelError(
+            f"{path} is not the wheel that uv.lock names.",
+            reason=f"Its SHA-256 is {wheel.sha256}, and uv.lock says {digest}.",
+            hint="Run uv lock again.",
+        )
+    return wheel
+
+
+def _no_wheel(package: LockedPackage) -> WheelError:
+    return WheelError(f"{package.name} {package.version} has no wheel that fits.")
+
+
+def build_wheels(folder: Path, out: Path, time: int, *options: str) -> list[Path]:
+    """Build packages with uv; the wheels that are in the folder `out` afterwards."""
+    command = ["uv", "build", "--quiet", "--no-create-gitignore", *options]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time)}
+    # The build backend is pinned, so that the cache has it after the first time.
+    for offline in (["--offline"], []):
+        done = subprocess.run(
+            [*command, *offline, f"--out-dir={out}"],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            return sorted(out.glob("*.whl"))
+    reason = done.stderr.decode(errors="replace").strip()
+    raise WheelError(f"{folder} has no Python package that can be built.", reason=reason)
+
+
+def package_of(wheel: Path) -> str:
+    """The name of the package in a wheel."""
+    return parse_wheel_filename(wheel.name)[0]
+
+
+def license_of(wheel: Path) -> str:
+    """The licence of a wheel's package, as it says itself; empty if it does not say."""
+    with zipfile.ZipFile(wheel) as archive:
+        info = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return str(message_from_bytes(archive.read(info)).get("License-Expression") or "")
 
 
 def add_wheel(layer: Layer, wheel: Path, target: Target) -> None:

@@ -93,6 +93,6 @@ data:
 {{- end -}}
 {{- dict
   "title" (include "capelin.name" .root) "uid" (include "capelin.clusterName" .root | trunc 40)
-  "schemaVersion" 39 "tags" (list "cluster-api" "capelin")
+  "schemaVersion" 39 "tags" (list "cluster-api" (index .root.Chart.Annotations "app.kubernetes.io/part-of") | compact)
   "time" (dict "from" "now-1h" "to" "now") "panels" $made | toPrettyJson -}}
 {{- end }}

@@ -28,7 +28,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "capelin.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-app.kubernetes.io/part-of: capelin
+{{- with index .Chart.Annotations "app.kubernetes.io/part-of" }}
+app.kubernetes.io/part-of: {{ . }}
+{{- end }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- with index .Chart.Annotations "cluster.x-k8s.io/provider" }}
 cluster.x-k8s.io/provider: {{ . }}
