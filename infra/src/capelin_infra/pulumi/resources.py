@@ -32,14 +32,14 @@ class KindPort(TypedDict):
     """Port of this machine."""
     listenAddress: NotRequired[str]
     """Address of this machine that it listens on."""
-    protocol: NotRequired[Literal['TCP', 'UDP', 'SCTP']]
+    protocol: NotRequired[Literal["TCP", "UDP", "SCTP"]]
     """Protocol of the port."""
 
 
 class KindNode(TypedDict):
     """A node of a kind cluster."""
 
-    role: NotRequired[Literal['control-plane', 'worker']]
+    role: NotRequired[Literal["control-plane", "worker"]]
     """Role of the node."""
     mounts: NotRequired[Sequence[KindMount]]
     """Folders of this machine in the node."""
