@@ -49,7 +49,7 @@ async def test_the_guard_names_a_blocking_task(
     first = next(record.getMessage() for record in caplog.records)
     assert first.startswith("reconcile of default/block has held the event loop for")
     assert "test_guard.py" in first
-    assert " in block;" in first
+    assert " in block. " in first
 
 
 async def test_the_guard_does_not_report_a_waiting_loop(caplog: pytest.LogCaptureFixture) -> None:

@@ -77,6 +77,8 @@ async def owner(install_crds: Callable[..., None], client: Client, namespace: st
 
 
 async def test_a_machine_becomes_a_node(owner: Machine, client: Client) -> None:
+    # Nodes have no namespace, and a killed run leaves its Node in the shared API server.
+    await client.delete(Node, "demo")
     nobody: Any = Nobody()
     ctx = Context(client, logging.getLogger(__name__), nobody)
     namespace = owner.namespace

@@ -129,7 +129,7 @@ def test_resources_are_parsed_like_kubernetes_quantities() -> None:
         ),
         (
             {"controllerManager": {"extraArgs": {"leader-elect": "true"}}},
-            r"spec\.controllerManager\.extraArgs: --leader-elect is set by Capelin .*leave it out",
+            r"spec\.controllerManager\.extraArgs: --leader-elect is set by Capelin .*Remove it",
         ),
         (
             {"etcd": {"resources": {"memory": "0"}}},

@@ -366,7 +366,7 @@ async def test_invalid_spec_keeps_processes_running(scene: Scene, reason: str) -
     assert set(scene.backend.calls) == {f"keep one at {ADDRESS} running"}
 
 
-@pytest.mark.parametrize("asked", ["rollout", "renewal"])
+@pytest.mark.parametrize("change", ["rollout", "renewal"])
 async def test_scheduled_change_starts_at_its_time(scene: Scene, change: str) -> None:
     await scene.create()
     moment = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)

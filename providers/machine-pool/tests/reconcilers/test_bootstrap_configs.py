@@ -157,7 +157,7 @@ async def test_machines_stay_while_their_bootstrap_config_is_missing(is_served: 
     up_to_date = find_condition(status.conditions, "UpToDate")
     assert up_to_date is not None
     assert "bootstrap.configRef" in up_to_date.message
-    assert "Create it again" in up_to_date.message
+    assert "create it again" in up_to_date.message
 
 
 async def test_a_restored_bootstrap_config_replaces_no_machine() -> None:
