@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 DECISIONS: Final = "docs/decisions/0"
 GENERATED: Final = "docs/reference/"
 GUIDES: Final = ("docs/how-to/", "docs/tutorials/", "docs/status.md")
+AUTHORS: Final = ("docs/how-to/ship.md", "docs/how-to/users.md")
+"""Guides for authors of providers. Words such as Helm belong to the guides of operators first."""
 GUIDE_BOOST: Final = 4
 
 
@@ -25,7 +27,7 @@ def on_page_markdown(markdown: str, *, page: "Page", **_: Any) -> str:
     path = page.file.src_uri
     if path.startswith(DECISIONS):
         page.meta["search"] = {"exclude": True}
-    elif path.startswith(GUIDES):
+    elif path.startswith(GUIDES) and path not in AUTHORS:
         page.meta["search"] = {"boost": GUIDE_BOOST}
     if path.startswith(GENERATED):
         page.edit_url = None
