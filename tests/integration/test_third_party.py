@@ -81,7 +81,7 @@ def addresses(provider: Shell) -> list[str]:
 def test_a_cluster_of_a_new_provider_comes_up_and_the_provider_can_change(provider: Shell) -> None:
     _, environment, _ = blocks(provider.folder / "README.md", "sh")
     shown = provider.run(environment)
-    assert "MyCloudMachine" in shown
+    assert "Cluster/demo" in shown
     assert [address.rpartition(".example")[2] for address in addresses(provider)] == [".com"]
 
     cloud = provider.folder / "src" / "my_cloud" / "cloud.py"
@@ -208,7 +208,7 @@ def test_an_extension_of_a_checkout(shell: Shell) -> None:
 
         wait_until(registered)
         assert "no-upgrades.storage-guard" in project.run(listed)
-        assert "all hold" in project.run(conformance)
+        assert "none failed" in project.run(conformance)
         assert "/etc/motd" in project.run(call)
         project.run(unregister)
     finally:
