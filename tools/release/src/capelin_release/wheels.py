@@ -137,20 +137,13 @@ def anchor_paths(lock: Path, checkout: Path) -> None:
 def _export(project: Path, package: str) -> Mapping[str, Any]:
     """The pylock.toml of a package."""
     # uv interprets its own lock file with extras, markers and forks.
-    command = ("uv", "export", "--frozen", "--quiet", "--format=pylock.toml")
-    options = ("--no-default-groups", "--no-editable", f"--package={package}")
-    reason = ""
-    # uv downloads wheels of which uv.lock has no hash.
-    for offline in (["--offline"], []):
-        done = subprocess.run(
-            (*command, *options, *offline), cwd=project, capture_output=True, check=False
-        )
-        if done.returncode == 0:
-            return tomllib.loads(done.stdout.decode())
-        reason = done.stderr.decode(errors="replace").strip()
+    options = ("--frozen", "--quiet", "--format=pylock.toml", "--no-default-groups")
+    done = _run_uv("export", *options, "--no-editable", f"--package={package}", folder=project)
+    if done.returncode == 0:
+        return tomllib.loads(done.stdout)
     raise WheelError(
         f"uv.lock does not lead to all that {package} needs.",
-        reason=reason,
+        reason=done.stderr.strip(),
         hint="Run uv lock, and commit uv.lock.",
     )
 
@@ -201,21 +194,35 @@ def _no_wheel(package: LockedPackage) -> WheelError:
 
 def build_wheels(folder: Path, out: Path, time: int, *options: str) -> list[Path]:
     """Build packages with uv; the wheels that are in the folder `out` afterwards."""
-    command = ["uv", "build", "--quiet", "--no-create-gitignore", *options]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time)}
-    # The build backend is pinned, so that the cache has it after the first time.
+    command = ("build", "--quiet", "--no-create-gitignore", *options, f"--out-dir={out}")
+    done = _run_uv(*command, folder=folder, SOURCE_DATE_EPOCH=str(time))
+    if done.returncode == 0:
+        return sorted(out.glob("*.whl"))
+    raise WheelError(
+        f"{folder} has no Python package that can be built.", reason=done.stderr.strip()
+    )
+
+
+def _run_uv(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run uv with its cache alone, and with the network only if that fails.
+
+    The first run needs the network: for wheels of which uv.lock has no hash, and for the build
+    backend, which is pinned so that later runs find it in the cache.
+    """
+    done: subprocess.CompletedProcess[str]
     for offline in (["--offline"], []):
         done = subprocess.run(
-            [*command, *offline, f"--out-dir={out}"],
+            ["uv", *offline, *arguments],
             cwd=folder,
-            env=environment,
+            env={**os.environ, **environment},
             capture_output=True,
             check=False,
+            encoding="utf-8",
+            errors="replace",
         )
         if done.returncode == 0:
-            return sorted(out.glob("*.whl"))
-    reason = done.stderr.decode(errors="replace").strip()
-    raise WheelError(f"{folder} has no Python package that can be built.", reason=reason)
+            break
+    return done
 
 
 def package_of(wheel: Path) -> str:
