@@ -60,8 +60,8 @@ QUICK = (
     "infra/tests/status/test_cluster_tree.py",
 )
 """The 200 tests that explain the project, in the order in which to read them."""
-PARALLEL = ("-n3", "--dist=worksteal")
-"""Three workers keep two processors busy: some tests wait, and each worker imports everything."""
+PARALLEL = ("-n4", "--dist=worksteal")
+"""Four workers keep two processors busy, because many tests wait for processes."""
 
 
 def install(session: nox.Session) -> None:

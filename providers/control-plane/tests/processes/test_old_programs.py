@@ -87,7 +87,10 @@ async def test_pruned_binaries_are_downloaded_again(
     all_ready_at_once(monkeypatch)
     programs = Pruned(tmp_path)
     rig = Rig.on(tmp_path / "control-planes", programs)
-    await rig.until(control_plane(OLD), settled)
+    # A scheduler that lost its race with the API server may be between two starts.
+    await rig.until(
+        control_plane(OLD), lambda observed: settled(observed) and SCHEDULER in rig.pids()
+    )
     programs.prune()
     scheduler = Process.adopt(rig.folder / "run", SCHEDULER)
     assert scheduler is not None
