@@ -72,6 +72,26 @@ async def test_lost_owners_and_labels_of_machines_are_restored(world: World, kep
     assert FINALIZER in machine.metadata.finalizers
 
 
+async def test_pool_that_has_its_owner_again_restores_its_machines(world: World) -> None:
+    pool = await world.pool()
+    assert pool is not None
+    owners = [owner.dump() for owner in pool.metadata.owner_references]
+    removal = {"metadata": {"ownerReferences": None, "finalizers": None}}
+    await world.client.patch(CapelinMachinePool, NAME, world.namespace, removal)
+    for machine in await world.instances():
+        await world.client.patch(CapelinMachine, machine.name, world.namespace, removal)
+    ctx = context_for(world.client)
+    for machine in await world.instances():
+        assert await pools_of_machine(ctx, machine) == [], "the pool has no MachinePool now"
+    await world.provider_steps(world.client)
+    restored = {"metadata": {"ownerReferences": owners}}
+    await world.client.patch(CapelinMachinePool, NAME, world.namespace, restored)
+    await world.provider_steps(world.client)
+    for machine in await world.instances():
+        assert {owner.kind for owner in machine.metadata.owner_references} == {"CapelinMachinePool"}
+        assert machine.metadata.finalizers == [FINALIZER]
+
+
 @pytest.mark.parametrize("kept", ["labels", "provider ID"])
 async def test_deleted_pool_waits_for_its_machines(world: World, kept: str) -> None:
     await world.provider_steps(world.client)
