@@ -23,6 +23,7 @@ BENCHMARKS = (
     "environment",
     "controller",
     "control_plane",
+    "sizing",
     "machine_pool",
     "runtime_hooks",
     "lifecycle",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from docs.site.dashboard import TEMPLATE, evaluate, panels, parse
 from docs.site.diagrams import draw, sized
 from docs.site.external_loads import all_external_loads, external_loads
 from docs.site.page_hooks import on_page_markdown
@@ -141,3 +142,29 @@ def test_pictures_show_commands_of_the_tutorial() -> None:
         assert title is not None, picture.name
         assert title[1].replace("&#160;", " ").strip() in typed, picture.name
     assert {picture.name for picture in pictures} == set(re.findall(r"tour/(.+\.svg)", tutorial))
+
+
+def test_the_picture_of_the_dashboard_has_every_panel_of_the_chart() -> None:
+    template = TEMPLATE.read_text()
+    titles = [panel.title for panel in panels(template)]
+    assert titles == re.findall(r"- title: (.+)", template)
+    picture = (ROOT / "docs" / "images" / "dashboard.svg").read_text()
+    assert re.findall(r'class="title"[^>]*>([^<]+)', picture) == titles
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("sum by (name) (requests_total{JOB})", 30.0),
+        ("sum by (name) (rate(requests_total{JOB}[5m]))", 2.0),
+        ("histogram_quantile(0.99, sum by (name, le) (rate(seconds_bucket{JOB}[5m])))", 0.99),
+    ],
+)
+def test_a_panel_is_evaluated_as_prometheus_does(query: str, expected: float) -> None:
+    scrape = (
+        'requests_total{{name="a",code="200"}} {0}\nrequests_total{{name="a",code="500"}} {0}\n'
+        'seconds_bucket{{name="a",le="1"}} {1}\nseconds_bucket{{name="a",le="+Inf"}} {1}\n'
+    )
+    (panel,) = panels(f"- title: A\n  expr: {query}\n")
+    lines = evaluate(panel, {0.0: parse(scrape.format(5, 0)), 10.0: parse(scrape.format(15, 7))})
+    assert lines["a"][-1] == (10.0, pytest.approx(expected))

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -58,9 +58,12 @@ def with_values(commands: str, values: Mapping[str, str]) -> str:
 class Shell:
     """Runs sections in sequence and keeps their variables."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], wrapper: Sequence[str] = ()
+    ) -> None:
         self._folder = folder
         self._environment = environment
+        self._wrapper = wrapper
 
     async def run(self, commands: str) -> str:
         """Run commands and return what they print.
@@ -70,10 +73,12 @@ class Shell:
         """
         variables = self._folder / "variables"
         variables.touch()
-        script = f". {variables}\nset -aeuo pipefail\n{commands}\nexport -p > {variables}\n"
+        script = (
+            f"cd {self._folder}\n. {variables}\nset -aeuo pipefail\n{commands}\n"
+            f"export -p > {variables}\n"
+        )
         process = await asyncio.create_subprocess_exec(
-            *("bash", "-c", script),
-            cwd=self._folder,
+            *(*self._wrapper, "bash", "-c", script),
             env=dict(self._environment),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

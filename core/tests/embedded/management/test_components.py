@@ -98,16 +98,19 @@ def test_a_manager_gets_a_stable_pod_identity() -> None:
     assert component_command(core(), placement).hash == component_command(core(), placement).hash
 
 
-def test_a_python_manager_runs_in_this_interpreter() -> None:
-    placement = Placement("127.64.0.9", {"health": 31000}, FOLDER, WORKLOADS, AUTHORITY)
+@pytest.mark.parametrize(
+    ("address", "metrics"), [("127.64.0.9", "127.64.0.9:31000"), ("172.18.0.1", "0")]
+)
+def test_a_python_manager_runs_in_this_interpreter(address: str, metrics: str) -> None:
+    placement = Placement(address, {"health": 31000}, FOLDER, WORKLOADS, AUTHORITY)
     assert component_command(mine(), placement).arguments == (
         sys.executable,
         "-m",
         "mine",
         "--concurrency=5",
         "--kubeconfig=/state/cluster-api/kubeconfig",
-        "--health-address=127.64.0.9:31000",
-        "--metrics-address=0",
+        f"--health-address={address}:31000",
+        f"--metrics-address={metrics}",
     )
 
 

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal
 from uuid import NAMESPACE_DNS, uuid5
@@ -166,7 +167,8 @@ def _flags(component: Component, placement: Placement) -> dict[str, str]:
             return {
                 "kubeconfig": str(placement.kubeconfig),
                 "health-address": health,
-                "metrics-address": "0",
+                # At other addresses, metrics require TLS and a token, and so would the probes.
+                "metrics-address": health if ip_address(placement.address).is_loopback else "0",
             }
         case "extension":
             return {
