@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, cast
 import capelin.contract.labels
 import typer
 from capelin.api import Unstructured
+from capelin.conformance.providers import COMPONENT_RULES, CONTRACTS, KIND_RULES, rules_of
 from capelin.controller.diagnostics import Metrics
 from capelin.errors import UserError
 from capelin.provider import ENTRY_POINTS, Provider
@@ -32,6 +33,7 @@ ROOMS: Final = (
     "capelin.runtime",
     "capelin.runtime.client",
     "capelin.conformance.extensions",
+    "capelin.conformance.providers",
     "capelin.pki",
 )
 """The packages of the library that providers and extensions import from."""
@@ -64,6 +66,7 @@ def pages() -> list[Page]:
         Page("docs/reference/python.md", python()),
         Page("docs/reference/metrics.md", metrics()),
         Page("docs/reference/errors.md", errors()),
+        Page("docs/reference/rules.md", rules()),
     ]
 
 
@@ -218,6 +221,20 @@ def errors() -> str:
         says = _cell((inspect.getdoc(error) or "").split("\n\n")[0])
         lines.append(f"| `{error.__module__}.{error.__name__}` | {error.exit_code} | {says} |")
     return "\n".join([*lines, ""])
+
+
+def rules() -> str:
+    """The rules that `capelin conformance` checks, for each contract."""
+    guide = "[`capelin conformance`](../how-to/conformance.md) checks these rules of providers."
+    lines = ["# Rules for providers", "", guide, ""]
+    for contract in CONTRACTS:
+        lines += [f"## {contract}", "", "| rule | level | requirement |", "|---|---|---|"]
+        for rule in rules_of((*KIND_RULES, *COMPONENT_RULES), contract):
+            level = "advice" if rule.advice else "required"
+            name = f"[{rule.name}]({rule.source(contract)})"
+            lines.append(f"| {name} | {level} | {_cell(rule.requirement)} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _subclasses(error: type[UserError]) -> Iterator[type[UserError]]:

@@ -11,6 +11,7 @@ import typer
 from capelin_infra.cli import (
     bundles,
     clusters,
+    conformance,
     environments,
     hooks,
     new,
@@ -28,7 +29,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verbs in (environments, clusters, recovery, hooks, tools, system, new, bundles):
+for verbs in (
+    environments,
+    clusters,
+    recovery,
+    hooks,
+    conformance,
+    tools,
+    system,
+    new,
+    bundles,
+):
     verbs.register(app)
 
 

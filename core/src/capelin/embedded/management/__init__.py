@@ -13,6 +13,7 @@ from capelin.embedded.management.environment import (
 from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, WEBHOOKS
 from capelin.embedded.management.providers import (
     CORE,
+    installed_providers,
     optional_providers,
     provider_modules,
     render_template,
@@ -62,6 +63,7 @@ __all__ = [
     "current_status",
     "environment_named",
     "existing_server_of",
+    "installed_providers",
     "observe",
     "optional_providers",
     "plan_up",
