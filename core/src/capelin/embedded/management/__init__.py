@@ -10,7 +10,12 @@ from capelin.embedded.management.environment import (
     environment_named,
     existing_server_of,
 )
-from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, WEBHOOKS
+from capelin.embedded.management.manifests import (
+    ENVIRONMENT_LABEL,
+    WEBHOOKS,
+    WebhookEndpoint,
+    localize,
+)
 from capelin.embedded.management.providers import (
     CORE,
     optional_providers,
@@ -55,6 +60,7 @@ __all__ = [
     "UpRequest",
     "UpView",
     "WaitUntilUp",
+    "WebhookEndpoint",
     "all_environments",
     "bring_up",
     "carry_out",
@@ -62,6 +68,7 @@ __all__ = [
     "current_status",
     "environment_named",
     "existing_server_of",
+    "localize",
     "observe",
     "optional_providers",
     "plan_up",

@@ -163,11 +163,15 @@ def _flags(component: Component, placement: Placement) -> dict[str, str]:
     health = f"{placement.address}:{placement.ports['health']}"
     match component.dialect:
         case "python":
-            return {
+            flags = {
                 "kubeconfig": str(placement.kubeconfig),
                 "health-address": health,
                 "metrics-address": "0",
             }
+            if (port := placement.ports.get("webhooks")) is None:
+                return flags
+            webhooks = f"{placement.address}:{port}"
+            return {**flags, "webhook-address": webhooks, "cert-dir": str(placement.folder)}
         case "extension":
             return {
                 "host": placement.address,
