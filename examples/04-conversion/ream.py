@@ -59,7 +59,7 @@ def downgrade(ream: Unstructured) -> None:
     move_field(ream, "spec.sheets", "spec.pages", lambda sheets: 2 * sheets)
 
 
-# The controller, which knows the stored version only
+# The controller uses the stored version only
 
 
 class Reams(InfraMachineReconciler[Ream]):
