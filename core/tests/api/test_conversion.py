@@ -229,7 +229,7 @@ def test_an_error_names_the_versions_and_the_cause() -> None:
     def upgrade(eel: Unstructured) -> None:
         del eel["spec"]["size"]
 
-    eel = {"apiVersion": f"{GROUP}/v1", "kind": "Eel", "spec": {}}
+    eel: Unstructured = {"apiVersion": f"{GROUP}/v1", "kind": "Eel", "spec": {}}
     with pytest.raises(ConversionError, match="from v1 to v2 failed with KeyError: 'size'"):
         convert_json(eel, f"{GROUP}/v2")
     with pytest.raises(SchemaError, match="@converts is missing for Eel from v2 to v1"):

@@ -179,7 +179,7 @@ def _along(obj: Mapping[str, Any], old: str, new: str) -> Unstructured:
             ) from error
     # Conversions may change labels and annotations only.
     metadata = deepcopy(dict(obj.get("metadata") or {}))
-    changed = converted.get("metadata") or {}
+    changed: Unstructured = converted.get("metadata") or {}
     for name in ("labels", "annotations"):
         metadata.pop(name, None)
         if changed.get(name):
@@ -213,8 +213,8 @@ def _differences(
                 cast("Unstructured", old), cast("Unstructured", new), (*path, name)
             )
         elif name not in before or name not in after or old != new:
-            values = {"before": (before, old), "after": (after, new)}
-            changed = {side: value for side, (obj, value) in values.items() if name in obj}
+            sides = {"before": before, "after": after}
+            changed = {side: obj[name] for side, obj in sides.items() if name in obj}
             yield _Difference(path=[*path, name], **changed)
 
 

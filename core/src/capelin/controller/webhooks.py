@@ -47,7 +47,7 @@ def _converted(objects: list[Unstructured], api_version: str) -> Iterator[Unstru
         try:
             yield convert_json(obj, api_version)
         except ConversionError as error:
-            metadata = obj.get("metadata") or {}
+            metadata: Unstructured = obj.get("metadata") or {}
             name = "/".join(filter(None, (metadata.get("namespace"), metadata.get("name"))))
             raise ConversionError(f"object {index}, {obj.get('kind')} {name}: {error}") from error
 

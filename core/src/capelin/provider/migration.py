@@ -58,7 +58,8 @@ class Migration:
 
 def storage_plan(definition: Unstructured) -> StoragePlan:
     """Which versions of a CRD have to go, and how to reach its objects."""
-    spec, status = definition["spec"], definition.get("status") or {}
+    spec: Unstructured = definition["spec"]
+    status: Unstructured = definition.get("status") or {}
     stored = next(version["name"] for version in spec["versions"] if version["storage"])
     served = [version["name"] for version in spec["versions"] if version["served"]]
     names = spec["names"]
