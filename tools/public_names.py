@@ -28,6 +28,7 @@ MODULES: Final = (
     "capelin.testing.fake_client",
     "capelin.testing.managers",
     "capelin.testing.waiting",
+    "capelin.testing.webhooks",
     "capelin_release.repository",
 )
 """The modules that providers and extensions import from."""

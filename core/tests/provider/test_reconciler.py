@@ -320,12 +320,26 @@ def test_versions_of_releases_and_packages_are_accepted(version: str) -> None:
 
 
 def test_a_provider_rejects_a_second_class_for_a_kind() -> None:
+    @kind(group=GROUP, version="v1alpha1", name="Box", definition=INFRA_MACHINE)
+    class OtherBox(Object[InfraMachineSpec, BoxStatus]):
+        """The same kind in the same version."""
+
+    with pytest.raises(ValueError, match=r"a Box that is not the one of Boxes \(v1alpha1\)"):
+        provider_of(kinds=[OtherBox])
+
+
+def test_a_second_version_is_served_with_its_template_and_the_reconcilers_is_stored() -> None:
     @kind(group=GROUP, version="v1beta1", name="Box", definition=INFRA_MACHINE)
     class LaterBox(Object[InfraMachineSpec, BoxStatus]):
         """The same kind in another version."""
 
-    with pytest.raises(ValueError, match=r"a Box that is not the one of Boxes \(v1alpha1\)"):
-        provider_of(kinds=[LaterBox])
+    made = provider_of(kinds=[LaterBox])
+    crds = {crd["spec"]["names"]["kind"]: crd for crd in made.crds}
+    for name in ("Box", "BoxTemplate"):
+        versions = crds[name]["spec"]["versions"]
+        assert {v["name"]: v["storage"] for v in versions} == {"v1alpha1": True, "v1beta1": False}
+        assert crds[name]["metadata"]["labels"]["cluster.x-k8s.io/v1beta2"] == "v1beta1_v1alpha1"
+    assert not made.serves_webhooks
 
 
 # The order

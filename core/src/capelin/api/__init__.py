@@ -4,6 +4,14 @@
 """
 
 from capelin.api.admission import admission_policy
+from capelin.api.conversion import (
+    CONVERSION_PATH,
+    ConversionError,
+    convert,
+    convert_json,
+    converts,
+    move_field,
+)
 from capelin.api.crds import SchemaError, crd
 from capelin.api.docstrings import described_fields
 from capelin.api.fields import (
@@ -51,6 +59,7 @@ from capelin.api.templates import Template, TemplateMetadata, immutable_template
 
 __all__ = [
     "CONTRACTS",
+    "CONVERSION_PATH",
     "AnyObject",
     "AnyValue",
     "BareType",
@@ -58,6 +67,7 @@ __all__ = [
     "Column",
     "Condition",
     "Conditions",
+    "ConversionError",
     "DNSLabel",
     "DNSSubdomain",
     "Definition",
@@ -92,6 +102,9 @@ __all__ = [
     "admission_policy",
     "amount",
     "atomic",
+    "convert",
+    "convert_json",
+    "converts",
     "crd",
     "described_fields",
     "format_duration",
@@ -102,6 +115,7 @@ __all__ = [
     "major",
     "map_list",
     "minor",
+    "move_field",
     "parse_duration",
     "plural_of",
     "resource_of",

@@ -1,8 +1,9 @@
 """Custom resource definitions from kinds."""
 
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
+from capelin.api.conversion import missing_conversions
 from capelin.api.objects import BaseObject, Column, Definition, Resource, Scale, Unstructured
 from capelin.api.rules import Schema
 from capelin.api.schema import Structure
@@ -12,15 +13,21 @@ class SchemaError(TypeError):
     """A CRD cannot express a kind. The message names every field with the reason."""
 
 
-def crd(*versions: type[BaseObject], provider: str | None = None) -> Unstructured:
-    """The CRD of a kind, from one class per version, oldest first. The last version is stored.
+def crd(
+    *versions: type[BaseObject],
+    provider: str | None = None,
+    client_config: Mapping[str, Any] | None = None,
+) -> Unstructured:
+    """The CRD of a kind, from one class per version. The last version is stored.
 
     Args:
-        versions: The classes. All have the same group, names, scope and schema: the API server
-            converts between versions by changing only `apiVersion`, and would drop fields that
-            one of them lacks.
+        versions: The classes. All have the same group, names and scope. Without functions that
+            convert them (`converts`) they also have the same schema, because the API server then
+            changes only `apiVersion`, and would drop fields that one of them lacks.
         provider: The kind's provider for the label `cluster.x-k8s.io/provider`, as clusterctl
             calls it (`control-plane-capelin`).
+        client_config: How the API server calls the conversion webhook, if the kind needs one: a
+            `url` or a `service`.
 
     Raises:
         SchemaError: A CRD cannot express the classes, something has no bounds, or versions differ.
@@ -32,7 +39,12 @@ def crd(*versions: type[BaseObject], provider: str | None = None) -> Unstructure
         raise SchemaError(f"the versions of {resource.kind} differ in group or names: {names}")
     definition = newest.definition
     described = [_version(version, stored=version is newest) for version in versions]
-    _check_same_schema(resource, described)
+    converted = _is_converted(resource, described)
+    if converted and client_config is None:
+        raise SchemaError(
+            f"the versions of {resource.kind} need a conversion webhook: pass client_config, or "
+            f"let Provider.of generate the CRD"
+        )
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -45,8 +57,30 @@ def crd(*versions: type[BaseObject], provider: str | None = None) -> Unstructure
             "names": _names(resource, definition),
             "scope": "Namespaced" if resource.namespaced else "Cluster",
             "versions": described,
+            **({"conversion": _webhook(client_config or {})} if converted else {}),
         },
     }
+
+
+def _webhook(client_config: Mapping[str, Any]) -> Unstructured:
+    return {
+        "strategy": "Webhook",
+        "webhook": {"clientConfig": dict(client_config), "conversionReviewVersions": ["v1"]},
+    }
+
+
+def _is_converted(resource: Resource, versions: list[Unstructured]) -> bool:
+    """Whether functions convert between all versions. If not, check that nothing has to."""
+    names = [version["name"] for version in versions]
+    missing = missing_conversions(resource.group, resource.kind, names)
+    pairs = len(names) * (len(names) - 1)
+    if len(missing) < pairs:
+        if missing:
+            ways = ", ".join(f"from {old} to {new}" for old, new in missing)
+            raise SchemaError(f"@converts is missing for {resource.kind} {ways}")
+        return True
+    _check_same_schema(resource, versions)
+    return False
 
 
 def _check_same_schema(resource: Resource, versions: list[Unstructured]) -> None:
@@ -59,8 +93,8 @@ def _check_same_schema(resource: Resource, versions: list[Unstructured]) -> None
             raise SchemaError(
                 f"the schemas of {resource.kind} {other['name']} and {stored['name']} differ, and "
                 f"nothing converts between them. Users would lose data at "
-                f"{', '.join(differences)}. Give both versions the same fields (new fields are "
-                f"optional), or serve one version only."
+                f"{', '.join(differences)}. Write functions with @converts, give both versions the "
+                f"same fields (new fields are optional), or serve one version only."
             )
 
 
@@ -128,13 +162,20 @@ def _version(version: type[BaseObject], *, stored: bool) -> Unstructured:
         raise SchemaError("\n  ".join([f"{what} cannot become a CRD:", *structure.problems]))
     version_entry: Unstructured = {
         "name": version.resource.version,
-        "served": True,
+        "served": definition.served,
         "storage": stored,
+        **_deprecation(definition),
         "schema": {"openAPIV3Schema": schema},
         "subresources": subresources,
         "additionalPrinterColumns": [_column(column) for column in definition.columns],
     }
     return {key: value for key, value in version_entry.items() if value not in ({}, [])}
+
+
+def _deprecation(definition: Definition) -> Unstructured:
+    if not definition.deprecated:
+        return {}
+    return {"deprecated": True, "deprecationWarning": definition.deprecated}
 
 
 def _column(column: Column) -> Unstructured:

@@ -181,6 +181,10 @@ class Definition:
     """Groups of kinds for kubectl, such as `cluster-api`."""
     labels: Mapping[str, str] | None = None
     """Further labels of the CRD."""
+    served: bool = True
+    """Whether clients can use this version. One that is not served can still be converted."""
+    deprecated: str = ""
+    """The warning for clients that use this version, if it is deprecated."""
 
     def __post_init__(self) -> None:
         if not set(self.contracts) <= set(CONTRACTS):

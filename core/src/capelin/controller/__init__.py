@@ -1,7 +1,6 @@
 """Level-based reconcilers: watches, queue, events, metrics, probes and the manager around them."""
 
 from capelin.controller.context import Context
-from capelin.controller.diagnostics import ListenError
 from capelin.controller.events import EventAggregator, EventRecord, Recorder
 from capelin.controller.logs import explained, redact
 from capelin.controller.manager import Manager, main
@@ -9,6 +8,7 @@ from capelin.controller.options import Address, Options
 from capelin.controller.permissions import diagnostics_rules, lease_rules, rbac
 from capelin.controller.queue import After, Done, ObjectKey, Result
 from capelin.controller.reconciler import For, Owns, Permission, Reconciler, Watch, Watches
+from capelin.controller.serving import ListenError
 from capelin.controller.watching import WatchLostError
 from capelin.flags import OptionsError, flag, parse, seconds
 

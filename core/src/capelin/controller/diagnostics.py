@@ -24,6 +24,7 @@ from capelin.api import Unstructured
 from capelin.client import Client, ClientError, load_certificate
 from capelin.controller.options import Address
 from capelin.controller.queue import Queue
+from capelin.controller.serving import serve
 from capelin.pki import issue, new_ca
 
 log = logging.getLogger(__name__)
@@ -178,10 +179,6 @@ Check = Callable[[], str | None]
 """Returns the problem in a sentence, or `None`."""
 
 
-class ListenError(Exception):
-    """An address is in use or not available."""
-
-
 class ScrapeAuthorizer:
     """Asks the API server for the user of a token, and whether that user may read /metrics.
 
@@ -239,9 +236,12 @@ class Probes:
     with a certificate created at the start, and a token whose user may get /metrics.
     """
 
-    def __init__(self, *, health: Check, ready: Check, metrics: CollectorRegistry) -> None:
+    def __init__(
+        self, *, health: Check, ready: Check, metrics: CollectorRegistry, webhooks: Check
+    ) -> None:
         self._health = health
         self._ready = ready
+        self._webhooks = webhooks
         self._metrics = metrics
         self._stack = AsyncExitStack()
         self.bound: dict[str, Address] = {}
@@ -283,25 +283,12 @@ class Probes:
             if flag == "--health-address":
                 app.router.add_get("/healthz", self._page(self._health))
                 app.router.add_get("/readyz", self._page(self._ready))
+                app.router.add_get("/readyz/webhooks", self._page(self._webhooks))
             else:
                 app.router.add_get("/metrics", self._numbers)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
         context = own_certificate() if secure else None
-        try:
-            await web.TCPSite(
-                runner, address.host or None, address.port, ssl_context=context
-            ).start()
-        except OSError as error:
-            first = next(iter(flags))
-            raise ListenError(
-                f"cannot listen on {address} ({error.strerror}): "
-                f"give another address with {first}, or 0 for none"
-            ) from None
-        host, port = runner.addresses[0][:2]
-        for flag in flags:
-            self.bound[flag] = Address(host, port)
+        bound = await serve(self._stack, app, address, next(iter(flags)), context)
+        self.bound |= dict.fromkeys(flags, bound)
 
     def _page(self, check: Check) -> Handler:
         async def page(_: web.Request) -> web.Response:

@@ -29,14 +29,17 @@ from capelin.client import (
 from capelin.contract import WATCH_LABEL
 from capelin.controller import Recorder, logs
 from capelin.controller.context import Context
-from capelin.controller.diagnostics import Check, ListenError, Metrics, Probes, ScrapeAuthorizer
+from capelin.controller.diagnostics import Check, Metrics, Probes, ScrapeAuthorizer
 from capelin.controller.guard import LoopGuard
 from capelin.controller.options import Options, OptionsT
 from capelin.controller.queue import Queue, Timing
 from capelin.controller.reconciler import For, Labels, Reconciler, Subscription, Watch
 from capelin.controller.runner import Runner
+from capelin.controller.serving import ListenError
 from capelin.controller.watching import Watching, WatchLostError
+from capelin.controller.webhooks import Webhooks
 from capelin.flags import OptionsError, parse, report
+from capelin.tls import CertificateError
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +73,15 @@ class Manager:
         self.name = name
         self.metrics = Metrics()
         self.probes = Probes(
-            health=self._unhealthy, ready=self._not_ready, metrics=self.metrics.registry
+            health=self._unhealthy,
+            ready=self._not_ready,
+            metrics=self.metrics.registry,
+            webhooks=lambda: None if self.webhooks and self.webhooks.bound else "not serving",
         )
+        self.webhooks: Webhooks | None = None
+        """The server of webhooks, if the options have an address for it."""
+        if options.webhook_address is not None and options.cert_dir is not None:
+            self.webhooks = Webhooks(options.webhook_address, options.cert_dir)
         self._checks: dict[str, Check] = {}
         for reconciler in reconcilers:
             self.add_check(reconciler.name, reconciler.health)
@@ -106,6 +116,7 @@ class Manager:
             LeadershipLost: Another process may lead now. Nothing runs here any more.
             WatchLostError: A watch ended by itself.
             ListenError: An address is in use or not available.
+            CertificateError: The certificate for webhooks is missing or unusable.
         """
         options = self._options
         async with AsyncExitStack() as stack:
@@ -129,6 +140,9 @@ class Manager:
                 authorizer=ScrapeAuthorizer(client),
                 insecure=options.insecure_diagnostics,
             )
+            if self.webhooks is not None:
+                # Before any list, because the API server may need it to list our own objects.
+                await self.webhooks.listen(stack)
             work = asyncio.create_task(self._lead(client))
             stop = asyncio.create_task(self._stopping.wait())
             try:
@@ -370,7 +384,7 @@ def main(
     except OptionsError as error:
         report(name, error)
         return 2
-    except (ClientError, ListenError, WatchLostError) as error:
+    except (CertificateError, ClientError, ListenError, WatchLostError) as error:
         log.error("%s", error)  # noqa: TRY400 - the message has all the details
         return 1
     except Exception:

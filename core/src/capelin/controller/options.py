@@ -123,6 +123,18 @@ class Options:
         "The address of /healthz and /readyz, or 0 for none.",
         shown="127.0.0.1:9440",
     )
+    webhook_address: Address | None = flag(
+        None,
+        address,
+        "The address of the conversion webhook, in HTTPS, or 0 for none.",
+        shown="none",
+    )
+    cert_dir: Path | None = flag(
+        None,
+        Path,
+        "The folder of tls.crt and tls.key for webhooks. They may be replaced at any time.",
+        shown="none",
+    )
     grace_period: float = flag(
         20.0, seconds, "How long running reconciles may take to end on SIGTERM.", shown="20s"
     )
@@ -146,6 +158,8 @@ class Options:
             found.append("--concurrency has to be at least 1")
         if self.sync_period < 1:
             found.append("--sync-period has to be at least 1s")
+        if self.webhook_address is not None and self.cert_dir is None:
+            found.append("--webhook-address needs --cert-dir")
         if self.leader_elect_lease_duration <= self.leader_elect_renew_deadline:
             found.append(
                 "--leader-elect-lease-duration has to be longer than --leader-elect-renew-deadline"

@@ -49,6 +49,12 @@ if TYPE_CHECKING:
         InfraMachinePoolReconciler,
         InfraMachineReconciler,
     )
+    from capelin.provider.migration import (
+        Migration,
+        StoragePlan,
+        migrate_storage,
+        storage_plan,
+    )
     from capelin.provider.pools import POOL_MACHINES, delete_pool, scale_pool
     from capelin.provider.reconciler import ProviderReconciler
 
@@ -61,6 +67,7 @@ _MODULES = (
     "control_plane",
     "infrastructure",
     "pools",
+    "migration",
 )
 """The modules that define the names, those with few imports first."""
 
@@ -105,16 +112,20 @@ __all__ = [
     "InfraMachineStatus",
     "Initialization",
     "MachineAddress",
+    "Migration",
     "Provider",
     "ProviderContext",
     "ProviderID",
     "ProviderReconciler",
     "Reasons",
+    "StoragePlan",
     "VersionCount",
     "admission_policy",
     "definition",
     "delete_pool",
     "may_patch_status",
+    "migrate_storage",
     "scale_pool",
+    "storage_plan",
     "template_of",
 ]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
-from capelin.api import BaseObject, Unstructured, crd, immutable_templates
+from capelin.api import CONVERSION_PATH, BaseObject, Unstructured, crd, immutable_templates
 from capelin.contract import ProviderType, provider_label
 from capelin.provider.roles import aggregated_roles, is_aggregated
 from capelin.provider.topology import topology_owned
@@ -82,7 +82,8 @@ class Provider:
             module: The module that `python -m` starts as its manager.
             reconcilers: All reconcilers of its manager.
             manager: The manager's name, which is also the name of its lease.
-            kinds: Kinds besides those of the reconcilers, such as templates with their own specs.
+            kinds: Kinds besides those of the reconcilers, such as templates with their own specs,
+                and other versions of their kinds, which `converts` connects.
             arguments: Flags in addition to those of every manager.
             programs: Names of the binaries that it runs on this machine.
             objects: Additional objects, such as admission policies.
@@ -103,12 +104,18 @@ class Provider:
         label = provider_label(type_, name)
         all_kinds = kinds_of(reconcilers, kinds)
 
-        def crds() -> list[Unstructured]:
-            return [crd(kind, provider=label) for kind in all_kinds]
+        service = {"name": label, "namespace": f"{label}-system", "path": CONVERSION_PATH}
 
-        frozen = machine_templates(reconcilers, all_kinds)
+        def crds() -> list[Unstructured]:
+            return [
+                crd(*versions, provider=label, client_config={"service": service})
+                for versions in all_kinds
+            ]
+
+        stored = [versions[-1] for versions in all_kinds]
+        frozen = machine_templates(reconcilers, stored)
         policies = immutable_templates(f"{label}-templates", *frozen) if frozen else []
-        if owned := contract_kinds(reconcilers, all_kinds):
+        if owned := contract_kinds(reconcilers, stored):
             policies += topology_owned(f"{label}-topology-owned", owned)
         return cls(
             name=name,
@@ -134,6 +141,11 @@ class Provider:
     def namespace(self) -> str:
         """The namespace of its service account."""
         return f"{self.label}-system"
+
+    @property
+    def serves_webhooks(self) -> bool:
+        """Whether the API server calls its manager, to convert objects."""
+        return any(needs_webhook(crd) for crd in self.crds)
 
     @property
     def aggregated_roles(self) -> list[Unstructured]:
@@ -182,6 +194,11 @@ class Provider:
                 "subjects": [account],
             },
         ]
+
+
+def needs_webhook(definition: Unstructured) -> bool:
+    """Whether a CRD has a conversion webhook."""
+    return "webhook" in definition["spec"].get("conversion", {})
 
 
 def _check_names(name: str, version: str) -> None:

@@ -382,21 +382,32 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
 
 def kinds_of(
     reconcilers: Sequence[type[Reconciler[Any]]], others: Sequence[type[BaseObject]]
-) -> list[type[BaseObject]]:
-    """The kinds of a provider, each with its template if a contract requires one."""
-    kinds = {kind.resource.kind: kind for kind in others}
+) -> list[tuple[type[BaseObject], ...]]:
+    """The kinds of a provider, each with its template if a contract requires one.
+
+    Each has all its versions. The last one, which the API server stores, is the reconciler's.
+    """
+    kinds: dict[str, list[type[BaseObject]]] = {}
+    for kind in others:
+        kinds.setdefault(kind.resource.kind, []).append(kind)
+    stored: dict[str, type[BaseObject]] = {}
     for reconciler in reconcilers:
         kind = _kind_of(reconciler)
-        if kinds.setdefault(kind.resource.kind, kind) is not kind:
-            name, version = reconciler.__name__, kind.resource.version
+        name = kind.resource.kind
+        versions = kinds.setdefault(name, [])
+        same = {other for other in versions if other.resource.version == kind.resource.version}
+        if (same | {stored.setdefault(name, kind)}) - {kind}:
             raise ValueError(
-                f"kinds has a {kind.resource.kind} that is not the one of {name} ({version}): "
-                f"remove it, because a provider has the kinds of its reconcilers"
+                f"kinds has a {name} that is not the one of {reconciler.__name__} "
+                f"({kind.resource.version}): remove it, because a provider has the kinds of its "
+                f"reconcilers"
             )
-        twin = f"{kind.resource.kind}Template"
+        kinds[name] = [*(version for version in versions if version is not kind), kind]
+        twin = f"{name}Template"
         if issubclass(reconciler, ProviderReconciler) and reconciler.has_template:
-            kinds[twin] = kinds.get(twin) or template_of(kind)
-    return list(kinds.values())
+            made = cast("list[type[Any]]", kinds[name])
+            kinds[twin] = kinds.get(twin) or [template_of(version) for version in made]
+    return [tuple(versions) for versions in kinds.values()]
 
 
 def contract_kinds(

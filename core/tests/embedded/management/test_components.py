@@ -114,6 +114,33 @@ def test_a_python_manager_runs_in_this_interpreter(address: str, metrics: str) -
     )
 
 
+def test_a_python_manager_serves_its_webhooks() -> None:
+    conversion = {"strategy": "Webhook", "webhook": {"clientConfig": {"service": {"name": "x"}}}}
+    names = {"plural": "fishes", "kind": "Fish"}
+    definition = {
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "fishes.sea.example"},
+        "spec": {"group": "sea.example", "names": names, "versions": [], "conversion": conversion},
+    }
+    made = python_component(
+        Provider(
+            name="mine",
+            type="ControlPlaneProvider",
+            version="v0.1.0",
+            module="mine",
+            crds=[definition],
+        )
+    )
+    assert made.listens_for == ("health", "webhooks")
+    assert mine().listens_for == ("health",)
+    ports: dict[Purpose, int] = {"health": 31000, "webhooks": 31001}
+    placement = Placement("127.64.0.9", ports, FOLDER, WORKLOADS, AUTHORITY)
+    assert component_command(made, placement).arguments[-2:] == (
+        "--webhook-address=127.64.0.9:31001",
+        "--cert-dir=/state/cluster-api",
+    )
+
+
 def test_an_extension_requires_a_client_certificate() -> None:
     ports: dict[Purpose, int] = {"health": 31000, "webhooks": 31001}
     made = component_command(

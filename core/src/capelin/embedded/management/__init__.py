@@ -10,7 +10,12 @@ from capelin.embedded.management.environment import (
     environment_named,
     existing_server_of,
 )
-from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, WEBHOOKS
+from capelin.embedded.management.manifests import (
+    ENVIRONMENT_LABEL,
+    WEBHOOKS,
+    WebhookEndpoint,
+    localize,
+)
 from capelin.embedded.management.providers import (
     CORE,
     installed_providers,
@@ -56,6 +61,7 @@ __all__ = [
     "UpRequest",
     "UpView",
     "WaitUntilUp",
+    "WebhookEndpoint",
     "all_environments",
     "bring_up",
     "carry_out",
@@ -63,7 +69,11 @@ __all__ = [
     "current_status",
     "environment_named",
     "existing_server_of",
+<<<<<<< HEAD
     "installed_providers",
+=======
+    "localize",
+>>>>>>> versions
     "observe",
     "optional_providers",
     "plan_up",

@@ -164,12 +164,16 @@ def _flags(component: Component, placement: Placement) -> dict[str, str]:
     health = f"{placement.address}:{placement.ports['health']}"
     match component.dialect:
         case "python":
-            return {
+            flags = {
                 "kubeconfig": str(placement.kubeconfig),
                 "health-address": health,
                 # At other addresses, metrics require TLS and a token, and so would the probes.
                 "metrics-address": health if ip_address(placement.address).is_loopback else "0",
             }
+            if (port := placement.ports.get("webhooks")) is None:
+                return flags
+            webhooks = f"{placement.address}:{port}"
+            return {**flags, "webhook-address": webhooks, "cert-dir": str(placement.folder)}
         case "extension":
             return {
                 "host": placement.address,

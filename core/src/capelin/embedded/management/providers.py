@@ -368,6 +368,8 @@ def python_component(provider: Provider) -> Component:
             {"CAPELIN_CODE": code_digest(provider.module)},
         ),
         manifests=provider.components(),
-        listens_for=("health", "webhooks") if is_extension else ("health",),
+        listens_for=("health", "webhooks")
+        if is_extension or provider.serves_webhooks
+        else ("health",),
         late=provider.objects,
     )

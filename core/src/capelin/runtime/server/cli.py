@@ -12,7 +12,7 @@ from capelin.flags import OptionsError, flag, one_of, parse, report, truth
 from capelin.hosts import is_loopback
 from capelin.runtime.extension import Extension, InvalidExtensionError
 from capelin.runtime.server.process import PortTakenError, Process, listen
-from capelin.runtime.server.tls import CertificateError, Certificates
+from capelin.tls import CertificateError, Certificates
 
 _log = logging.getLogger(__name__)
 

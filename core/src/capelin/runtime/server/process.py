@@ -21,7 +21,7 @@ from capelin.runtime.extension import Extension
 from capelin.runtime.server.app import App
 from capelin.runtime.server.http import HookProtocol, Limits
 from capelin.runtime.server.metrics import Probes
-from capelin.runtime.server.tls import Certificates
+from capelin.tls import Certificates
 
 _log = logging.getLogger(__name__)
 

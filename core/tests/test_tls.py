@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from capelin.pki import KeyPair, issue, new_ca
-from capelin.runtime.server.tls import CertificateError, Certificates
+from capelin.tls import CertificateError, Certificates
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
