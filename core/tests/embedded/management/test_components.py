@@ -117,7 +117,7 @@ def test_a_python_manager_runs_in_this_interpreter(address: str, metrics: str) -
 def test_a_python_manager_serves_its_webhooks() -> None:
     conversion = {"strategy": "Webhook", "webhook": {"clientConfig": {"service": {"name": "x"}}}}
     names = {"plural": "fishes", "kind": "Fish"}
-    definition = {
+    definition: dict[str, Any] = {
         "kind": "CustomResourceDefinition",
         "metadata": {"name": "fishes.sea.example"},
         "spec": {"group": "sea.example", "names": names, "versions": [], "conversion": conversion},

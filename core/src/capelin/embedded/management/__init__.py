@@ -69,11 +69,8 @@ __all__ = [
     "current_status",
     "environment_named",
     "existing_server_of",
-<<<<<<< HEAD
     "installed_providers",
-=======
     "localize",
->>>>>>> versions
     "observe",
     "optional_providers",
     "plan_up",
