@@ -105,6 +105,8 @@ async def test_kubeadm_takes_over_a_control_plane_with_the_commands_of_the_page(
     with_old_kubeconfig = "export KUBECONFIG=demo.kubeconfig\n"
     await shell.run(with_old_kubeconfig + "kubectl create configmap kept --from-literal=key=value")
     objects = set((await shell.run(OBJECTS)).splitlines())
+    # The controller manager creates the ServiceAccount some seconds after the API server is ready.
+    await shell.run("kubectl wait --for=create --timeout=60s serviceaccount/default")
     token = (await shell.run("kubectl create token default")).strip()
     assert any(line.startswith("Node/") for line in objects)
     await shell.run(LEAVE["Export the control plane"])
