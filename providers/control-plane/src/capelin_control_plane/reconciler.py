@@ -81,7 +81,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     permissions = (
         Permission("cluster.x-k8s.io", ("machines", "machinepools"), ("list",)),
         Permission("apps", ("deployments", "statefulsets"), _CHANGED),
-        Permission("apps", ("replicasets",), ("delete", "list")),
+        Permission("apps", ("controllerrevisions", "replicasets"), ("delete", "list")),
         Permission("policy", ("poddisruptionbudgets",), _CHANGED),
         Permission("networking.k8s.io", ("networkpolicies",), _CHANGED),
         Permission("", ("configmaps", "services"), _CHANGED),

@@ -1,5 +1,6 @@
 """The backend on a real API server. The tests create the pods and set their states."""
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +23,7 @@ from .pod_objects import objects_of, on_pods, settings
 
 DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
 STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
+REVISIONS = Resource("apps", "v1", "ControllerRevision", "controllerrevisions")
 REPLICA_SETS = Resource("apps", "v1", "ReplicaSet", "replicasets")
 SERVICES = Resource("", "v1", "Service", "services")
 BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
@@ -211,6 +213,41 @@ async def test_pods_of_a_deleted_control_plane_have_one_second_to_stop(rig: Rig)
         return [item["metadata"]["name"] for item in left.items]
 
     assert await until(replica_sets, lambda names: len(names) < 2) == ["foreign"]
+
+
+async def test_revisions_of_a_deleted_etcd_are_deleted(rig: Rig) -> None:
+    await rig.apply(rig.desired)
+    names = Names.of(rig.key)
+    etcd = await rig.client.get(STATEFUL_SETS, names.of_component("etcd"), rig.namespace)
+    revision = owned_revision(etcd)
+    foreign = owned_revision(etcd)
+    # Without an owner, so that the garbage collector keeps it.
+    foreign["metadata"] |= {"name": "foreign", "annotations": {}, "ownerReferences": []}
+    for created in (revision, foreign):
+        await rig.client.create(created)
+
+    async def is_deleted() -> bool:
+        with suppress(Blocked):
+            await rig.backend.delete(rig.key)
+        left = await rig.client.list(REVISIONS, rig.namespace)
+        return [item["metadata"]["name"] for item in left.items] == ["foreign"]
+
+    await until(is_deleted)
+
+
+def owned_revision(stateful_set: Unstructured) -> Unstructured:
+    """A ControllerRevision like those of the StatefulSet controller."""
+    template, metadata = stateful_set["spec"]["template"], stateful_set["metadata"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            **child_of(stateful_set, f"{metadata['name']}-1", template["metadata"]["labels"]),
+            "annotations": metadata["annotations"],
+        },
+        "data": {"spec": {"template": template}},
+        "revision": 1,
+    }
 
 
 def owned_replica_set(deployment: Unstructured) -> Unstructured:

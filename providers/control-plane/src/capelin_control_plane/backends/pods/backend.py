@@ -89,6 +89,7 @@ _log = logging.getLogger(__name__)
 
 _CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps")
 _CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+_CONTROLLER_REVISIONS = Resource("apps", "v1", "ControllerRevision", "controllerrevisions")
 _DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
 _NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
 _BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
@@ -275,13 +276,13 @@ class PodsBackend:
             workload = _STATEFUL_SETS if component == "etcd" else _DEPLOYMENTS
             name = names.of_component(component)
             await self._delete_own(names, workload, name, "Orphan")
-        # After their Deployments, which would create others.
+        # After their Deployments and StatefulSet, which would create others.
         labels = names.labels()
-        replica_sets = await self._client.list(_REPLICA_SETS, key.namespace, labels=labels)
-        for replica_set in replica_sets.items:
-            # Its Deployment's annotations are its own, too.
-            if _belongs_to(replica_set, _REPLICA_SETS, names):
-                await self._delete(replica_set, _REPLICA_SETS, "Orphan")
+        for resource in (_REPLICA_SETS, _CONTROLLER_REVISIONS):
+            for owned in (await self._client.list(resource, key.namespace, labels=labels)).items:
+                # The annotations of its owner are its own, too.
+                if _belongs_to(owned, resource, names):
+                    await self._delete(owned, resource, "Orphan")
         for resource, name in _deletable(names):
             await self._delete_own(names, resource, name)
         await self._empty_secret(names)
