@@ -60,7 +60,7 @@ class ConformanceReport:
 
     @property
     def summary(self) -> str:
-        """The number of rules with each outcome, as in `20 rules: 18 ok, 2 n/a`."""
+        """The number of rules with each outcome, such as `20 rules: 18 ok, 2 n/a`."""
         counts = [(word, len(self.named(outcome))) for outcome, word in _WORDS.items()]
         shown = ", ".join(f"{count} {word}" for word, count in counts if count)
         return f"{len(self.results)} rules: {shown or 'none'}"

@@ -237,30 +237,25 @@ async def test_revisions_of_a_deleted_etcd_are_deleted(rig: Rig) -> None:
 
 def owned_revision(stateful_set: Unstructured) -> Unstructured:
     """A ControllerRevision like those of the StatefulSet controller."""
-    template, metadata = stateful_set["spec"]["template"], stateful_set["metadata"]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "ControllerRevision",
-        "metadata": {
-            **child_of(stateful_set, f"{metadata['name']}-1", template["metadata"]["labels"]),
-            "annotations": metadata["annotations"],
-        },
-        "data": {"spec": {"template": template}},
-        "revision": 1,
-    }
+    data = {"spec": {"template": stateful_set["spec"]["template"]}}
+    return {**owned("ControllerRevision", stateful_set), "data": data, "revision": 1}
 
 
 def owned_replica_set(deployment: Unstructured) -> Unstructured:
-    """Create a ReplicaSet like the Deployment controller."""
-    template, metadata = deployment["spec"]["template"], deployment["metadata"]
+    """A ReplicaSet like those of the Deployment controller."""
+    spec = {key: deployment["spec"][key] for key in ("selector", "template")}
+    return {**owned("ReplicaSet", deployment), "spec": spec}
+
+
+def owned(kind: str, workload: Unstructured) -> Unstructured:
+    """An object with the labels of a workload's pods and the annotations of the workload."""
+    metadata = workload["metadata"]
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    child = child_of(workload, f"{metadata['name']}-1", labels)
     return {
         "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "metadata": {
-            **child_of(deployment, f"{metadata['name']}-1", template["metadata"]["labels"]),
-            "annotations": metadata["annotations"],
-        },
-        "spec": {"selector": deployment["spec"]["selector"], "template": template},
+        "kind": kind,
+        "metadata": {**child, "annotations": metadata["annotations"]},
     }
 
 

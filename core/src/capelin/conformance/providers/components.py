@@ -1,4 +1,4 @@
-"""Static checks of a provider's components and metadata, as clusterctl installs them."""
+"""Static checks of the components and metadata that clusterctl installs for a provider."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -91,7 +91,7 @@ def crd_names(manifests: ProviderManifests) -> Iterator[str]:
     """CRDs have the names that Cluster API computes, or an annotation that skips the check.
 
     Source: clusterctl#components-yaml
-    Fix: rename the kind or its plural; for kinds that core never reads, add the annotation
+    Fix: rename the kind or its plural. For kinds that core never reads, add the annotation
     clusterctl.cluster.x-k8s.io/skip-crd-name-preflight-check.
     """
     for kind in manifests.kinds:
@@ -162,7 +162,7 @@ def canonical_images(manifests: ProviderManifests) -> Iterator[str]:
     """Images have canonical names: with a registry, and with a tag other than latest or a digest.
 
     Source: clusterctl#controllers--watching-namespace
-    Fix: write the whole name, as in registry.example.com/foo/manager:v1.0.0.
+    Fix: write the whole name, such as registry.example.com/foo/manager:v1.0.0.
     """
     for deployment in _deployments(manifests):
         for container in _containers(deployment):
@@ -176,7 +176,7 @@ def variables(manifests: ProviderManifests) -> Iterator[str]:
     """Variables have a form that clusterctl can substitute, such as ${NAME} or ${NAME:=default}.
 
     Source: clusterctl#variables
-    Fix: use one of these forms; write a dollar sign as two of them.
+    Fix: use one of these forms. Write a dollar sign as two of them.
     """
     if not manifests.texts:
         raise NotApplicableError("an installed package has no component files")
@@ -191,7 +191,7 @@ def file_name(manifests: ProviderManifests) -> Iterator[str]:
     """The file with the components has the name of the provider's type.
 
     Source: clusterctl#naming-conventions
-    Fix: rename the file, as in infrastructure-components.yaml.
+    Fix: rename the file, for example to infrastructure-components.yaml.
     """
     if not manifests.texts:
         raise NotApplicableError("an installed package has no component files")
@@ -204,7 +204,7 @@ def wildcards(manifests: ProviderManifests) -> Iterator[str]:
     """Roles name the groups, resources and verbs that the provider needs, without wildcards.
 
     Source: https://kubernetes.io/docs/concepts/security/rbac-good-practices/
-    Fix: list them; of other providers' kinds, let their ClusterRoles aggregate.
+    Fix: list them. For other providers' kinds, let their ClusterRoles aggregate.
     """
     for role in manifests.of_kind("ClusterRole", "Role"):
         for entry in role.get("rules") or ():

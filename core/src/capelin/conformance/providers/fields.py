@@ -125,12 +125,12 @@ def value_at(obj: Unstructured, path: str) -> object:
 
 
 def mapping_at(obj: Unstructured | None, path: str) -> Unstructured:
-    """The mapping in a field; empty if the field has another type."""
+    """The mapping in a field, or an empty one if the field has another type."""
     value = value_at(obj or {}, path)
     return cast("Unstructured", value) if isinstance(value, dict) else {}
 
 
 def items_at(obj: Unstructured | None, path: str) -> list[Any]:
-    """The items of a list in a field; empty if the field has another type."""
+    """The items of a list in a field. None if the field has another type."""
     value = value_at(obj or {}, path)
     return cast("list[Any]", value) if isinstance(value, list) else []

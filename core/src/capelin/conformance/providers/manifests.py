@@ -86,13 +86,13 @@ class CustomKind:
 
     @property
     def contract_version(self) -> Unstructured:
-        """The version that core uses; empty if the CRD has no versions."""
+        """The version that core uses. It is empty if the CRD has no versions."""
         names = self.contract_versions(self.generation)
         chosen = [version for version in self.versions if version.get("name") in names]
         return (chosen or self.versions or [{}])[-1]
 
     def field(self, path: str) -> Unstructured | None:
-        """The schema of a field, such as `spec.replicas`; none if the kind has no such field.
+        """The schema of a field, such as `spec.replicas`. None if the kind has no such field.
 
         Empty for a field inside an object that preserves unknown fields.
         """

@@ -32,7 +32,7 @@ CheckT_co = TypeVar("CheckT_co", bound=Callable[..., Any], covariant=True)
 
 
 class NotApplicableError(Exception):
-    """The rule is not for this provider; the message is the reason."""
+    """The rule is not for this provider. The message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def rule(*contracts: Contract, advice: bool = False) -> Callable[[CheckT], Rule[
     own page, `KIND` for the name of its resource in anchors) and `Fix:`.
 
     Args:
-        contracts: The contracts that have the rule; without any, those of all kinds.
+        contracts: The contracts that have the rule. Without any, those of all kinds.
         advice: Whether Cluster API works without it.
     """
 

@@ -21,7 +21,7 @@ def check_manifests(
     Args:
         manifests: The manifests.
         contract: The contract.
-        kind: The kind that keeps it; by default, the only one with the usual suffix.
+        kind: The kind that keeps it. By default, the only one with the usual suffix.
 
     Raises:
         InvalidInputError: no kind fits, or several do.
