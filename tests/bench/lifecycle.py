@@ -94,7 +94,7 @@ async def _bring_to(client: Client, clusters: Sequence[Unstructured], hook: AnyH
     """Bring the Clusters to the state in which Cluster API calls the hook."""
     for cluster in clusters:
         name, namespace = cluster["metadata"]["name"], cluster["metadata"]["namespace"]
-        if hook is hooks.BeforeClusterUpgrade:
+        if hook is hooks.AfterControlPlaneInitialized:
             reference = {"apiGroup": "example.com", "kind": "ControlPlane", "name": name}
             patch: Unstructured = {"spec": {"controlPlaneRef": reference}}
             cluster.update(await client.patch(Cluster.resource, name, namespace, patch))
