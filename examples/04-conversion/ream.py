@@ -76,6 +76,7 @@ def provider() -> Provider:
         module="ream",
         reconcilers=[Reams],
         kinds=[ReamV1Alpha1],
+        manager="capelin-ream",
     )
 
 

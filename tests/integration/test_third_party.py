@@ -172,7 +172,9 @@ async def test_users_install_a_release_with_helm(
     await user(tmp_path, own_api_server, released, commands=commands.replace(published, str(chart)))
     name = "mycloudmachines.infrastructure.cluster.x-k8s.io"
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
-    assert (await bare.request("GET", path))["spec"]["names"]["kind"] == "MyCloudMachine"
+    definition = await bare.request("GET", path)
+    assert definition["spec"]["names"]["kind"] == "MyCloudMachine"
+    assert "deletionTimestamp" not in definition["metadata"]
 
 
 def free_port() -> int:

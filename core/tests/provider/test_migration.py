@@ -85,6 +85,8 @@ def test_a_plan_uses_a_served_version() -> None:
     made["spec"]["versions"][1]["served"] = False
     plan = storage_plan(made)
     assert (plan.stored, plan.old, plan.resource.version) == ("v1", ("v1alpha1",), "v1alpha1")
+    made["spec"]["versions"][0]["served"] = False
+    assert storage_plan(made).resource.version == "v1"
     assert storage_plan(definition()).old == ()
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from capelin.api import admission_policy
-from capelin.provider.installation import ENTRY_POINTS, Provider
+from capelin.provider.installation import ENTRY_POINTS, Provider, needs_webhook
 from capelin.provider.topology import may_patch_status
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ __all__ = [
     "delete_pool",
     "may_patch_status",
     "migrate_storage",
+    "needs_webhook",
     "scale_pool",
     "storage_plan",
     "template_of",

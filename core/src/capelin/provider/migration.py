@@ -69,7 +69,7 @@ def storage_plan(definition: Unstructured) -> StoragePlan:
         tuple(name for name in status.get("storedVersions") or () if name != stored),
         Resource(
             spec["group"],
-            stored if stored in served else served[0],
+            stored if stored in served or not served else served[0],
             names["kind"],
             names["plural"],
             spec["scope"] == "Namespaced",

@@ -1,11 +1,12 @@
-"""The verbs of this machine: doctor, and the cache of programs."""
+"""The verbs of this machine: doctor, the cache of programs, and the storage of kinds."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from capelin_infra.cli import completion
-from capelin_infra.cli.options import Output, Yes, group
+from capelin_infra.cli.options import Environment, Output, Yes, group
 from capelin_infra.cli.runner import confirm, run
 
 
@@ -13,6 +14,7 @@ def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
     app.command()(versions)
     app.command()(doctor)
+    app.command()(migrate)
     cache = group(app, "cache", "List, fetch and remove the programs in the cache.")
     cache.command("ls")(list_cache)
     cache.command("prefetch")(prefetch)
@@ -38,6 +40,40 @@ def versions(*, output: Output = "text") -> None:
     from capelin_infra.environments.program_cache import show_versions
 
     show_versions(output)
+
+
+def migrate(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Names of CRDs, such as fishes.infrastructure.cluster.x-k8s.io. Default: list "
+            "those whose objects are stored in several versions.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    environment: Environment = "",
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="The kubeconfig of another cluster.", show_default=False),
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option(help="The context in that kubeconfig.", show_default=False)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count the objects, and change nothing.")
+    ] = False,
+) -> None:
+    """Store all objects of kinds in their current version, so that an old version can go.
+
+    It writes each object unchanged, and then removes the old versions from the status of the CRD.
+    """
+    from capelin_infra.environments.storage import migrate as migrate_kinds
+
+    run(
+        migrate_kinds(names or [], environment, kubeconfig, context, dry_run=dry_run),
+        interrupted="Run the same command again to continue.",
+    )
 
 
 def list_cache(*, output: Output = "text") -> None:

@@ -13,7 +13,7 @@ import yaml
 from capelin.api import Model, Unstructured
 from capelin.contract import PROVIDER_LABEL
 from capelin.controller import diagnostics_rules, lease_rules
-from capelin.provider import Provider
+from capelin.provider import Provider, needs_webhook
 
 from capelin_release.alerts import EXTENSION_ALERTS, MANAGER_ALERTS
 from capelin_release.files import BUILDER, File, write_tar
@@ -29,6 +29,8 @@ _PART_OF: Final = "app.kubernetes.io/part-of"
 _LABELS_HERE: Final = "capelin.labels"
 _KEEP_HERE: Final = "capelin.keep"
 _NAMESPACE_HERE: Final = "capelin-namespace-of-the-release"
+_INJECT_HERE: Final = "cert-manager.io/inject-ca-from"
+_SERVICE_HERE: Final = "capelin-name-of-the-release"
 _EXTENSION_CONFIG_HERE: Final = '{{ include "capelin.extensionConfigName" . }}'
 _GUARDS: Final = {
     "topology-owned": "topologyOwned",
@@ -218,13 +220,34 @@ def _kinds(provider: Provider, *, labelled: bool) -> dict[str, str]:
         if "namespace" not in obj["metadata"] and obj["kind"] != "ExtensionConfig"
     ]
     others = [*provider.aggregated_roles, *outside]
-    kinds = [_template(crd, label, keep=True) for crd in provider.crds]
+    if labelled and provider.serves_webhooks:
+        msg = f"the kinds of {provider.label} have webhooks: keep them in the chart of its pods"
+        raise ValueError(msg)
+    crds = provider.crds if labelled else map(_of_pods, provider.crds)
+    kinds = [_template(crd, label, keep=labelled) for crd in crds]
     rest = [_guarded(obj, _template(obj, label, keep=False)) for obj in others]
     made = {
         f"templates/{provider.label}-kinds.yaml": "---\n".join(kinds),
         f"templates/{provider.label}.yaml": "---\n".join(rest),
     }
     return {path: text for path, text in made.items() if text}
+
+
+def _of_pods(definition: Unstructured) -> Unstructured:
+    """The CRD in the chart of its manager's pods. It survives `helm uninstall`.
+
+    The API server calls its webhook at the Service of the release, with the CA of its certificate.
+    """
+    metadata, spec = definition["metadata"], definition["spec"]
+    annotations = {**metadata.get("annotations", {}), "helm.sh/resource-policy": "keep"}
+    if needs_webhook(definition):
+        annotations = {_INJECT_HERE: None, **annotations}
+        webhook = spec["conversion"]["webhook"]
+        service = webhook["clientConfig"]["service"]
+        here = {"service": {**service, "name": _SERVICE_HERE, "namespace": _NAMESPACE_HERE}}
+        conversion = {**spec["conversion"], "webhook": {**webhook, "clientConfig": here}}
+        spec = {**spec, "conversion": conversion}
+    return {**definition, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
 
 
 def _guarded(obj: Unstructured, text: str) -> str:
@@ -259,7 +282,14 @@ def _template(obj: Unstructured, labels: Mapping[str, str], *, keep: bool) -> st
     include = '    {{- include "capelin.labels" . | nindent 4 }}\n'
     kept = "    {{- if .Values.keep }}\n    helm.sh/resource-policy: keep\n    {{- end }}\n"
     text = text.replace(f"    {_LABELS_HERE}: null\n", include)
+    inject = (
+        "    {{- if .Values.certManager.enabled }}\n"
+        f'    {_INJECT_HERE}: {{{{ .Release.Namespace }}}}/{{{{ include "capelin.name" . }}}}\n'
+        "    {{- end }}\n"
+    )
+    text = text.replace(f"    {_INJECT_HERE}: null\n", inject)
     text = text.replace(_NAMESPACE_HERE, "{{ .Release.Namespace }}")
+    text = text.replace(_SERVICE_HERE, '{{ include "capelin.name" . }}')
     return text.replace(f"    {_KEEP_HERE}: null\n", kept)
 
 

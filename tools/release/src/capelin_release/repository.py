@@ -23,6 +23,8 @@ from capelin_release.values import (
     ExtensionValues,
     Image,
     ManagerValues,
+    PodValues,
+    WebhookManagerValues,
 )
 
 
@@ -47,17 +49,18 @@ def provider_installation(
     """The installation of a project that is one provider: a chart of the provider's own name."""
     image = Image(repository=f"{registry}/{provider.name}")
     arguments = [*provider.arguments]
+    values: PodValues
+    if provider.type == "RuntimeExtensionProvider":
+        # ClusterClasses refer to handlers by this name.
+        config = ExtensionConfigValues(name=provider.name)
+        values = ExtensionValues(image=image, args=arguments, replicas=2, extension_config=config)
+    elif provider.serves_webhooks:
+        values = WebhookManagerValues(image=image, args=arguments, replicas=2)
+    else:
+        values = ManagerValues(image=image, args=arguments)
     chart = provider_chart(
         provider,
-        ExtensionValues(
-            image=image,
-            args=arguments,
-            replicas=2,
-            # ClusterClasses refer to handlers by this name.
-            extension_config=ExtensionConfigValues(name=provider.name),
-        )
-        if provider.type == "RuntimeExtensionProvider"
-        else ManagerValues(image=image, args=arguments),
+        values,
         name=provider.name,
         version=version,
         description=description,

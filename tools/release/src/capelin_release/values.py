@@ -178,18 +178,28 @@ class ManagerValues(PodValues):
     log: ManagerLog = ManagerLog()
 
 
-class ExtensionLog(DescribedModel):
-    """Log."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """The lowest level to log."""
-
-
 class CertManager(DescribedModel):
     """cert-manager."""
 
     enabled: bool = True
     """Whether it creates the serving certificate. Otherwise, create `certificateSecret`."""
+
+
+class WebhookManagerValues(ManagerValues):
+    """The values of a chart whose pods run controllers and serve webhooks."""
+
+    cert_manager: CertManager = CertManager()
+    certificate_secret: str = ""
+    """Secret with `tls.crt`, `tls.key` and `ca.crt`. If empty, one named after the release. Its
+    certificate is for `<name>.<namespace>.svc`. If cert-manager does not create it, write its CA
+    into the CRDs."""
+
+
+class ExtensionLog(DescribedModel):
+    """Log."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest level to log."""
 
 
 class ExtensionConfigValues(DescribedModel):

@@ -16,49 +16,18 @@
 {{ include "capelin.role" (dict "root" $ "suffix" "leader-election" "namespace" $.Release.Namespace "rules" .) }}
 {{- end }}
 ---
-apiVersion: v1
-kind: Service
-metadata:
-  {{- include "capelin.metadata" . | nindent 2 }}
-spec:
-  selector:
-    {{- include "capelin.selector" . | nindent 4 }}
-  ports:
-    - name: hooks
-      port: 443
-      targetPort: hooks
+{{ include "capelin.service" (dict "root" . "port" "hooks") }}
 {{- if .Values.metrics.enabled }}
 ---
 {{ include "capelin.metrics" (dict "root" . "port" "health" "scheme" (include "capelin.extensionScheme" .) "panels" (include "capelin.extensionPanels" . | fromYamlArray)) }}
 {{- end }}
 ---
-{{ include "capelin.deployment" (dict "root" . "grace" 45 "strategy" "rollingUpdate:\n  maxSurge: 1\n  maxUnavailable: 0" "args" (include "capelin.extensionArgs" .) "env" (include "capelin.extensionEnv" .) "ports" (include "capelin.extensionPorts" .) "mounts" (include "capelin.certificateMount" .) "volumes" (include "capelin.certificateVolume" .)) }}
+{{ include "capelin.deployment" (dict "root" . "grace" 45 "strategy" "rollingUpdate:\n  maxSurge: 1\n  maxUnavailable: 0" "args" (include "capelin.extensionArgs" .) "env" (include "capelin.extensionEnv" .) "ports" (include "capelin.extensionPorts" .) "mounts" (include "capelin.extensionMounts" .) "volumes" (include "capelin.extensionVolumes" .)) }}
 ---
 {{ include "capelin.disruptionBudget" . }}
 ---
 {{ include "capelin.networkPolicy" (dict "root" . "ports" (list "hooks") "metrics" "health") }}
-{{- if .Values.certManager.enabled }}
----
-apiVersion: cert-manager.io/v1
-kind: Issuer
-metadata:
-  {{- include "capelin.metadata" . | nindent 2 }}
-spec:
-  selfSigned: {}
----
-apiVersion: cert-manager.io/v1
-kind: Certificate
-metadata:
-  {{- include "capelin.metadata" . | nindent 2 }}
-spec:
-  secretName: {{ include "capelin.certificateSecret" . }}
-  dnsNames:
-    - {{ include "capelin.name" . }}.{{ .Release.Namespace }}.svc
-    - {{ include "capelin.name" . }}.{{ .Release.Namespace }}.svc.cluster.local
-  issuerRef:
-    kind: Issuer
-    name: {{ include "capelin.name" . }}
-{{- end }}
+{{- include "capelin.certificate" . }}
 {{- if .Values.extensionConfig.enabled }}
 ---
 {{ include "capelin.extensionConfig" (dict "root" .) }}
@@ -114,14 +83,8 @@ authorization:
   expr: histogram_quantile(0.99, sum by (hook, le) (rate(capelin_runtime_request_duration_seconds_bucket{JOB}[5m])))
 {{- end }}
 
-{{- define "capelin.certificateSecret" -}}
-{{- .Values.certificateSecret | default (printf "%s-certificate" (include "capelin.name" .)) -}}
-{{- end }}
-
-{{- define "capelin.certificateMount" -}}
-- name: certificate
-  mountPath: /certificates
-  readOnly: true
+{{- define "capelin.extensionMounts" -}}
+{{ include "capelin.certificateMount" . }}
 - name: client-ca
   mountPath: /client-ca
   readOnly: true
@@ -132,10 +95,8 @@ authorization:
 {{- end }}
 {{- end }}
 
-{{- define "capelin.certificateVolume" -}}
-- name: certificate
-  secret:
-    secretName: {{ include "capelin.certificateSecret" . }}
+{{- define "capelin.extensionVolumes" -}}
+{{ include "capelin.certificateVolume" . }}
 - name: client-ca
   configMap:
     name: {{ .Values.clientCA.configMap }}

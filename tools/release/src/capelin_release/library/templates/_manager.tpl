@@ -12,11 +12,36 @@
 {{ include "capelin.metrics" (dict "root" . "port" "metrics" "scheme" (include "capelin.managerScheme" .) "panels" (include "capelin.managerPanels" . | fromYamlArray)) }}
 {{- end }}
 ---
-{{ include "capelin.deployment" (dict "root" . "grace" 30 "args" (include "capelin.managerArgs" .) "env" (include "capelin.managerEnv" .) "ports" (include "capelin.managerPorts" .)) }}
+{{ include "capelin.managerDeployment" . }}
 ---
 {{ include "capelin.disruptionBudget" . }}
 ---
-{{ include "capelin.networkPolicy" (dict "root" . "ports" (ternary (list "health" "metrics") (list "health") .Values.metrics.enabled)) }}
+{{ include "capelin.managerNetworkPolicy" . }}
+{{- if hasKey .Values "certManager" }}
+---
+{{ include "capelin.service" (dict "root" . "port" "webhooks") }}
+{{- include "capelin.certificate" . }}
+{{- end }}
+{{- end }}
+
+{{/*
+Only charts of managers with webhooks have the value `certManager`. Such a manager is ready when it
+serves them, because it may need its own conversions to list its objects.
+*/}}
+{{- define "capelin.managerDeployment" -}}
+{{- $pod := dict "root" . "grace" 30 "args" (include "capelin.managerArgs" .) "env" (include "capelin.managerEnv" .) "ports" (include "capelin.managerPorts" .) -}}
+{{- if hasKey .Values "certManager" -}}
+{{- $pod = merge $pod (dict "readiness" "/readyz/webhooks" "drain" 5 "mounts" (include "capelin.certificateMount" .) "volumes" (include "capelin.certificateVolume" .)) -}}
+{{- end -}}
+{{ include "capelin.deployment" $pod }}
+{{- end }}
+
+{{- define "capelin.managerNetworkPolicy" -}}
+{{- $ports := ternary (list "health" "metrics") (list "health") .Values.metrics.enabled -}}
+{{- if hasKey .Values "certManager" -}}
+{{- $ports = append $ports "webhooks" -}}
+{{- end -}}
+{{ include "capelin.networkPolicy" (dict "root" . "ports" $ports) }}
 {{- end }}
 
 {{- define "capelin.managerArgs" -}}
@@ -28,6 +53,10 @@
 - --concurrency={{ .Values.concurrency | int64 }}
 - --sync-period={{ .Values.syncPeriod }}
 - --log-format={{ .Values.log.format }}
+{{- if hasKey .Values "certManager" }}
+- --webhook-address=:9443
+- --cert-dir=/certificates
+{{- end }}
 {{- with .Values.args }}
 {{ toYaml . }}
 {{- end }}
@@ -44,6 +73,10 @@
 {{- if .Values.metrics.enabled }}
 - name: metrics
   containerPort: 8443
+{{- end }}
+{{- if hasKey .Values "certManager" }}
+- name: webhooks
+  containerPort: 9443
 {{- end }}
 {{- end }}
 

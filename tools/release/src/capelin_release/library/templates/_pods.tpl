@@ -1,6 +1,7 @@
 {{/*
 The Deployment. Takes a dict: root, args, env, ports, grace, and optionally mounts and volumes, as
-YAML.
+YAML; readiness, another path of the probe; and drain, the seconds in which a terminating pod still
+serves.
 */}}
 {{- define "capelin.deployment" -}}
 {{- $ := .root -}}
@@ -93,10 +94,16 @@ spec:
             timeoutSeconds: 5
           readinessProbe:
             httpGet:
-              path: /readyz
+              path: {{ .readiness | default "/readyz" }}
               port: health
             periodSeconds: 5
             timeoutSeconds: 5
+          {{- with .drain }}
+          lifecycle:
+            preStop:
+              sleep:
+                seconds: {{ . }}
+          {{- end }}
           resources:
             {{- toYaml $.Values.resources | nindent 12 }}
           securityContext:
