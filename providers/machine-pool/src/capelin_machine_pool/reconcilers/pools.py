@@ -101,6 +101,8 @@ async def pools_of_machine(ctx: Context, machine: CapelinMachine) -> list[Object
 
 class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
     finalizer = FINALIZER
+    # It creates and deletes machines, and lists them each time anyway.
+    cached_reads = False
     watches = (
         Owns(CapelinMachine, deletes=True),
         Watches(CapelinMachine, to=pools_of_machine, metadata_only=True),
