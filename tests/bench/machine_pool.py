@@ -45,7 +45,7 @@ MANY, FEW = 1000, 10
 MOST = 10_000
 MINUTES = 4
 SETTLING, REST = 30.0, 120.0
-"""Seconds before and of the measurement of a pool at rest."""
+"""Seconds before the measurement of a pool at rest, and its length."""
 OURS = ("capelinmachines", "capelinmachinepools", "machines", "machinepools", "clusters", "secrets")
 
 

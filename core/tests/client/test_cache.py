@@ -1,4 +1,4 @@
-"""Reads from the cache cost no request, and are never older than the client's own requests."""
+"""Cached reads cost no request, and are never older than the client's earlier requests."""
 
 import json
 from dataclasses import dataclass, field

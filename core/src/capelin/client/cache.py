@@ -1,12 +1,12 @@
 """Objects that have not changed since they were read, for reads that need no request.
 
 A watch delivers the version of each object of its kind. The cache keeps objects that its client
-reads, and answers with an object while the delivered version is that of the object. A later version
-that the client learns, by a write or by another read, ends the answers until the watch delivers it.
-So an answer is never older than what the client wrote or read before. The cache never answers that
-an object does not exist.
+reads, and answers with an object while its version is the delivered one. After the client has read
+or written a later version, the cache does not answer until the watch delivers that version. So an
+answer is never older than an earlier read or write of the client. The cache never answers that an
+object does not exist.
 
-All calls are made in the event loop of the client.
+Call everything but `Feed.delivered` in the event loop of the client.
 """
 
 import re
@@ -23,12 +23,12 @@ from capelin.client.transport import Request
 from capelin.json_text import read_json
 
 _MAX_BYTES: Final = 16 << 20
-"""Memory for the objects of one kind: about 10,000 machines. Those that were not read for the
-longest time are dropped."""
+"""Memory for the objects of one kind: about 10,000 machines. The cache drops the objects that were
+not read for the longest time."""
 _MAX_OBJECT: Final = 256 << 10
-"""Larger objects are not kept."""
+"""The cache does not keep larger objects."""
 _ENTRY_BYTES: Final = 300
-"""What an entry takes besides its object."""
+"""Memory of an entry besides its object."""
 _OBJECT_PATH: Final = re.compile(
     r"(?P<object>(?P<group>/api/[^/]+|/apis/[^/]+/[^/]+)(?:/namespaces/[^/]+)?"
     r"(?P<plural>/[^/]+)/[^/]+)(?P<subresource>/[^/]+)?"
@@ -40,12 +40,12 @@ class Delivered(NamedTuple):
 
     path: str
     version: int
-    """0 if it cannot be compared."""
+    """0 if no other version can be compared with it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """What the client knows of an object. Each read or write that adds to it makes a new one."""
+    """The client's knowledge of an object. Each read or write that adds to it creates a new one."""
 
     version: int = 0
     """The latest version that the client has read or written."""
@@ -58,7 +58,7 @@ class Known:
 
 
 class Feed:
-    """The objects of one kind: the versions that its watch delivers, and what the client knows."""
+    """The objects of one kind: the versions that the watch has delivered and the client knows."""
 
     def __init__(self, resource: Resource, *, max_bytes: int = _MAX_BYTES) -> None:
         self.resource = resource
@@ -73,13 +73,13 @@ class Feed:
     # Of the watch
 
     def delivered(self, obj: Mapping[str, Any]) -> Delivered:
-        """The version of an object that a watch delivers; may be called in any thread."""
+        """The version of an object from a watch. May be called in any thread."""
         metadata = cast("Mapping[str, Any]", obj["metadata"])
         path = path_of(self.resource, metadata.get("namespace") or None, metadata["name"])
         return Delivered(path, version_of(metadata))
 
     def open(self, stream: object) -> None:
-        """A watch continues where it or its list ended. Without one, there are no answers."""
+        """A watch has begun or continues. Without an open watch, the cache does not answer."""
         self._stream = stream
 
     def close(self, stream: object) -> None:
@@ -88,7 +88,7 @@ class Feed:
             self._stream = None
 
     def restart(self) -> None:
-        """A list begins: objects may have been deleted, or restored from a backup, before it."""
+        """A list begins. Objects may have been deleted before, or restored from a backup."""
         self._delivered.clear()
         self._known.clear()
         self._unknown = Known()
@@ -107,7 +107,7 @@ class Feed:
     def remove(self, deleted: Delivered) -> None:
         """An object was deleted, or the watch's selector no longer selects it.
 
-        Another object of the same name, created since, stays.
+        A later object with the same name stays.
         """
         path, version = deleted
         if self._delivered.get(path, 0) <= version:
@@ -118,7 +118,7 @@ class Feed:
     # Of the client
 
     def read(self, path: str) -> bytes | None:
-        """The JSON of an object; None if only the API server can answer."""
+        """The JSON of an object, or None if only the API server can answer."""
         known = self._known.get(path)
         if known is None or known.data is None or self._stream is None:
             return None
@@ -134,11 +134,11 @@ class Feed:
         """The client has read or written a version of an object.
 
         Args:
-            path: the object's path.
-            version: the version; 0 if it is not known. Then the next read is a request.
-            body: the object to keep; None if it should not be kept.
-            before: what was known when the request began. If something was learned since, the
-                response may be older than that, and is not kept.
+            path: The object's path.
+            version: The version, or 0 if it is unknown. Then the next read is a request.
+            body: The object, or None if it should not be kept.
+            before: The result of `known` when the request began. After a later result, the
+                response may be outdated, and is not kept.
         """
         known = self.known(path)
         if version == 0 and known is self._unknown:
@@ -162,7 +162,7 @@ class Feed:
             self._forget(next(iter(self._known)))
 
     def _forget(self, path: str) -> None:
-        """Drop an entry. Responses that are under way may be older than what it showed."""
+        """Drop an entry. Responses to earlier requests may be older than it was."""
         known = self._known.pop(path, None)
         if known is not None:
             self._size -= known.size
@@ -175,7 +175,7 @@ class Target(NamedTuple):
     feed: Feed
     path: str
     is_object: bool
-    """Whether the response is the object, as it is not for subresources but `status`."""
+    """Whether the response is the object. Of the subresources, only `status` returns it."""
 
 
 class ObjectCache:
@@ -185,33 +185,33 @@ class ObjectCache:
         self._feeds: dict[str, Feed] = {}
 
     def follow(self, resource: Resource) -> Feed:
-        """The feed for a new watch of a kind, instead of that of an earlier one."""
+        """The feed for a new watch of a kind. It replaces that of an earlier watch."""
         feed = self._feeds[resource.path()] = Feed(resource)
         return feed
 
     def read(self, request: Request) -> bytes | None:
-        """The body of the response to a request; None if it has to be sent."""
+        """The body of the response to a request, or None if the request must be sent."""
         if request.method != "GET" or request.parameters:
             return None
         target = self._target(request.path)
         return None if target is None else target.feed.read(request.path)
 
     def known(self, request: Request) -> Known | None:
-        """What is known of the object that a request is about; None if its kind is not watched."""
+        """The knowledge about the object of a request, or None if its kind is not watched."""
         target = self._target(request.path)
         return None if target is None else target.feed.known(target.path)
 
     def learn(
         self, request: Request, body: bytes | None, before: Known | None, *, keep: bool
     ) -> None:
-        """Note the outcome of a request.
+        """Record the outcome of a request.
 
         Args:
-            request: the request.
-            body: the body of its response; None if it failed or was cancelled. The API server may
-                have processed it nevertheless.
-            before: what `known` returned when the request began.
-            keep: keep the object that was read.
+            request: The request.
+            body: The body of its response, or None if it failed or was cancelled. The API server
+                may still have processed it.
+            before: The result of `known` when the request began.
+            keep: Keep the object that was read.
         """
         is_read = request.method == "GET"
         if "dryRun" in request.parameters or (is_read and request.parameters):
@@ -240,9 +240,9 @@ class ObjectCache:
 
 
 def version_of(metadata: Mapping[str, Any]) -> int:
-    """The version in an object's metadata; 0 if it cannot be compared.
+    """The version in an object's metadata, or 0 if it is not a number.
 
-    Versions of one kind can be compared. The API server increases them with each write.
+    Versions of one kind can be compared: the API server increases them with each write.
     """
     version = metadata.get("resourceVersion")
     return int(version) if isinstance(version, str) and version.isdecimal() else 0

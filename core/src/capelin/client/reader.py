@@ -78,16 +78,16 @@ class Reader:
         await self._transport.close()
 
     def use_cache(self, cache: ObjectCache) -> None:
-        """Note there what this client reads and writes, and let `cached` read from it."""
+        """Record reads and writes of this client in a cache, from which `cached` reads."""
         self._cache = cache
 
     @property
     def cached(self) -> Self:
-        """This client, with reads of single objects from the cache where that is possible.
+        """This client, with reads of single objects from the cache where possible.
 
-        Such a read is never older than what this client wrote or read before; lists do not count.
-        It may be older than a change by another client that the watch has not delivered yet. So
-        let it decide what can be corrected, and use this client itself for what cannot.
+        Such a read is never older than an earlier write of this client, or an earlier read of the
+        single object. It may be older than a change by another client that the watch has not
+        delivered yet. Use it for decisions that can be corrected, and this client for others.
         """
         if self._cache is None or self._reads_cache:
             return self

@@ -108,8 +108,8 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
     """The interval for checking a paused object, if no watch reports the end of the pause."""
 
     cached_reads: ClassVar[bool] = True
-    """Whether to read the object, its Cluster and its owner from the manager's cache where possible.
-    A deletion always reads the object and its Cluster from the API server."""
+    """Whether to read the object, its Cluster and its owner from the manager's cache if possible. A
+    deletion always reads the object and its Cluster from the API server."""
 
     _workloads: WorkloadClients | None = None
 
