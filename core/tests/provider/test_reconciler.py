@@ -33,7 +33,7 @@ from capelin.provider import (
     ProviderReconciler,
 )
 from capelin.provider.blocked import describe
-from capelin.provider.context import ContractBroken
+from capelin.provider.context import ContractBroken, StatusDraft
 from capelin.provider.reconciler import Delete, Paused, Proceed, Released, gate
 from capelin.testing.fake_client import FakeClient
 
@@ -736,6 +736,21 @@ async def test_an_externally_managed_cluster_is_not_changed(world: World) -> Non
     await Shelves().reconcile(world.ctx, shelf)
     after = await world.client.get(Shelf, "demo", world.namespace)
     assert after.metadata.resource_version == shelf.metadata.resource_version
+
+
+async def test_status_with_an_empty_list_is_sent_once(world: World) -> None:
+    await world.make(Shelf)
+    sent: list[bool] = []
+    for names in ((), (), ("east",), (), ()):
+        shelf = await world.client.get(Shelf, "demo", world.namespace)
+        draft = StatusDraft(shelf, shelf.status or InfraClusterStatus())
+        domains = [FailureDomain(name=name) for name in names]
+        draft.set_fields(observed_generation=1, failure_domains=domains)
+        sent.append(await draft.send(world.client, world.ctx.now()))
+    assert sent == [True, False, True, True, False]
+    shelf = await world.client.get(Shelf, "demo", world.namespace)
+    assert shelf.status is not None
+    assert shelf.status.failure_domains == []
 
 
 def test_a_custom_kind_needs_no_contract() -> None:
