@@ -386,6 +386,7 @@ class Server:
 
 
 NAMES = st.just("a")
+OFTEN, RARELY = st.sampled_from([True, True, False]), st.sampled_from([False, False, True])
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -406,9 +407,12 @@ class AnyOrder(RuleBasedStateMachine):
 
     # The server's other clients
 
-    @rule(name=NAMES)
-    def other_writes(self, name: str) -> None:
-        self.server.write(name, obj(self.server.now + 1, name))
+    @rule(name=NAMES, is_delivered=st.booleans())
+    def other_writes(self, name: str, *, is_delivered: bool) -> None:
+        written = obj(self.server.now + 1, name)
+        self.server.write(name, written)
+        if is_delivered:
+            self.feed.deliver([self.feed.delivered(written)])
 
     @rule(name=NAMES)
     def other_deletes(self, name: str) -> None:
@@ -423,15 +427,28 @@ class AnyOrder(RuleBasedStateMachine):
         is_quick=st.booleans(),
     )
     def begin(self, name: str, method: str, *, is_quick: bool) -> None:
+        flight = self._flight(name, method)
+        self.flights.append(flight)
+        if is_quick:
+            self._process(flight)
+
+    @rule(name=NAMES, method=st.sampled_from(["PATCH", "DELETE", "POST"]), is_lost=RARELY)
+    def write_while_reading(self, name: str, method: str, *, is_lost: bool) -> None:
+        """A write begins after a read, and ends before it."""
+        read = self._flight(name, "GET")
+        self._process(read)
+        write = self._flight(name, method)
+        self._process(write)
+        self._finish(write, is_lost=is_lost, keep=False)
+        self._finish(read, is_lost=False, keep=True)
+
+    def _flight(self, name: str, method: str) -> Flight:
         path = path_of(ConfigMap.resource, "sea", name)
         body = json.dumps(obj(1, name)).encode()
         if method == "POST":
             path = path_of(ConfigMap.resource, "sea")
         request = Request(method, path, body=body if method == "POST" else None)
-        flight = Flight(request, self.cache.known(request))
-        self.flights.append(flight)
-        if is_quick:
-            self._process(flight)
+        return Flight(request, self.cache.known(request))
 
     @precondition(lambda self: any(flight.processed_at is None for flight in self.flights))
     @rule(data=st.data())
@@ -444,11 +461,14 @@ class AnyOrder(RuleBasedStateMachine):
         flight.processed_at = self.server.now
 
     @precondition(lambda self: self.flights)
-    @rule(data=st.data(), is_lost=st.booleans(), keep=st.booleans())
+    @rule(data=st.data(), is_lost=RARELY, keep=OFTEN)
     def finish(self, data: st.DataObject, *, is_lost: bool, keep: bool) -> None:
-        """The response arrives, or never does."""
+        """The response arrives, or is lost."""
         flight = data.draw(st.sampled_from(self.flights))
         self.flights.remove(flight)
+        self._finish(flight, is_lost=is_lost, keep=keep)
+
+    def _finish(self, flight: Flight, *, is_lost: bool, keep: bool) -> None:
         if is_lost or flight.processed_at is None:
             self.cache.learn(flight.request, None, flight.before, keep=keep)
         else:
