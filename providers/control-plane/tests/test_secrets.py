@@ -201,7 +201,7 @@ async def test_new_control_plane_does_not_begin_with_a_deleted_ca() -> None:
     assert (await secret(late.other, late.owner, "ca")).data["tls.crt"] == keys.ca.certificate_pem
 
 
-async def test_kubeconfig_that_a_user_has_just_replaced_is_kept() -> None:
+async def test_kubeconfig_that_a_user_has_just_replaced_stays() -> None:
     late = await Late.create()
     await late.other.delete(Secret, "one-kubeconfig", "team")
     theirs = await late.other.create(

@@ -58,7 +58,7 @@ class Known:
 
 
 class Feed:
-    """The objects of one kind: the versions that the watch has delivered and the client knows."""
+    """The objects of one kind: the versions from the watch, and the knowledge of the client."""
 
     def __init__(self, resource: Resource, *, max_bytes: int = _MAX_BYTES) -> None:
         self.resource = resource
@@ -73,7 +73,7 @@ class Feed:
     # Of the watch
 
     def delivered(self, obj: Mapping[str, Any]) -> Delivered:
-        """The version of an object from a watch. May be called in any thread."""
+        """The version of an object from a watch. Call this in any thread."""
         metadata = cast("Mapping[str, Any]", obj["metadata"])
         path = path_of(self.resource, metadata.get("namespace") or None, metadata["name"])
         return Delivered(path, version_of(metadata))
@@ -136,7 +136,7 @@ class Feed:
         Args:
             path: The object's path.
             version: The version, or 0 if it is unknown. Then the next read is a request.
-            body: The object, or None if it should not be kept.
+            body: The object, or None to keep nothing.
             before: The result of `known` when the request began. After a later result, the
                 response may be outdated, and is not kept.
         """
