@@ -170,6 +170,21 @@ async def test_own_deletion_is_read_before_its_event_arrives() -> None:
     assert await world.read() == (None, 1)
 
 
+async def test_own_deletion_of_all_objects_is_read_before_its_events_arrive() -> None:
+    world = World()
+    await world.create(size="1")
+    await world.create("b")
+    read = Request("GET", PATH)
+    before = world.cache.known(read)
+    deletion = Request("DELETE", "/api/v1/namespaces/sea/configmaps", {"labelSelector": "old"})
+    world.cache.learn(deletion, None, world.cache.known(deletion), keep=False)
+    assert world.cache.read(read) is None
+    world.cache.learn(read, json.dumps(obj(1)).encode(), before, keep=True)
+    assert world.cache.read(read) is None, "this read may be older than the deletion"
+    assert await world.read("b") == ({}, 1)
+    assert await world.read("b") == ({}, 0)
+
+
 async def test_own_new_object_replaces_one_whose_deletion_was_not_delivered() -> None:
     world = World()
     first = await world.create(size="1")
@@ -257,6 +272,9 @@ def test_version_that_cannot_be_compared_is_a_request() -> None:
     feed = Feed(ConfigMap.resource)
     path = filled(feed, 5)
     feed.deliver([feed.delivered(obj("5-abc"))])
+    assert feed.read(path) is None
+    path = filled(feed, 5)
+    feed.remove(feed.delivered(obj("5-abc")))
     assert feed.read(path) is None
 
 
@@ -392,18 +410,23 @@ OFTEN, RARELY = st.sampled_from([True, True, False]), st.sampled_from([False, Fa
 class AnyOrder(RuleBasedStateMachine):
     """Requests overlap, responses are lost, and events are late, repeated, dropped or reordered.
 
-    The client never reads an object that is older than a response that it had before.
+    The client never reads an object that is older than a response that it had before, or than the
+    events and the list that the watch has delivered.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.server = Server()
         self.cache = ObjectCache()
-        self.feed = self.cache.follow(ConfigMap.resource)
+        self.feed = self.cache.follow(ConfigMap.resource, max_bytes=1000)
         self.feed.open(STREAM)
         self.flights: list[Flight] = []
         self.least: dict[str, int] = {}
         """The moment whose objects the client has read or written, by name."""
+        self.listed: tuple[int, list[dict[str, Any]]] | None = None
+        """A list under way: its moment and its objects."""
+        self.delivered: dict[str, int] = {}
+        """The moment until which the watch has delivered all events, by name."""
 
     # The server's other clients
 
@@ -413,6 +436,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.server.write(name, written)
         if is_delivered:
             self.feed.deliver([self.feed.delivered(written)])
+            self.delivered[name] = self.server.now
 
     @rule(name=NAMES)
     def other_deletes(self, name: str) -> None:
@@ -432,15 +456,41 @@ class AnyOrder(RuleBasedStateMachine):
         if is_quick:
             self._process(flight)
 
-    @rule(name=NAMES, method=st.sampled_from(["PATCH", "DELETE", "POST"]), is_lost=RARELY)
-    def write_while_reading(self, name: str, method: str, *, is_lost: bool) -> None:
+    @rule(
+        name=NAMES,
+        method=st.sampled_from(["PATCH", "DELETE", "POST"]),
+        is_lost=RARELY,
+        then=st.sampled_from(["nothing", "eviction", "list"]),
+    )
+    def write_while_reading(self, name: str, method: str, *, is_lost: bool, then: str) -> None:
         """A write begins after a read, and ends before it."""
         read = self._flight(name, "GET")
         self._process(read)
+        self.begin_list()
         write = self._flight(name, method)
         self._process(write)
         self._finish(write, is_lost=is_lost, keep=False)
+        if then == "eviction":
+            self.read_others()
+        if then == "list":
+            self.finish_list()
+            self.connect(is_open=True)
         self._finish(read, is_lost=False, keep=True)
+
+    @rule(name=NAMES)
+    def other_writes_while_reading(self, name: str) -> None:
+        """The event of a change arrives before the response to an earlier read."""
+        read = self._flight(name, "GET")
+        self._process(read)
+        self.other_writes(name, is_delivered=True)
+        self._finish(read, is_lost=False, keep=True)
+
+    @rule()
+    def read_others(self) -> None:
+        """Read so many other objects that the cache drops the rest."""
+        for name in ("b", "c", "d", "e"):
+            read = self._flight(name, "GET")
+            self.cache.learn(read.request, json.dumps(obj(1, name)).encode(), None, keep=False)
 
     def _flight(self, name: str, method: str) -> Flight:
         path = path_of(ConfigMap.resource, "sea", name)
@@ -494,6 +544,7 @@ class AnyOrder(RuleBasedStateMachine):
     def deliver(self, data: st.DataObject) -> None:
         """Any event: the next one, an earlier one again, or one that skips others."""
         type_, version, name = data.draw(st.sampled_from(self.server.events))
+        self.delivered.pop(name, None)
         delivered = self.feed.delivered(obj(version, name))
         if type_ == "DELETED":
             self.feed.remove(delivered)
@@ -502,22 +553,29 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def deliver_all(self) -> None:
-        """All events, in order. From then on, answers are the objects as they are."""
+        """All events, in order."""
         for type_, version, name in self.server.events:
             delivered = self.feed.delivered(obj(version, name))
             if type_ == "DELETED":
                 self.feed.remove(delivered)
             else:
                 self.feed.deliver([delivered])
-        for name in "a":
-            if (version := self.answer(name)) is not None:
-                assert self.server.objects[name] == obj(version, name)
+            self.delivered[name] = self.server.now
 
     @rule()
-    def relist(self) -> None:
+    def begin_list(self) -> None:
+        self.listed = self.server.now, list(self.server.objects.values())
+
+    @precondition(lambda self: self.listed)
+    @rule()
+    def finish_list(self) -> None:
+        """A list arrives, maybe after changes that it does not contain."""
+        moment, objects = self.listed or (0, [])
+        self.listed = None
         self.feed.close(STREAM)
         self.feed.restart()
-        self.feed.deliver([self.feed.delivered(each) for each in self.server.objects.values()])
+        self.feed.deliver([self.feed.delivered(listed) for listed in objects])
+        self.delivered = {name: moment for _, _, name in self.server.events}
 
     @rule(is_open=st.booleans())
     def connect(self, *, is_open: bool) -> None:
@@ -539,11 +597,12 @@ class AnyOrder(RuleBasedStateMachine):
         return version
 
     @invariant()
-    def answers_are_not_older_than_responses(self) -> None:
-        for name, least in self.least.items():
+    def answers_are_not_older_than_responses_and_events(self) -> None:
+        for name in self.least.keys() | self.delivered.keys():
             version = self.answer(name)
             if version is None:
                 continue
+            least = max(self.least.get(name, 0), self.delivered.get(name, 0))
             changes = [at for _, at, changed in self.server.events if changed == name]
             current = max((at for at in changes if at <= least), default=0)
             assert version >= current, (name, version, least)

@@ -90,9 +90,7 @@ class Feed:
     def restart(self) -> None:
         """A list begins. Objects may have been deleted before, or restored from a backup."""
         self._delivered.clear()
-        self._known.clear()
-        self._unknown = Known()
-        self._size = 0
+        self.forget_all()
 
     def deliver(self, objects: Iterable[Delivered]) -> None:
         """Objects were listed, created or changed. A watch may repeat events."""
@@ -110,7 +108,7 @@ class Feed:
         A later object with the same name stays.
         """
         path, version = deleted
-        if self._delivered.get(path, 0) <= version:
+        if version == 0 or self._delivered.get(path, 0) <= version:
             self._delivered.pop(path, None)
         if self.known(path).version <= version:
             self._forget(path)
@@ -154,6 +152,12 @@ class Feed:
                 body = None
             self._put(path, Known(version, body and zlib.compress(body, 1)))
 
+    def forget_all(self) -> None:
+        """The client has deleted any number of objects. The next reads are requests."""
+        self._known.clear()
+        self._unknown = Known()
+        self._size = 0
+
     def _put(self, path: str, known: Known) -> None:
         self._size += known.size - (self._known[path].size if path in self._known else 0)
         self._known[path] = known
@@ -184,9 +188,9 @@ class ObjectCache:
     def __init__(self) -> None:
         self._feeds: dict[str, Feed] = {}
 
-    def follow(self, resource: Resource) -> Feed:
+    def follow(self, resource: Resource, *, max_bytes: int = _MAX_BYTES) -> Feed:
         """The feed for a new watch of a kind. It replaces that of an earlier watch."""
-        feed = self._feeds[resource.path()] = Feed(resource)
+        feed = self._feeds[resource.path()] = Feed(resource, max_bytes=max_bytes)
         return feed
 
     def read(self, request: Request) -> bytes | None:
@@ -216,6 +220,11 @@ class ObjectCache:
         is_read = request.method == "GET"
         if "dryRun" in request.parameters or (is_read and request.parameters):
             return
+        if request.method == "DELETE":
+            # Of all objects in a namespace or in the cluster.
+            collection = self._target(f"{request.path}/-")
+            if collection is not None:
+                collection.feed.forget_all()
         target = self._target_of(request, body)
         if target is None:
             return
