@@ -44,6 +44,9 @@ NO_PROXY = {"kubeProxy": {"enabled": False}}
 MANY, FEW = 1000, 10
 MOST = 10_000
 MINUTES = 4
+SETTLING, REST = 30.0, 120.0
+"""Seconds before the measurement of a pool at rest, and its length."""
+OURS = ("capelinmachines", "capelinmachinepools", "machines", "machinepools", "clusters", "secrets")
 
 
 async def measure() -> list[Row]:
@@ -67,6 +70,7 @@ async def up_and_down(bench: Bench, whole: Whole) -> list[Row]:
     await until(lambda: are_ready(whole, MANY))
     up = time.monotonic() - began
     shares = used_since(used, all_cpu_seconds(bench.environment))
+    at_rest = await requests_per_second(bench.client)
     began = time.monotonic()
     await whole.scale(FEW)
     await until(lambda: are_ready(whole, FEW))
@@ -87,12 +91,40 @@ async def up_and_down(bench: Bench, whole: Whole) -> list[Row]:
             comparison=f"CPU seconds in all: {later}",
         ),
         Row(
+            name=f"{MANY} machines at rest: requests about them to the API server",
+            measured=at_rest,
+            unit="/s",
+            at_most=1,
+        ),
+        Row(
             name=f"provider, {MANY} machines and back: most memory",
             measured=memory(bench.pid(PROVIDER), "VmHWM") / 2**20,
             unit="MiB",
             at_most=150,
         ),
     ]
+
+
+async def requests_per_second(client: Client) -> float:
+    """Requests to the management cluster about our kinds, their Machines and Clusters, and Secrets.
+
+    Watches are not counted. Cluster API's core reads these kinds from its own cache.
+    """
+    await asyncio.sleep(SETTLING)
+    before = await requests_of_ours(client)
+    await asyncio.sleep(REST)
+    return (await requests_of_ours(client) - before) / REST
+
+
+async def requests_of_ours(client: Client) -> float:
+    text: str = await client.request("GET", "/metrics")
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if line.startswith("apiserver_request_total{")
+        and 'verb="WATCH"' not in line
+        and any(f'resource="{resource}"' in line for resource in OURS)
+    )
 
 
 async def most_in_one_pool(folder: Path) -> list[Row]:

@@ -108,6 +108,84 @@ async def test_a_manager_reconciles_existing_new_and_changed_objects(
         await until(lambda: ("old", 3) in shoals.sizes)
 
 
+class CachedShoals(Shoals):
+    """Reads from the manager's cache."""
+
+    watches = (For(Shoal), Owns(Secret))
+    cached_reads = True
+
+
+def requests(manager: Manager) -> float:
+    """The number of requests of the manager and its watches."""
+    return sample(manager, "rest_client_requests_total")
+
+
+async def reconcile_again(shoals: Shoals, key: ObjectKey) -> None:
+    times = shoals.times(key.name)
+    shoals.wake(key)
+    await until(lambda: shoals.times(key.name) > times)
+
+
+async def test_quiet_reconcile_costs_no_request(
+    client: Client, namespace: str, running: Any
+) -> None:
+    key = ObjectKey(namespace, "a")
+    shoal = await make(client, namespace, "a", 3)
+    metadata = ObjectMeta(
+        name="key", namespace=namespace, owner_references=[reference_to(shoal, controller=True)]
+    )
+    await client.create(Secret(metadata=metadata, data={"value": b"1"}))
+    values: list[bytes] = []
+
+    async def report(shoal: Shoal, ctx: Context) -> None:
+        values.append((await ctx.cached.get(Secret, "key", namespace)).data["value"])
+        await ctx.patch_status(shoal, Status(fish=shoal.spec.size))
+
+    shoals = CachedShoals(report)
+    async with running(shoals) as manager:
+        # The second one is for the event of the status.
+        await until(lambda: shoals.times("a") >= 2)
+        await reconcile_again(shoals, key)
+        before = requests(manager)
+        for _ in range(20):
+            await reconcile_again(shoals, key)
+        assert requests(manager) == before
+        await resize(client, namespace, "a", 4)
+        await until(lambda: ("a", 4) in shoals.sizes)
+        patch = {"data": {"value": "Mg=="}}
+        await client.patch(Secret.resource, "key", namespace, patch)
+        await until(lambda: b"2" in values)
+
+
+async def test_cached_reads_include_own_writes(
+    client: Client, namespace: str, running: Any
+) -> None:
+    behind: list[tuple[int, int]] = []
+    done = asyncio.Event()
+
+    async def write_and_read(shoal: Shoal, ctx: Context) -> None:
+        if done.is_set() or shoal.name != "a":
+            return
+        for size in range(50):
+            await resize(ctx.client, namespace, shoal.name, size)
+            read = await ctx.cached.get(Shoal, shoal.name, namespace)
+            if read.spec.size != size:
+                behind.append((size, read.spec.size))
+            await asyncio.sleep(0.005 * (size % 3))
+        copy = Shoal.of(f"{shoal.name}-copy", namespace, spec=Spec(size=7))
+        for _ in range(20):
+            await ctx.client.create(copy)
+            assert (await ctx.cached.get(Shoal, copy.name, namespace)).spec.size == 7
+            await ctx.client.delete(Shoal, copy.name, namespace)
+            assert await ctx.cached.find(Shoal, copy.name, namespace) is None
+        done.set()
+
+    await make(client, namespace, "a", 60)
+    async with running(CachedShoals(write_and_read)):
+        await asyncio.wait_for(done.wait(), 60)
+    assert behind == []
+
+
 async def test_a_manager_ignores_other_namespaces(
     client: Client, namespace: str, running: Any
 ) -> None:

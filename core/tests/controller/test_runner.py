@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from random import Random
 from typing import Any, cast
 
@@ -73,6 +74,20 @@ class Angler(Reconciler[Fish]):
         self.missing.append(key)
 
 
+class CachedAngler(Angler):
+    """Reads from the cache."""
+
+    cached_reads = True
+
+
+class Mirrored(Pond):
+    """A fake client whose cache contains other fish."""
+
+    def __init__(self, *keys: ObjectKey, cached: Pond) -> None:
+        super().__init__(*keys)
+        self.cached = cached
+
+
 class Murky(Pond):
     """A fake client with an unreadable object."""
 
@@ -109,12 +124,13 @@ class Setup:
         labels: Labels | None = None,
         clock: Callable[[], float] | None = None,
         notes: Notes | None = None,
+        angler: type[Angler] = Angler,
     ) -> None:
         self.now = 0.0
         self.metrics = Metrics()
         # Longer than any test: the real clock only wakes the runner.
         self.queue = Queue(Timing(LATER, LATER, LATER), Random(0))  # noqa: S311
-        self.angler = Angler(do)
+        self.angler = angler(do)
         context = Context(
             cast("Client", pond or Pond(A, B)), logging.getLogger("test"), cast("Any", notes)
         )
@@ -166,6 +182,23 @@ async def test_a_deleted_object_calls_on_missing_instead_of_reconcile() -> None:
     assert setup.queue.keys == {B}
     assert setup.angler.caught == ["b"]
     assert setup.angler.missing == [A]
+
+
+@pytest.mark.parametrize(("angler", "caught"), [(Angler, []), (CachedAngler, ["a"])])
+async def test_reconciler_decides_whether_its_objects_are_read_from_the_cache(
+    angler: type[Angler], caught: list[str]
+) -> None:
+    setup = Setup(lambda _: Done(), Mirrored(cached=Pond(A)), angler=angler)
+    await setup.run(A)
+    assert setup.angler.caught == caught
+
+
+async def test_object_that_is_being_deleted_is_read_from_the_api_server() -> None:
+    cached = Pond(A)
+    cached.fish[A].metadata.deletion_timestamp = datetime(2026, 1, 1, tzinfo=UTC)
+    setup = Setup(lambda _: Done(), Mirrored(cached=cached), angler=CachedAngler)
+    await setup.run(A)
+    assert (setup.angler.caught, setup.angler.missing) == ([], [A])
 
 
 async def test_an_object_without_the_label_is_dropped_without_a_reconcile() -> None:

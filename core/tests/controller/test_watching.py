@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from capelin.api import Object, kind
 from capelin.api.core import ConfigMap
-from capelin.client import Config, Server, Unreadable, User
+from capelin.client import Config, ObjectCache, Request, Server, Unreadable, User
 from capelin.controller import For, ObjectKey, Owns, Watch, Watches, WatchLostError
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.reconciler import Subscription, concerned
@@ -170,9 +170,16 @@ async def api() -> AsyncIterator[Api]:
     await runner.cleanup()
 
 
-def watching(api: Api, queue: FakeQueue, *watches: Watch, user: User | None = None) -> Watching:
+def watching(
+    api: Api,
+    queue: FakeQueue,
+    *watches: Watch,
+    user: User | None = None,
+    cache: ObjectCache | None = None,
+) -> Watching:
     subscriptions = [Subscription(watch, queue) for watch in watches]
-    return Watching(Config(Server(api.address), user or User()), subscriptions, Metrics())
+    config = Config(Server(api.address), user or User())
+    return Watching(config, subscriptions, Metrics(), cache=cache)
 
 
 @asynccontextmanager
@@ -251,6 +258,55 @@ async def test_requests_ask_only_for_metadata_and_selected_labels(api: Api) -> N
     ]
     maps = [request for request in api.requests if request.path == MAPS]
     assert not any("labelSelector" in request.query for request in maps)
+
+
+def answers(cache: ObjectCache, name: str, version: int) -> bool:
+    """Whether the cache answers with an object of this version, once a client has read it."""
+    read = Request("GET", f"/apis/watching.test/v1/namespaces/sea/crabs/{name}")
+    response = json.dumps(body(name, resourceVersion=str(version))).encode()
+    cache.learn(read, response, cache.known(read), keep=True)
+    return cache.read(read) is not None
+
+
+async def test_cache_follows_the_watch(api: Api) -> None:
+    queue, cache = FakeQueue(), ObjectCache()
+    api.items[CRABS], api.deep = ["a"], {CRABS}
+    async with run(watching(api, queue, For(Crab), cache=cache)):
+        await until(lambda: answers(cache, "a", 2))
+        assert answers(cache, "deep", 2)
+        api.lines[CRABS].put_nowait(changed("a", resourceVersion="3"))
+        await until(lambda: queue.keys.count("a") == 2)
+        assert answers(cache, "a", 3), "before a reconcile is queued"
+        api.lines[CRABS].put_nowait(f'{{"type":"MODIFIED","object":{deep_body("deep")}}}')
+        await until(lambda: queue.keys.count("deep") == 2)
+        assert answers(cache, "deep", 2)
+        api.lines[CRABS].put_nowait({**changed("a", resourceVersion="4"), "type": "DELETED"})
+        await until(lambda: queue.keys.count("a") == 3)
+        assert not answers(cache, "a", 3)
+
+
+async def test_object_that_was_deleted_in_a_gap_is_not_cached(api: Api) -> None:
+    queue, cache = FakeQueue(), ObjectCache()
+    api.items[CRABS] = ["a"]
+    async with run(watching(api, queue, For(Crab), cache=cache)):
+        await until(lambda: answers(cache, "a", 2))
+        api.items[CRABS] = ["b"]
+        api.lines[CRABS].put_nowait(GONE)
+        await until(lambda: answers(cache, "b", 2))
+        assert not answers(cache, "a", 2)
+
+
+async def test_nothing_is_cached_while_a_watch_is_interrupted(api: Api) -> None:
+    queue, cache = FakeQueue(), ObjectCache()
+    api.items[CRABS] = ["a"]
+    async with run(watching(api, queue, For(Crab), cache=cache)):
+        await until(lambda: answers(cache, "a", 2))
+        api.errors = [503] * 3
+        api.lines[CRABS].put_nowait(None)
+        await until(lambda: not answers(cache, "a", 2))
+        await until(lambda: answers(cache, "a", 2))
+    assert api.count(CRABS, watch=False) == 1, "the watch continues without a new list"
+    assert not answers(cache, "a", 2)
 
 
 async def test_watches_with_different_selectors_share_one_unfiltered_watch(api: Api) -> None:

@@ -1,10 +1,21 @@
 """Which machines of a pool are created and deleted, and their names."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from capelin.provider.pools import PoolMember, new_machine_name, next_pool_changes
+from capelin.api import Object, kind
+from capelin.contract import pool_machine_labels, reference_to
+from capelin.provider import (
+    InfraMachinePoolSpec,
+    InfraMachinePoolStatus,
+    InfraMachineSpec,
+    InfraMachineStatus,
+    is_pool_member,
+    new_machine_name,
+)
+from capelin.provider.pools import PoolMember, next_pool_changes
 
 
 def member(name: str, day: int = 1, **differences: Any) -> PoolMember:
@@ -30,8 +41,52 @@ def test_next_changes(
     assert next_pool_changes(members, replicas) == (create, delete)
 
 
-def test_a_name_is_new_and_fits_into_a_label() -> None:
-    assert new_machine_name("workers") != new_machine_name("workers")
-    name = new_machine_name("p" * 53 + "-" + "p" * 30)
+@pytest.mark.parametrize("pool", ["p", "p" * 63, "p" * 53 + "-.-more", "p" * 200])
+def test_a_name_is_new_and_fits_into_a_label(pool: str) -> None:
+    name = new_machine_name(pool)
     assert len(name) <= 63
-    assert "--" not in name
+    assert re.fullmatch("p+-[0-9a-f]{8}", name)
+    assert name != new_machine_name(pool)
+
+
+@kind(group="infrastructure.cluster.x-k8s.io", version="v1")
+class Pool(Object[InfraMachinePoolSpec, InfraMachinePoolStatus]):
+    """A pool."""
+
+
+@kind(group="infrastructure.cluster.x-k8s.io", version="v1")
+class Item(Object[InfraMachineSpec, InfraMachineStatus]):
+    """A machine of a pool."""
+
+
+@pytest.mark.parametrize("kept", ["owner", "labels", "provider ID", "nothing"])
+def test_member_of_a_pool_may_have_lost_its_owner_or_its_labels(kept: str) -> None:
+    pool = Pool.read(
+        {
+            "metadata": {
+                "name": "workers",
+                "uid": "1",
+                "labels": {"cluster.x-k8s.io/cluster-name": "demo"},
+                "ownerReferences": [
+                    {
+                        "apiVersion": "cluster.x-k8s.io/v1beta2",
+                        "kind": "MachinePool",
+                        "name": "of-workers",
+                        "uid": "2",
+                    }
+                ],
+            },
+            "spec": {"providerIDList": ["item:///1"]},
+        }
+    )
+    machine = Item.of("a", "team", spec=InfraMachineSpec())
+    match kept:
+        case "owner":
+            machine.metadata.owner_references = [reference_to(pool)]
+        case "labels":
+            machine.metadata.labels = pool_machine_labels(cluster="demo", pool="of-workers")
+        case "provider ID":
+            machine.spec.provider_id = "item:///1"
+        case _:
+            machine.metadata.labels = pool_machine_labels(cluster="demo", pool="others")
+    assert is_pool_member(machine, pool) is (kept != "nothing")

@@ -33,8 +33,11 @@ from capelin.provider import (
     ProviderReconciler,
 )
 from capelin.provider.blocked import describe
-from capelin.provider.context import ContractBroken
+from capelin.provider.context import ContractBroken, StatusDraft
 from capelin.provider.reconciler import Delete, Paused, Proceed, Released, gate
+from capelin.testing.fake_client import FakeClient
+
+from tests.support.cached import use_cache
 
 GROUP = "infrastructure.cluster.x-k8s.io"
 
@@ -735,6 +738,21 @@ async def test_an_externally_managed_cluster_is_not_changed(world: World) -> Non
     assert after.metadata.resource_version == shelf.metadata.resource_version
 
 
+async def test_status_with_an_empty_list_is_sent_once(world: World) -> None:
+    await world.make(Shelf)
+    sent: list[bool] = []
+    for names in ((), (), ("east",), (), ()):
+        shelf = await world.client.get(Shelf, "demo", world.namespace)
+        draft = StatusDraft(shelf, shelf.status or InfraClusterStatus())
+        domains = [FailureDomain(name=name) for name in names]
+        draft.set_fields(observed_generation=1, failure_domains=domains)
+        sent.append(await draft.send(world.client, world.ctx.now()))
+    assert sent == [True, False, True, True, False]
+    shelf = await world.client.get(Shelf, "demo", world.namespace)
+    assert shelf.status is not None
+    assert shelf.status.failure_domains == []
+
+
 def test_a_custom_kind_needs_no_contract() -> None:
     class Wrongs(ProviderReconciler[Wrong]):
         async def reconcile_normal(self, ctx: Any, wrong: Wrong) -> Result:
@@ -743,3 +761,29 @@ def test_a_custom_kind_needs_no_contract() -> None:
             return Done()
 
     assert Wrongs.watches[0] == For(Wrong)
+
+
+async def test_frame_reads_from_the_cache_unless_the_object_is_being_deleted() -> None:
+    client = FakeClient(Box)
+    other, world = FakeClient(server=client.server), World(client, "team")
+    await world.ready_box()
+
+    def act(ctx: InfraMachineContext, _box: Box) -> Result:
+        ctx.set_provisioned("box:///1")
+        return Done()
+
+    boxes = Boxes(act, unexpected)
+    await world.reconcile(boxes)
+    _, box = await world.reconcile(boxes)
+    cluster = await client.get(Cluster, "demo", "team")
+    machine = await client.get(Machine, "demo", "team")
+    use_cache(client, box, cluster, machine)
+    await boxes.reconcile(world.ctx, box.model_copy(deep=True))
+    client.requests.clear()
+    await boxes.reconcile(world.ctx, box.model_copy(deep=True))
+    assert client.requests == []
+
+    # The watch has delivered neither the pause nor the deletion.
+    await other.patch(Cluster, "demo", "team", {"spec": {"paused": True}})
+    await other.delete(Box, "demo", "team")
+    assert await boxes.reconcile(world.ctx, await other.get(Box, "demo", "team")) == After(15.0)

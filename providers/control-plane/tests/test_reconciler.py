@@ -23,6 +23,7 @@ from capelin.contract import (
 )
 from capelin.controller import Context, Manager, ObjectKey, Recorder
 from capelin.provider import Blocked
+from capelin.testing.fake_client import FakeClient
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_control_plane import orphans
@@ -36,6 +37,7 @@ from capelin_control_plane.reconciler import (
     ADDRESS_ANNOTATION,
     FINALIZER,
     CapelinControlPlaneReconciler,
+    allocated_address,
 )
 
 ADDRESS = "127.64.0.9"
@@ -113,6 +115,7 @@ class Scene:
     backend: FakeBackend = field(default_factory=FakeBackend)
     served: Sequence[BackendName] = ("Processes",)
     grace: timedelta | None = None
+    wake: Callable[[ObjectKey], None] = field(init=False)
 
     async def create(
         self, backend: BackendName | None = "Processes", pods: Pods | None = None, **labels: str
@@ -184,6 +187,7 @@ class Scene:
     def managed(self, **options: Any) -> AbstractAsyncContextManager[Manager]:
         served: Mapping[BackendName, FakeBackend] = dict.fromkeys(self.served, self.backend)
         reconciler = CapelinControlPlaneReconciler(served, orphan_grace=self.grace)
+        self.wake = reconciler.wake
         return running(reconciler, config=self.config, namespace=self.namespace, **options)
 
 
@@ -242,6 +246,43 @@ async def test_the_address_is_recorded_before_any_process_starts(scene: Scene) -
         scene.backend.blocked = None
         scene.backend.observed = Observed(statuses=(STARTING,))
         await until(lambda: scene.has_condition("Available", "False", "NotInitialized"))
+
+
+async def test_control_plane_at_rest_needs_no_request(scene: Scene) -> None:
+    await scene.create()
+    scene.backend.observed = Observed(statuses=(STARTING,))
+
+    async def cost(manager: Manager) -> float:
+        """The manager's requests for a reconcile that changes nothing."""
+        before, calls = _requests(manager), scene.backend.calls.count("observe")
+        scene.wake(ObjectKey(scene.namespace, "one"))
+        await until(lambda: scene.backend.calls.count("observe") > calls)
+        return _requests(manager) - before
+
+    async with scene.managed() as manager:
+        await until(lambda: scene.has_condition("Available", "False", "NotInitialized"))
+        # Each Secret is read once after it was created.
+        costs = [await cost(manager) for _ in range(6)]
+    assert min(costs) == 0, costs
+
+
+async def test_address_is_found_although_the_cache_is_old() -> None:
+    client = FakeClient(CapelinControlPlane)
+    old = await client.create(CapelinControlPlane.of("one", "team", spec=Spec(version="v1.34.4")))
+    patch = {"metadata": {"annotations": {ADDRESS_ANNOTATION: ADDRESS}}}
+    await client.patch(CapelinControlPlane, "one", "team", patch)
+    recorder = Recorder(client, "test", "test", now=lambda: datetime.now(UTC))
+    ctx = Context(client, logging.getLogger(__name__), recorder)
+    assert await allocated_address(ctx, old) == ADDRESS
+
+
+def _requests(manager: Manager) -> float:
+    return sum(
+        sample.value
+        for metric in manager.metrics.registry.collect()
+        for sample in metric.samples
+        if sample.name == "rest_client_requests_total"
+    )
 
 
 async def test_the_endpoint_is_published_after_the_api_server_is_ready(scene: Scene) -> None:

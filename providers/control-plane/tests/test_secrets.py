@@ -1,6 +1,6 @@
 """The secrets of a control plane, on a real API server."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,10 +9,13 @@ from capelin.client import Client, Config
 from capelin.contract import CLUSTER_NAME_LABEL, SECRET_TYPE, controller_of, is_controlled_by
 from capelin.pki import KeyPair, new_ca, validity_of
 from capelin.provider import Blocked
+from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.instances import Endpoint
 from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
+
+from tests.support.cached import use_cache
 
 from .factories import desired_control_plane
 
@@ -153,6 +156,59 @@ async def test_a_users_kubeconfig_does_not_change(
     )
     assert controller_of(theirs.metadata.owner_references) is None
     assert await keep_kubeconfig(client, owner, keys, NOW) == theirs
+
+
+@dataclass
+class Late:
+    """A client whose watch has not delivered the changes of another one."""
+
+    client: FakeClient
+    other: FakeClient
+    owner: CapelinControlPlane
+    keys: Authorities
+
+    @classmethod
+    async def create(cls) -> "Late":
+        client = FakeClient(CapelinControlPlane)
+        owner = await client.create(
+            CapelinControlPlane.of("one", "team", spec=Spec(version="v1.34.4"))
+        )
+        keys = await keys_of(client, owner)
+        kubeconfig = await keep_kubeconfig(client, owner, keys, NOW)
+        secrets = [await secret(client, owner, purpose) for purpose in PURPOSES]
+        use_cache(client, *secrets, kubeconfig)
+        for name in (*PURPOSES, "kubeconfig"):
+            await client.cached.get(Secret, f"one-{name}", "team")
+        return cls(client, FakeClient(server=client.server), owner, keys)
+
+
+async def test_secrets_that_have_not_changed_cost_no_request() -> None:
+    late = await Late.create()
+    late.client.requests.clear()
+    assert await keys_of(late.client, late.owner, may_create=False) == late.keys
+    desired = desired_control_plane(NEW, namespace="team")
+    await ensure_kubeconfig(
+        late.client, late.owner, desired, endpoint=ENDPOINT, authorities=late.keys, now=NOW
+    )
+    assert late.client.requests == []
+
+
+async def test_new_control_plane_does_not_begin_with_a_deleted_ca() -> None:
+    late = await Late.create()
+    await late.other.delete(Secret, "one-ca", "team")
+    keys = await keys_of(late.client, late.owner)
+    assert keys.ca != late.keys.ca
+    assert (await secret(late.other, late.owner, "ca")).data["tls.crt"] == keys.ca.certificate_pem
+
+
+async def test_kubeconfig_that_a_user_has_just_replaced_stays() -> None:
+    late = await Late.create()
+    await late.other.delete(Secret, "one-kubeconfig", "team")
+    theirs = await late.other.create(
+        Secret.of("one-kubeconfig", "team", type="Opaque", data={"value": b"theirs"})
+    )
+    later = NOW + timedelta(days=184)
+    assert await keep_kubeconfig(late.client, late.owner, late.keys, later) == theirs
 
 
 async def test_requested_kubeconfig_renewal(client: Client, owner: CapelinControlPlane) -> None:

@@ -25,7 +25,6 @@ from capelin_machine_pool.desired import (
     desired_instance,
     fault_of,
     has_revision,
-    machine_name,
     pool_machine,
     revision_of,
 )
@@ -169,13 +168,6 @@ def test_a_machine_of_a_pool_has_its_labels_owner_and_revision() -> None:
     assert made.spec.simulated.labels == {"a": "b"}
     assert has_revision(made, "r1")
     assert not has_revision(made, "r2")
-
-
-@pytest.mark.parametrize("name", ["p", "p" * 63, "p" * 55 + "-.-more", "p" * 200])
-def test_the_name_of_a_machine_fits_into_a_label(name: str) -> None:
-    made = machine_name(name, "abc123")
-    assert len(made) <= 63
-    assert made.endswith("p-abc123")
 
 
 def test_a_machine_takes_a_missing_version_from_its_owner() -> None:

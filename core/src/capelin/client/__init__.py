@@ -2,6 +2,7 @@
 
 from capelin.client.apply import needs_apply
 from capelin.client.auth import Credentials, load_certificate, tls_context
+from capelin.client.cache import Feed, ObjectCache
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
 from capelin.client.config import Config, new_kubeconfig, safe_kubeconfig
@@ -55,6 +56,7 @@ __all__ = [
     "Event",
     "ExecPlugin",
     "Expired",
+    "Feed",
     "Forbidden",
     "Impersonation",
     "Invalid",
@@ -64,6 +66,7 @@ __all__ = [
     "Listing",
     "NotFound",
     "NotServed",
+    "ObjectCache",
     "OnUnreadable",
     "Request",
     "Response",

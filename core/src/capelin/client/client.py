@@ -61,7 +61,7 @@ class Client(Reader):
             Invalid: The API server rejects it.
         """
         codec, manifest = await self._encode(obj, resource)
-        response = await self._transport.send(
+        response = await self._send(
             Request(
                 "POST",
                 path_of(codec.resource, _namespace(manifest)),
@@ -177,7 +177,7 @@ class Client(Reader):
             repeatable=True,
         )
         try:
-            response = await self._transport.send(request)
+            response = await self._send(request)
         except Invalid as error:
             if not any(cause.get("field") == "metadata.uid" for cause in error.causes):
                 raise
@@ -202,7 +202,7 @@ class Client(Reader):
         another client has changed the object since.
         """
         codec = codec_of(kind)
-        response = await self._transport.send(
+        response = await self._send(
             Request(
                 "PATCH",
                 path_of(codec.resource, namespace, name, subresource),
@@ -249,7 +249,7 @@ class Client(Reader):
         path = path_of(codec_of(kind).resource, namespace, name)
         body = encode({key: value for key, value in options.items() if value is not None})
         try:
-            await self._transport.send(Request("DELETE", path, body=body, repeatable=True))
+            await self._send(Request("DELETE", path, body=body, repeatable=True))
         except NotFound:
             return False
         return True
@@ -282,14 +282,14 @@ class Client(Reader):
         }
         path = path_of(_PODS, namespace, name, "eviction")
         try:
-            await self._transport.send(Request("POST", path, body=encode(eviction), patient=False))
+            await self._send(Request("POST", path, body=encode(eviction), patient=False))
         except NotFound:
             return False
         return True
 
     async def scale(self, kind: Kind[Any], name: str, namespace: str | None, replicas: int) -> None:
         """Set the number of replicas through the scale subresource."""
-        await self._transport.send(
+        await self._send(
             Request(
                 "PATCH",
                 path_of(codec_of(kind).resource, namespace, name, "scale"),

@@ -1,10 +1,12 @@
 """The reading half of a client: requests, discovery, objects, lists and watches."""
 
 from collections.abc import AsyncGenerator, Mapping
+from copy import copy
 from typing import Any, Self, TypeVar, cast
 from urllib.parse import quote
 
 from capelin.api import Resource
+from capelin.client.cache import ObjectCache
 from capelin.client.codecs import (
     Codec,
     Kind,
@@ -18,7 +20,7 @@ from capelin.client.codecs import (
 )
 from capelin.client.config import Config
 from capelin.client.errors import Expired, NotFound, NotServed, ResponseTooLarge, Unreadable
-from capelin.client.transport import ClientOptions, Request, Transport
+from capelin.client.transport import ClientOptions, Request, Response, Transport
 from capelin.client.unreadable import UnreadableLog, UnreadableObject
 from capelin.client.watch import Event, OnUnreadable, follow, mirror, only_readable
 from capelin.json_text import read_json
@@ -45,6 +47,8 @@ class Reader:
         self._resources: dict[str, tuple[Resource, ...]] = {}
         self.unreadable = UnreadableLog()
         """Logs each unreadable object once."""
+        self._cache: ObjectCache | None = None
+        self._reads_cache = False
 
     @classmethod
     async def connect(
@@ -72,6 +76,38 @@ class Reader:
 
     async def close(self) -> None:
         await self._transport.close()
+
+    def use_cache(self, cache: ObjectCache) -> None:
+        """Record reads and writes of this client in a cache, from which `cached` reads."""
+        self._cache = cache
+
+    @property
+    def cached(self) -> Self:
+        """This client, with reads of single objects from the cache where possible.
+
+        Such a read is never older than an earlier write of this client, or an earlier read of the
+        single object. It may be older than a change by another client that the watch has not
+        delivered yet. Use it for decisions that can be corrected, and this client for others.
+        """
+        if self._cache is None or self._reads_cache:
+            return self
+        cached = copy(self)
+        cached._reads_cache = True  # noqa: SLF001 - of the same class
+        return cached
+
+    async def _send(self, request: Request) -> Response:
+        cache = self._cache
+        if cache is None:
+            return await self._transport.send(request)
+        if self._reads_cache and (found := cache.read(request)) is not None:
+            return Response(200, "application/json", found)
+        before, body = cache.known(request), None
+        try:
+            response = await self._transport.send(request)
+            body = response.body
+            return response
+        finally:
+            cache.learn(request, body, before, keep=self._reads_cache)
 
     # Discovery and raw requests
 
@@ -118,7 +154,7 @@ class Reader:
         max_bytes: int | None = None,
     ) -> Any:
         """Send any request. Returns the JSON of the response, or its text if it is not JSON."""
-        response = await self._transport.send(
+        response = await self._send(
             Request(
                 method,
                 path,
@@ -150,7 +186,7 @@ class Reader:
         """
         codec = codec_of(kind)
         path = path_of(codec.resource, namespace, name)
-        response = await self._transport.send(Request("GET", path, repeatable=True))
+        response = await self._send(Request("GET", path, repeatable=True))
         return codec.decode(response.body)
 
     async def find(self, kind: Kind[T], name: str, namespace: str | None = None) -> T | None:
@@ -227,7 +263,7 @@ class Reader:
         query, size = dict(parameters), 0
         for _ in range(_MAX_PAGES):
             try:
-                response = await self._transport.send(Request("GET", path, query, repeatable=True))
+                response = await self._send(Request("GET", path, query, repeatable=True))
             except ResponseTooLarge:
                 limit = int(query.get("limit", "1")) // 8
                 if not limit:

@@ -34,6 +34,15 @@ class Context:
     _loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
     _read: "_Read | None" = field(default=None, repr=False)
 
+    @property
+    def cached(self) -> Client:
+        """The client, with reads of single objects from the manager's cache where possible.
+
+        Such a read of a watched kind costs no request while the object is unchanged. See
+        `Client.cached` for when not to use it.
+        """
+        return self.client.cached
+
     def about(self, obj: BaseObject) -> Self:
         """The context for one reconcile of an object that was just read. The runner calls this."""
         read = _Read(obj, _status_of(obj))

@@ -23,6 +23,7 @@ from capelin.client import (
     LeaderElection,
     LeadershipLost,
     NotServed,
+    ObjectCache,
     Unavailable,
     Unreachable,
 )
@@ -44,8 +45,8 @@ from capelin.tls import CertificateError
 log = logging.getLogger(__name__)
 
 _FLUSH = 5.0
-# Five times the limit of CAPI's managers: reading from the API server, instead of from a cache of
-# everything, makes the manager small and each reconcile up to date.
+# Five times the limit of CAPI's managers: the cache has only objects that were read before, so that
+# the manager is small.
 _QPS = 500
 _OPTIONAL_EVERY = 5.0
 # Seconds between checks for kinds that are not installed yet. Installing takes a second or two.
@@ -93,6 +94,7 @@ class Manager:
         self._stopping = asyncio.Event()
         self._working = False
         self._state: Callable[[], str | None] = lambda: "starting"
+        self._cache = ObjectCache()
 
     def add_check(self, name: str, check: Check) -> None:
         """Make /healthz fail while `check` returns a problem. `None` means healthy."""
@@ -197,6 +199,7 @@ class Manager:
 
     async def _work(self, client: Client) -> None:
         self._working = True
+        client.use_cache(self._cache)
         recorder = Recorder(client, self.name, socket.gethostname(), now=lambda: datetime.now(UTC))
         async with AsyncExitStack() as stack:
             runners: list[Runner[Any]] = []
@@ -282,7 +285,11 @@ class Manager:
 
     def _watching(self, subscriptions: Sequence[Subscription]) -> Watching:
         return Watching(
-            self._config, subscriptions, self.metrics, namespace=self._options.namespace
+            self._config,
+            subscriptions,
+            self.metrics,
+            namespace=self._options.namespace,
+            cache=self._cache,
         )
 
     async def _until_served(self, client: Client, resources: Sequence[Resource]) -> None:

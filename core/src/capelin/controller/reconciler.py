@@ -88,8 +88,9 @@ class Permission:
 class Reconciler(ABC, Generic[ObjectT]):
     """Moves objects of one kind towards their spec, a step at a time.
 
-    It never runs twice at the same time for one object. It receives the object's current state,
-    even during deletion, and must handle a call at any time for any reason.
+    It never runs twice at the same time for one object. It receives the object's current state, or
+    with `cached_reads` the state that the watch has delivered, even during deletion. It must handle
+    a call at any time for any reason.
     """
 
     watches: ClassVar[tuple[Watch, ...]]
@@ -97,6 +98,10 @@ class Reconciler(ABC, Generic[ObjectT]):
 
     permissions: ClassVar[tuple[Permission, ...]] = ()
     """Additional permissions, besides those that the watches imply."""
+
+    cached_reads: ClassVar[bool] = False
+    """Whether the manager reads the object from its cache where possible: see `Context.cached`. It
+    always reads an object under deletion from the API server."""
 
     @abstractmethod
     def reconcile(self, ctx: Context, obj: ObjectT, /) -> Awaitable[Result] | Result:

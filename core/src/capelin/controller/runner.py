@@ -202,7 +202,12 @@ class Runner(Generic[ObjectT]):
 
     async def _step(self, key: ObjectKey) -> Outcome:
         kind = self.reconciler.main_watch.kind
-        obj: Any = await self._context.client.find(kind, key.name, key.namespace or None)
+        client = self._context.client
+        reader = client.cached if self.reconciler.cached_reads else client
+        obj: Any = await reader.find(kind, key.name, key.namespace or None)
+        if obj is not None and obj.metadata.deletion_timestamp is not None and reader is not client:
+            # A deletion cannot be undone: do not miss a pause that was not delivered yet.
+            obj = await client.find(kind, key.name, key.namespace or None)
         if obj is None or not selects(self._labels, obj.metadata.labels):
             await self.reconciler.on_missing(self._context, key)
             return Gone()

@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -19,7 +19,7 @@ import aiohttp
 import kopf
 
 from capelin.api import Resource
-from capelin.client import Config, Credentials, proxy_for
+from capelin.client import Config, Credentials, Feed, ObjectCache, proxy_for
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.logs import explained
 from capelin.controller.own_loop import in_own_loop
@@ -51,32 +51,70 @@ class WatchLostError(Exception):
 class _Response(aiohttp.ClientResponse):
     """Passes readable objects to kopf, and only the metadata of the others."""
 
+    feeding: "_Feeding | None" = None
+
     async def json(self, **keywords: Any) -> Any:
         data = await self.read()
         try:
             value: dict[str, Any] = read_json(data)
         except TooDeepError:
-            return bounded_list(data)
+            value = bounded_list(data)
         except ValueError:
             return await super().json(**keywords)
-        # API servers send an empty list of metadata as null, on which kopf fails.
-        return {**value, "items": []} if value.get("items", ()) is None else value
+        if value.get("items", ()) is None:
+            # API servers send an empty list of metadata as null, on which kopf fails.
+            value = {**value, "items": []}
+        if self.feeding is not None:
+            self.feeding.list(value.get("items", ()))
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Feeding:
+    """Passes the versions in a response to the feed of its kind, before kopf reads the response.
+
+    kopf has a task for each object, so its events of objects with the same name are not in order.
+    """
+
+    feed: Feed
+    call: Callable[..., None]
+    """Calls a function in the manager's event loop."""
+
+    def list(self, items: Iterable[Mapping[str, Any]]) -> None:
+        self.call(self.feed.deliver, [self.feed.delivered(item) for item in items])
+
+    def watch(self, line: bytes) -> None:
+        try:
+            event: dict[str, Any] = read_json(line)
+        except ValueError:
+            return  # an empty line, or one about which kopf complains
+        if event.get("type") in {"ADDED", "MODIFIED"}:
+            self.list([event["object"]])
+        elif event.get("type") == "DELETED":
+            self.call(self.feed.remove, self.feed.delivered(event["object"]))
 
 
 class _Lines:
     """The stream of a watch, with lines that kopf can read."""
 
-    def __init__(self, stream: aiohttp.StreamReader) -> None:
-        self._stream = stream
+    def __init__(self, stream: aiohttp.StreamReader, feeding: _Feeding) -> None:
+        self._stream, self._feeding = stream, feeding
 
     async def iter_chunked(self, size: int) -> AsyncGenerator[bytes]:
         pending: list[bytes] = []
-        async for chunk in self._stream.iter_chunked(size):
-            first, *rest = chunk.split(b"\n")
-            pending.append(first)
-            for part in rest:
-                yield bounded_line(b"".join(pending)) + b"\n"
-                pending = [part]
+        feed, call = self._feeding.feed, self._feeding.call
+        call(feed.open, self)
+        try:
+            async for chunk in self._stream.iter_chunked(size):
+                first, *rest = chunk.split(b"\n")
+                pending.append(first)
+                for part in rest:
+                    line = bounded_line(b"".join(pending))
+                    self._feeding.watch(line)
+                    yield line + b"\n"
+                    pending = [part]
+        finally:
+            call(feed.close, self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -117,6 +155,7 @@ class _Source:
     """One stream of events, for all subscriptions to its resource."""
 
     resource: Resource
+    feed: Feed
     subscriptions: list[Subscription] = field(default_factory=list[Subscription])
     lists: int = 0
     listed: bool = False
@@ -140,6 +179,7 @@ class Watching:
         metrics: Metrics,
         *,
         namespace: str | None = None,
+        cache: ObjectCache | None = None,
     ) -> None:
         self.listed = asyncio.Event()
         self._config, self._metrics, self._namespace = config, metrics, namespace
@@ -150,10 +190,13 @@ class Watching:
         self._answering, self._login_at = True, 0.0
         self._operator: asyncio.Task[Any] | None = None
         self._session: aiohttp.ClientSession | None = None
+        cache = ObjectCache() if cache is None else cache
         sources: dict[Resource, _Source] = {}
         for subscription in subscriptions:
             resource = subscription.watch.kind.resource
-            sources.setdefault(resource, _Source(resource)).subscriptions.append(subscription)
+            if resource not in sources:
+                sources[resource] = _Source(resource, cache.follow(resource))
+            sources[resource].subscriptions.append(subscription)
         self.resources = list(sources)
         prefix = urlsplit(config.server.address).path.rstrip("/")
         self._sources = {
@@ -255,8 +298,12 @@ class Watching:
                     self._tell(queue.retry_soon)
             if source is not None:
                 self._answered(source, watch="watch" in query, first="continue" not in query)
+                feeding = _Feeding(source.feed, self._tell)
                 if "watch" in query:
-                    response.content = cast("aiohttp.StreamReader", _Lines(response.content))
+                    lines = _Lines(response.content, feeding)
+                    response.content = cast("aiohttp.StreamReader", lines)
+                else:
+                    cast("_Response", response).feeding = feeding
         return response
 
     def _answered(self, source: _Source, *, watch: bool, first: bool) -> None:
@@ -266,6 +313,8 @@ class Watching:
                 self._tell(self.listed.set)
             return
         source.lists += first
+        if first:
+            self._tell(source.feed.restart)
         if first and source.lists > 1:
             # Something may have been deleted in the gap, without an event.
             for subscription in source.subscriptions:

@@ -55,7 +55,15 @@ if TYPE_CHECKING:
         migrate_storage,
         storage_plan,
     )
-    from capelin.provider.pools import POOL_MACHINES, delete_pool, scale_pool
+    from capelin.provider.pools import (
+        POOL_MACHINES,
+        delete_pool,
+        delete_pool_machine,
+        has_pool_labels,
+        is_pool_member,
+        new_machine_name,
+        scale_pool,
+    )
     from capelin.provider.reconciler import ProviderReconciler
 
 _MODULES = (
@@ -123,9 +131,13 @@ __all__ = [
     "admission_policy",
     "definition",
     "delete_pool",
+    "delete_pool_machine",
+    "has_pool_labels",
+    "is_pool_member",
     "may_patch_status",
     "migrate_storage",
     "needs_webhook",
+    "new_machine_name",
     "scale_pool",
     "storage_plan",
     "template_of",

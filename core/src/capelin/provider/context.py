@@ -134,7 +134,7 @@ class StatusDraft:
             "apiVersion": resource.api_version,
             "kind": resource.kind,
             "metadata": ObjectMeta(name=obj.name, namespace=obj.namespace, uid=obj.uid).dump(),
-            "status": status.dump(),
+            "status": _without_empty_lists(status),
         }
         live = await client.apply_status(wanted, live=self._live, resource=resource)
         if live is self._live:
@@ -161,6 +161,20 @@ class StatusDraft:
         ):
             message = "a provisioned machine needs a provider ID: pass one to ctx.set_provisioned"
             raise ContractBroken(message)
+
+
+def _without_empty_lists(status: Model) -> Unstructured:
+    """The fields of a status, without the empty lists that are empty by default.
+
+    For server-side apply, a list that is merged by item has no owner while it is empty. A client
+    cannot see that it has sent the list already.
+    """
+    omitted = {
+        field.serialization_alias or name
+        for name, field in type(status).model_fields.items()
+        if getattr(status, name) == [] == field.default
+    }
+    return {name: value for name, value in status.dump().items() if name not in omitted}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

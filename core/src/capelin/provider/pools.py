@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from capelin.api import Model, Object, ObjectMeta
-from capelin.api.capi import Machine
+from capelin.api import BaseObject, Model, Object, ObjectMeta
+from capelin.api.capi import Machine, MachinePool
+from capelin.client import Client
 from capelin.contract import (
     DELETING,
     ConditionSpec,
+    cluster_name_of,
+    find_owner,
     is_condition_true,
     is_to_go_first,
     pool_machine_labels,
@@ -26,6 +29,7 @@ POOL_MACHINES = Permission("cluster.x-k8s.io", ("machines",), ("list", "delete")
 
 _SOON, _SETTLED = 2.0, 60.0
 _MAX_NAME_LENGTH = 63
+"""Core limits the names of Machines, and Kubernetes the host name label of Nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +60,39 @@ def next_pool_changes(members: Sequence[PoolMember], replicas: int) -> tuple[int
 
 
 def new_machine_name(pool: str) -> str:
-    """A name that no machine had before, short enough for a label."""
+    """A name that no machine had before, short enough for its Machine and its Node's labels."""
     suffix = uuid.uuid4().hex[:8]
     return f"{pool[: _MAX_NAME_LENGTH - len(suffix) - 1].rstrip('-.')}-{suffix}"
+
+
+def is_pool_member(machine: Object[Any, Any], pool: Object[Any, Any]) -> bool:
+    """Whether a machine is part of a pool: by its owner, its labels, or the pool's provider IDs.
+
+    Any of them may have been removed, and a pool must not go before its machines.
+    """
+    return (
+        any(owner.uid == pool.uid for owner in machine.metadata.owner_references)
+        or machine.spec.provider_id in pool.spec.provider_id_list
+        or has_pool_labels(machine, pool)
+    )
+
+
+def has_pool_labels(machine: BaseObject, pool: BaseObject) -> bool:
+    """Whether a machine has the labels of a pool's machines. The pool must have its owner."""
+    resource, cluster = MachinePool.resource, cluster_name_of(pool)
+    owner = find_owner(pool.metadata.owner_references, resource.group, resource.kind)
+    if cluster is None or owner is None:
+        return False
+    labels = pool_machine_labels(cluster=cluster, pool=owner.name)
+    return labels.items() <= machine.metadata.labels.items()
+
+
+async def delete_pool_machine(
+    client: Client, kind: type[BaseObject], name: str, namespace: str | None
+) -> None:
+    """Delete a pool's machine through its Machine, or itself if it has none."""
+    if not await client.delete(Machine, name, namespace):
+        await client.delete(kind, name, namespace)
 
 
 async def scale_pool(
@@ -81,7 +115,7 @@ async def scale_pool(
     """
     client, owner = ctx.client, ctx.owner
     labels = pool_machine_labels(cluster=ctx.cluster.name, pool=owner.name)
-    objects = await _objects(ctx, pool, kind)
+    objects = await _members(client, pool, kind)
     for obj in objects:
         if obj.metadata.deletion_timestamp is None:
             owners = [reference_to(pool)]
@@ -120,34 +154,19 @@ async def delete_pool(
     ctx: InfraMachinePoolContext, pool: Object[Any, Any], kind: type[MachineT]
 ) -> Result:
     """Delete every machine of a pool through its Machine; done when none is left."""
-    objects = await _objects(ctx, pool, kind)
+    objects = await _members(ctx.client, pool, kind)
     if not objects:
         return Done()
     for obj in objects:
-        if obj.metadata.deletion_timestamp is not None:
-            continue
-        if not await ctx.client.delete(Machine, obj.name, pool.namespace):
-            await ctx.client.delete(kind, obj.name, pool.namespace)
+        if obj.metadata.deletion_timestamp is None:
+            await delete_pool_machine(ctx.client, kind, obj.name, pool.namespace)
     message = f"{len(objects)} machines are being deleted"
     ctx.set_conditions(ConditionSpec(DELETING, "True", DELETING, message))
     return After(_SOON)
 
 
-async def _objects(
-    ctx: InfraMachinePoolContext, pool: Object[Any, Any], kind: type[MachineT]
-) -> list[MachineT]:
-    """The machines of a pool: by their owner, their labels, or the pool's provider IDs."""
-    cluster, owner = ctx.cluster_or_none, ctx.owner_or_none
-    labels = (
-        pool_machine_labels(cluster=cluster.name, pool=owner.name) if cluster and owner else None
-    )
-    return [
-        obj
-        async for obj in ctx.client.iterate(kind, pool.namespace)
-        if any(reference.uid == pool.uid for reference in obj.metadata.owner_references)
-        or obj.spec.provider_id in pool.spec.provider_id_list
-        or (labels is not None and labels.items() <= obj.metadata.labels.items())
-    ]
+async def _members(client: Client, pool: Object[Any, Any], kind: type[MachineT]) -> list[MachineT]:
+    return [obj async for obj in client.iterate(kind, pool.namespace) if is_pool_member(obj, pool)]
 
 
 def _member(obj: Object[Any, Any], machine: Machine | None, now: datetime) -> PoolMember:

@@ -107,6 +107,10 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
     paused_retry_seconds: ClassVar[float | None] = None
     """The interval for checking a paused object, if no watch reports the end of the pause."""
 
+    cached_reads: ClassVar[bool] = True
+    """Whether to read the object, its Cluster and its owner from the manager's cache if possible. A
+    deletion always reads the object and its Cluster from the API server."""
+
     _workloads: WorkloadClients | None = None
 
     # Methods that providers write
@@ -173,7 +177,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         """Run one step. Providers override `reconcile_normal` instead."""
         if self.ignores(obj):
             return Done()
-        cluster = await self.find_cluster(ctx.client, obj)
+        cluster = await self.find_cluster(self._reader(ctx, obj), obj)
         draft = StatusDraft(obj, self.base_status(obj))
         was_made = self.is_initialized(obj.status)
         step = gate(obj, cluster, self.finalizer)
@@ -202,6 +206,11 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         _log_transitions(ctx, obj, draft)
         self._report(ctx, obj, draft, was_made=was_made)
         return result
+
+    def _reader(self, ctx: Context, obj: KindT) -> Client:
+        # A deletion cannot be undone: do not miss a pause that was not delivered yet.
+        is_deleting = obj.metadata.deletion_timestamp is not None
+        return ctx.cached if self.cached_reads and not is_deleting else ctx.client
 
     def _report(self, ctx: Context, obj: KindT, draft: StatusDraft, *, was_made: bool) -> None:
         status: Any = obj.status
@@ -252,7 +261,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         self, ctx: Context, obj: KindT, cluster: Cluster | None, draft: StatusDraft
     ) -> Result:
         draft.set_conditions(ConditionSpec(DELETING, "False", "NotDeleting"))
-        owner = await self.find_owner(ctx.client, obj, cluster)
+        owner = await self.find_owner(self._reader(ctx, obj), obj, cluster)
         missing = self.waiting_for(obj, cluster, owner)
         if missing is not None:
             raise _Waiting(missing)

@@ -173,7 +173,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         self._orphans.keep(key)
         backend = self._backend_of(obj)
         await self._complete_spec(ctx, obj)
-        address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
+        address = await allocated_address(ctx, obj)
         try:
             audit_policy = await find_audit_policy(ctx.client, obj)
             desired = desired_state(obj, ctx.cluster, now, self._policy, audit_policy)
@@ -292,6 +292,19 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             message = f"cannot apply them: {reason}"
             return ConditionSpec(type_, "False", Reason.NOT_APPLIED, message)
         return ConditionSpec(type_, "True", type_)
+
+
+async def allocated_address(ctx: Context, obj: CapelinControlPlane) -> str | None:
+    """The address that the backend allocated.
+
+    Without an address, the provider creates missing CAs. New CAs would break a control plane that
+    has started, so a cached object without an address is read again.
+    """
+    address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
+    if address is None:
+        live = await ctx.client.get(CapelinControlPlane, obj.name, obj.namespace)
+        address = live.metadata.annotations.get(ADDRESS_ANNOTATION)
+    return address
 
 
 async def _add_v(client: Client, control_plane: CapelinControlPlane) -> None:

@@ -65,9 +65,11 @@ async def ensure_authorities(
     Raises:
         Blocked: a secret is missing or cannot be used.
     """
+    # A new control plane must not start with CAs that were just deleted with an old one.
+    reader = client if may_create else client.cached
 
     async def ensure(purpose: Purpose) -> Secret | None:
-        secret = await _find(client, control_plane, desired, purpose)
+        secret = await _find(reader, control_plane, desired, purpose)
         if secret is None and may_create:
             return await _create(client, control_plane, desired, purpose)
         return secret
@@ -104,11 +106,34 @@ async def ensure_kubeconfig(
     now: datetime,
 ) -> None:
     """Create, correct or renew the kubeconfig secret. It never changes a secret of the user."""
+
+    def secret_with(data: bytes) -> Secret:
+        secret = kubeconfig_secret(data, cluster=desired.cluster, owner=control_plane)
+        secret.metadata.annotations = {CREATED_ANNOTATION: ""}
+        return secret
+
     name = secret_name(desired.cluster, "kubeconfig")
-    present = await client.find(Secret, name, desired.namespace)
-    if present is not None and not _may_change(present, control_plane):
-        return
-    data = present.data.get(KUBECONFIG_KEY) if present else None
+    data: bytes | None = None
+    # The cache may only show that the Secret needs no change.
+    for reader in (client.cached, client):
+        present = await reader.find(Secret, name, desired.namespace)
+        if present is not None and not _may_change(present, control_plane):
+            return
+        data = present and _usable_kubeconfig(present, desired, endpoint, authorities, now)
+        if present is not None and data is not None and not _differs(present, secret_with(data)):
+            return
+    await client.apply(secret_with(data or _new_kubeconfig(desired, endpoint, authorities, now)))
+
+
+def _usable_kubeconfig(
+    present: Secret,
+    desired: ControlPlane,
+    endpoint: Endpoint,
+    authorities: Authorities,
+    now: datetime,
+) -> bytes | None:
+    """The kubeconfig of a Secret, unless it needs to be replaced."""
+    data = present.data.get(KUBECONFIG_KEY)
     reason = kubeconfig_reason(
         data,
         endpoint.url,
@@ -119,11 +144,8 @@ async def ensure_kubeconfig(
         now=now,
     )
     if data is None or reason is not None or _is_issued_before(data, desired.renew_issued_before):
-        data = _new_kubeconfig(desired, endpoint, authorities, now)
-    secret = kubeconfig_secret(data, cluster=desired.cluster, owner=control_plane)
-    secret.metadata.annotations = {CREATED_ANNOTATION: ""}
-    if present is None or _differs(present, secret):
-        await client.apply(secret)
+        return None
+    return data
 
 
 def _differs(present: Secret, desired: Secret) -> bool:

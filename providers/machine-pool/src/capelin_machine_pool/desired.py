@@ -44,9 +44,6 @@ OPERATING_SYSTEM_LABEL = "kubernetes.io/os"
 DeletePolicy = Literal["Oldest", "Newest", "Random"]
 Fault = Literal["never boots", "dies", "flaps"]
 
-_MAX_NAME_LENGTH = 63
-"""Core limits the names of Machines, and Kubernetes the host name label of Nodes."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
@@ -266,11 +263,6 @@ def fault_of(name: str, faults: Faults) -> Fault | None:
             return fault
         percentile -= percentage
     return None
-
-
-def machine_name(pool: str, suffix: str) -> str:
-    """The name of a pool's machine, short enough for its Machine and its Node's labels."""
-    return f"{pool[: _MAX_NAME_LENGTH - len(suffix) - 1].rstrip('-.')}-{suffix}"
 
 
 def has_revision(obj: BaseObject, revision: str) -> bool:

@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from capelin.api import BaseObject, OwnerReference
-from capelin.api.capi import Cluster, Machine, MachinePool
+from capelin.api.capi import Cluster, Machine
 from capelin.contract import (
     PAUSED,
     POOL_NAME_LABEL,
-    cluster_name_of,
     emptiest_domain,
     find_condition,
-    find_owner,
     is_condition_true,
     is_to_go_first,
     paused,
-    pool_machine_labels,
     reference_to,
     same_owner,
 )
@@ -135,27 +132,6 @@ def needs_metadata(
     return not labels.items() <= machine.metadata.labels.items() or needs_owner(
         machine.metadata.owner_references, pool
     )
-
-
-def is_member(machine: CapelinMachine, pool: CapelinMachinePool) -> bool:
-    """Whether a machine is part of a pool: by its owner, its labels, or the pool's provider IDs.
-
-    Any of them may have been removed, and a pool must not go before its machines.
-    """
-    return (
-        any(owner.uid == pool.uid for owner in machine.metadata.owner_references)
-        or machine.spec.provider_id in pool.spec.provider_id_list
-        or has_labels_of(machine, pool)
-    )
-
-
-def has_labels_of(machine: CapelinMachine, pool: CapelinMachinePool) -> bool:
-    resource, cluster = MachinePool.resource, cluster_name_of(pool)
-    owner = find_owner(pool.metadata.owner_references, resource.group, resource.kind)
-    if cluster is None or owner is None:
-        return False
-    labels = pool_machine_labels(cluster=cluster, pool=owner.name)
-    return labels.items() <= machine.metadata.labels.items()
 
 
 def misses_pause(obj: CapelinMachine | CapelinMachinePool, cluster: Cluster) -> bool:

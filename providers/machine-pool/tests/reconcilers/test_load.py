@@ -4,15 +4,17 @@ from contextlib import suppress
 from typing import Any, cast
 
 import pytest
-from capelin.api.capi import Cluster, Machine
+from capelin.api.capi import Machine
+from capelin.api.core import Secret
 from capelin.client import Client
 from capelin.controller import ObjectKey
-from capelin_machine_pool.reconcilers.machines import TTLCache, machine_of
+from capelin_machine_pool.reconcilers.machines import KubeconfigSecrets, machine_of
 from capelin_machine_pool.reconcilers.pools import RateLimit
 
 from tests.support.clock import MonotonicClock
 
 POOL, OTHER = ObjectKey("team", "pool"), ObjectKey("team", "other")
+DEMO = ObjectKey("team", "demo")
 
 
 class Counting:
@@ -22,9 +24,9 @@ class Counting:
         self.requests = 0
         self.exists = True
 
-    async def find(self, *_: object) -> Cluster | None:
+    async def find(self, *_: object) -> Secret | None:
         self.requests += 1
-        return Cluster.read({"metadata": {"name": "demo"}}) if self.exists else None
+        return Secret.of("demo-kubeconfig", "team") if self.exists else None
 
 
 def reconcile(limit: RateLimit, clock: MonotonicClock, key: ObjectKey, seconds: float) -> None:
@@ -65,19 +67,46 @@ def test_a_change_of_the_pool_itself_does_not_wait() -> None:
     assert limit.delay(POOL, 1) == pytest.approx(4.0)
 
 
-async def test_machines_read_their_cluster_once_per_second() -> None:
-    client, clock = Counting(), MonotonicClock()
-    recent = TTLCache(cast("Client", client), clock)
+async def test_machines_of_a_cluster_read_its_kubeconfig_twice_a_minute() -> None:
+    counting, clock = Counting(), MonotonicClock()
+    client, secrets = cast("Client", counting), KubeconfigSecrets(clock)
     for _ in range(1000):
-        assert await recent.find(Cluster, "demo", "team") is not None
-    assert client.requests == 1
-    await recent.find(Cluster, "demo", "other")
-    assert client.requests == 2
+        assert await secrets.find(client, DEMO) is not None
+    assert counting.requests == 1
+    await secrets.find(client, ObjectKey("other", "demo"))
+    assert counting.requests == 2
+    clock.now += 30
+    await secrets.find(client, DEMO)
+    assert counting.requests == 3
+
+
+async def test_missing_kubeconfig_is_read_once_a_second() -> None:
+    counting, clock = Counting(), MonotonicClock()
+    client, secrets = cast("Client", counting), KubeconfigSecrets(clock)
+    counting.exists = False
+    assert await secrets.find(client, DEMO) is None
+    assert await secrets.find(client, DEMO) is None
+    assert counting.requests == 1
     clock.now += 1
-    client.exists = False
-    assert await recent.find(Cluster, "demo", "team") is None
-    assert await recent.find(Cluster, "demo", "team") is None
-    assert client.requests == 3
+    counting.exists = True
+    assert await secrets.find(client, DEMO) is not None
+
+
+async def test_kubeconfig_of_a_silent_cluster_is_read_again_after_a_second() -> None:
+    counting, clock = Counting(), MonotonicClock()
+    client, secrets = cast("Client", counting), KubeconfigSecrets(clock)
+    await secrets.find(client, DEMO)
+    secrets.doubt(DEMO)
+    await secrets.find(client, DEMO)
+    assert counting.requests == 1, "all machines of the cluster fail together"
+    clock.now += 0.5
+    secrets.doubt(DEMO)
+    clock.now += 0.5
+    await secrets.find(client, DEMO)
+    assert counting.requests == 2
+    clock.now += 1
+    await secrets.find(client, DEMO)
+    assert counting.requests == 2, "the cluster answers again"
 
 
 def machine(*, in_pool: bool, type_: str = "NodeReady", reason: str = "") -> Machine:

@@ -16,8 +16,11 @@ from capelin.testing.fake_client import FakeClient
 from capelin_machine_pool.api import CapelinMachine, MachineSpec
 from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
 from capelin_machine_pool.desired import Instance
+from capelin_machine_pool.plan import needs_remediation
 from capelin_machine_pool.reconcilers import MachineReconciler
 from capelin_machine_pool.reconcilers.machines import seconds_until
+
+from tests.support.cached import use_cache
 
 from .fake_core import SameClient, context_for
 
@@ -143,6 +146,44 @@ async def test_an_unchanged_machine_writes_nothing() -> None:
     its.client.requests.clear()
     await its.reconcile()
     assert its.client.writes == []
+
+
+async def test_machine_at_rest_needs_no_request() -> None:
+    its = world(STARTING, RUNNING, RUNNING, RUNNING)
+    await its.reconcile()
+    await its.reconcile()
+    machine = await its.machine()
+    owner = await its.client.get(Machine, "one", "team")
+    cluster = await its.client.get(Cluster, "demo", "team")
+    use_cache(its.client, machine, owner, cluster)
+    await its.reconciler.reconcile(context_for(its.client), machine.model_copy(deep=True))
+    its.client.requests.clear()
+    await its.reconciler.reconcile(context_for(its.client), machine.model_copy(deep=True))
+    assert its.client.requests == [], "its kubeconfig was read a moment ago"
+
+
+async def test_machine_that_has_recovered_is_not_deleted_although_the_cache_is_old() -> None:
+    its = world(STARTING, RUNNING, RUNNING, RUNNING)
+    await its.reconcile()
+    await its.reconcile()
+    machine = await its.machine()
+    unhealthy = {
+        "type": "OwnerRemediated",
+        "status": "False",
+        "reason": "WaitingForRemediation",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    patch = {"status": {"conditions": [unhealthy]}}
+    await its.client.patch(Machine.resource, "one", "team", patch, subresource="status")
+    owner = await its.client.get(Machine, "one", "team")
+    assert needs_remediation(owner)
+    use_cache(its.client, machine, owner, await its.client.get(Cluster, "demo", "team"))
+    await its.client.cached.get(Machine, "one", "team")
+    other = FakeClient(server=its.client.server)
+    recovered = {"status": {"conditions": None}}
+    await other.patch(Machine.resource, "one", "team", recovered, subresource="status")
+    await its.reconciler.reconcile(context_for(its.client), machine)
+    assert await other.find(Machine, "one", "team") is not None
 
 
 async def test_pausing_changes_one_condition_and_leaves_the_others() -> None:

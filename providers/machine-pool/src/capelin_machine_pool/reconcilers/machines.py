@@ -10,7 +10,7 @@ from contextlib import (
     nullcontext,
 )
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from capelin.api import BaseObject
 from capelin.api.capi import Cluster, Machine
@@ -21,7 +21,6 @@ from capelin.contract import (
     DELETING,
     KUBECONFIG_KEY,
     cluster_name_of,
-    cluster_of,
     named_by,
     secret_name,
 )
@@ -50,8 +49,6 @@ from capelin_machine_pool.plan import (
 from capelin_machine_pool.reasons import Reason
 from capelin_machine_pool.status import is_provisioned, machine_conditions
 
-ObjectT = TypeVar("ObjectT", bound=BaseObject)
-
 _LONGEST_WAIT = 15.0
 _RESYNC = 60.0
 _POOL_RESYNC = 300.0
@@ -77,15 +74,11 @@ async def machines_of_cluster(ctx: Context, cluster: Cluster) -> list[ObjectKey]
         # Core has observed the present spec: only the status has changed, and it often does.
         return []
     labels = {CLUSTER_NAME_LABEL: cluster.name}
-    keys = [
+    return [
         ObjectKey(machine.namespace or "", machine.name)
         async for machine in ctx.client.iterate(CapelinMachine, cluster.namespace, labels=labels)
         if misses_pause(machine, cluster)
     ]
-    if keys:
-        # Until then, reconciles may use the Cluster as it was before.
-        await asyncio.sleep(TTLCache.TTL)
-    return keys
 
 
 class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
@@ -100,7 +93,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
     ) -> None:
         self._backend = backend
         self._serving = serving
-        self._cache: TTLCache | None = None
+        self._kubeconfigs = KubeconfigSecrets()
         self._release_lock = asyncio.Lock()
         self._deleted: set[ObjectKey] = set()
 
@@ -109,13 +102,6 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         """Serve the simulated kubelets while the manager runs."""
         async with super().lifespan(ctx), self._serving():
             yield
-
-    async def find_cluster(self, client: Client, obj: CapelinMachine) -> Cluster | None:
-        """The Cluster, read once a second for all machines."""
-        if obj.metadata.deletion_timestamp is not None:
-            # A deletion cannot be undone: do not miss a pause of the last second.
-            return await cluster_of(client, obj)
-        return await cluster_of(self._cached(client), obj)
 
     async def find_owner(
         self, client: Client, obj: CapelinMachine, cluster: Cluster | None
@@ -138,7 +124,10 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
     async def reconcile_normal(self, ctx: InfraMachineContext, obj: CapelinMachine) -> Result:
         owner = ctx.owner_or_none
         if is_in_pool(obj) and owner is not None and needs_remediation(owner):
-            await ctx.client.delete(Machine, owner.name, owner.namespace, uid=owner.uid)
+            # A deletion cannot be undone: decide with the Machine as it is now.
+            live = await ctx.client.find(Machine, owner.name, owner.namespace)
+            if live is not None and needs_remediation(live):
+                await ctx.client.delete(Machine, live.name, live.namespace, uid=live.uid)
         instance = desired_instance(obj, owner)
         observed = await self._apply(ctx, instance)
         ctx.set_conditions(*machine_conditions(observed))
@@ -189,17 +178,21 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
                     await self._release(cluster)
 
     async def _apply(self, ctx: InfraMachineContext, instance: Instance) -> InstanceStatus:
-        namespace, name = instance.key.namespace, secret_name(instance.cluster, "kubeconfig")
-        secret = await self._cached(ctx.client).find(Secret, name, namespace)
+        cluster = ObjectKey(instance.key.namespace, instance.cluster)
+        secret = await self._kubeconfigs.find(ctx.client, cluster)
         if secret is None:
             message = "the cluster has no kubeconfig secret yet"
             raise Blocked(Reason.WAITING_FOR_CONTROL_PLANE, message, retry_seconds=SOON)
-        async with ctx.workload(secret=secret) as client:
-            workload = Workload(client=client, kubeconfig=secret.data.get(KUBECONFIG_KEY, b""))
-            provider_id = await self._backend.allocate(instance)
-            ctx.set_provider_id(provider_id)
-            observed = await self._backend.observe(instance, workload)
-            return await self._backend.apply(instance, observed, workload, ctx.now())
+        try:
+            async with ctx.workload(secret=secret) as client:
+                workload = Workload(client=client, kubeconfig=secret.data.get(KUBECONFIG_KEY, b""))
+                provider_id = await self._backend.allocate(instance)
+                ctx.set_provider_id(provider_id)
+                observed = await self._backend.observe(instance, workload)
+                return await self._backend.apply(instance, observed, workload, ctx.now())
+        except (Blocked, ClientError):
+            self._kubeconfigs.doubt(cluster)
+            raise
 
     async def _delete_instance(self, ctx: InfraMachineContext, machine: CapelinMachine) -> None:
         key, cluster = ObjectKey(machine.namespace or "", machine.name), ctx.cluster_or_none
@@ -220,13 +213,9 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
 
     async def _release(self, cluster: ObjectKey) -> None:
         await self._backend.release(cluster)
+        self._kubeconfigs.doubt(cluster)
         if self._workloads is not None:
             await self._workloads.drop(cluster.name, cluster.namespace)
-
-    def _cached(self, client: Client) -> "TTLCache":
-        if self._cache is None:
-            self._cache = TTLCache(client)
-        return self._cache
 
 
 class MachineTemplateReconciler(Reconciler[CapelinMachineTemplate]):
@@ -242,31 +231,36 @@ class MachineTemplateReconciler(Reconciler[CapelinMachineTemplate]):
         return Done()
 
 
-class TTLCache:
-    """Reads an object at most once a second, however many machines of a cluster ask for it."""
+class KubeconfigSecrets:
+    """The kubeconfig Secrets of clusters. The provider may get Secrets, but not watch them.
 
-    TTL = 1.0
+    All machines of a cluster together read its Secret twice a minute. If the Secret did not exist,
+    or did not work, they read it again after a second: a new one may exist.
+    """
 
-    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
+    _TRUSTED, _DOUBTED = 30.0, 1.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._entries: dict[tuple[type[BaseObject], str | None, str], tuple[float, object]] = {}
+        self._read: dict[ObjectKey, tuple[float, Secret | None]] = {}
+        """The end of each Secret's use, and the Secret."""
 
-    async def find(
-        self, kind: type[ObjectT], name: str, namespace: str | None = None
-    ) -> ObjectT | None:
-        """The object as it was within the last second, or None if it did not exist."""
-        key = (kind, namespace, name)
+    async def find(self, client: Client, cluster: ObjectKey) -> Secret | None:
+        """The Secret, or None if it did not exist within the last second."""
         now = self._clock()
-        self._entries = {
-            key: entry for key, entry in self._entries.items() if now - entry[0] < self.TTL
-        }
-        if key in self._entries:
-            _, obj = self._entries[key]
-            return obj if isinstance(obj, kind) else None
-        obj = await self._client.find(kind, name, namespace)
-        self._entries[key] = now, obj
-        return obj
+        self._read = {key: read for key, read in self._read.items() if now < read[0]}
+        if cluster not in self._read:
+            name = secret_name(cluster.name, "kubeconfig")
+            secret = await client.find(Secret, name, cluster.namespace)
+            seconds = self._DOUBTED if secret is None else self._TRUSTED
+            self._read[cluster] = now + seconds, secret
+        return self._read[cluster][1]
+
+    def doubt(self, cluster: ObjectKey) -> None:
+        """Read the Secret again after a second, because it did not work."""
+        if cluster in self._read:
+            until, secret = self._read[cluster]
+            self._read[cluster] = min(until, self._clock() + self._DOUBTED), secret
 
 
 async def _first_uids(client: Client, cluster: ObjectKey) -> list[str]:

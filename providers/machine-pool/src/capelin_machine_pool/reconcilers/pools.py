@@ -2,10 +2,8 @@
 
 import asyncio
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 from capelin.api.capi import Cluster, Machine, MachinePool
@@ -34,6 +32,10 @@ from capelin.provider import (
     Change,
     InfraMachinePoolContext,
     InfraMachinePoolReconciler,
+    delete_pool_machine,
+    has_pool_labels,
+    is_pool_member,
+    new_machine_name,
 )
 
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolStatus
@@ -41,16 +43,13 @@ from capelin_machine_pool.desired import (
     FINALIZER,
     DesiredPool,
     desired_pool,
-    machine_name,
     pool_machine,
 )
 from capelin_machine_pool.plan import (
     SOON,
     ObservedPool,
     PoolStep,
-    has_labels_of,
     is_in_pool,
-    is_member,
     is_settled,
     machine_info,
     misses_pause,
@@ -95,12 +94,14 @@ async def pools_of_machine(ctx: Context, machine: CapelinMachine) -> list[Object
     return [
         ObjectKey(pool.namespace or "", pool.name)
         async for pool in ctx.client.iterate(CapelinMachinePool, machine.namespace, labels=labels)
-        if has_labels_of(machine, pool)
+        if has_pool_labels(machine, pool)
     ]
 
 
 class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
     finalizer = FINALIZER
+    # It creates and deletes machines, and lists them each time anyway.
+    cached_reads = False
     watches = (
         Owns(CapelinMachine, deletes=True),
         Watches(CapelinMachine, to=pools_of_machine, metadata_only=True),
@@ -169,7 +170,7 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
         machines = [
             _without_managed_fields(machine)
             async for machine in ctx.client.iterate(CapelinMachine, obj.namespace)
-            if is_member(machine, obj)
+            if is_pool_member(machine, obj)
         ]
         if not machines:
             return Done()
@@ -177,7 +178,10 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
         names = [
             machine.name for machine in machines if machine.metadata.deletion_timestamp is None
         ]
-        await _for_each(names, partial(_delete_with_machine, ctx.client, obj))
+        client, namespace = ctx.client, obj.namespace
+        await _for_each(
+            names, lambda name: delete_pool_machine(client, CapelinMachine, name, namespace)
+        )
         message = f"{len(machines)} machines are being deleted"
         ctx.set_conditions(ConditionSpec(DELETING, "True", DELETING, message))
         return After(SOON)
@@ -245,7 +249,7 @@ async def _apply(
             pool,
             desired.machine_pool,
             desired.cluster,
-            name=machine_name(pool.name, uuid.uuid4().hex[:6]),
+            name=new_machine_name(pool.name),
             revision=desired.revision or "",
             failure_domain=domain,
         )
@@ -276,12 +280,6 @@ async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[
         message = f"{what} does not exist, {consequence}"
         return Blocked(Reason.WAITING_FOR_BOOTSTRAP_CONFIG, message, hint)
     return config.get("spec") or {}
-
-
-async def _delete_with_machine(client: Client, pool: CapelinMachinePool, name: str) -> None:
-    """Delete a machine by its Machine, or by itself if it has none."""
-    if not await client.delete(Machine, name, pool.namespace):
-        await client.delete(CapelinMachine, name, pool.namespace)
 
 
 def _without_managed_fields(machine: CapelinMachine) -> CapelinMachine:
