@@ -296,6 +296,14 @@ def test_members_go_after_the_api_servers_that_use_them() -> None:
     assert Cluster(3).next(1, may_shrink=False) is None
 
 
+def test_listed_member_without_a_plan_is_removed_with_a_quorum() -> None:
+    cluster = Cluster(3)
+    del cluster.planned[1]
+    assert cluster.next(3) == Remove(1)
+    cluster.planned[0] = PlannedMember(ready=False)
+    assert cluster.next(3) is None
+
+
 def test_learner_is_promoted_when_it_is_ready() -> None:
     cluster = Cluster(1)
     cluster.listed[1] = listed(1, learner=True)

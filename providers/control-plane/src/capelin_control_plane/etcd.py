@@ -256,14 +256,18 @@ def next_resizing(
         if member.learner:
             return _next_for_learner(index, member, planned.get(index), size)
     ready = {index for index in listed if index in planned and planned[index].ready}
-    missing = set(range(size)) - listed.keys()
-    if missing:
+    wanted = set(range(size))
+    # Without a plan, which was lost, a listed member joins again.
+    unplanned = wanted & listed.keys() - planned.keys()
+    missing = wanted - listed.keys()
+    if missing and not unplanned:
         # etcd refuses a new member while another one is down.
         return AddLearner(min(missing)) if len(ready) == len(listed) else None
-    surplus = max(listed)
-    if surplus >= size and may_shrink:
-        return _next_removal(surplus, len(listed), ready, membership.leader)
-    return None
+    surplus = listed.keys() - wanted if may_shrink else set[int]()
+    leaving = min(unplanned, default=None) if unplanned else max(surplus, default=None)
+    if leaving is None:
+        return None
+    return _next_removal(leaving, len(listed), ready, membership.leader)
 
 
 def _next_for_learner(

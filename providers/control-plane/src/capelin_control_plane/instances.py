@@ -119,6 +119,8 @@ class Observed:
     """The etcd members that were ready before and may become so again without a change."""
     losses: Mapping[int, Loss] = field(default_factory=dict[int, Loss])
     """By index, the etcd members that cannot continue with their own data."""
+    joined: frozenset[int] = frozenset()
+    """The indexes of etcd members that were ever ready."""
     membership: Membership | None = None
     """etcd's own list of its members. None if the step does not need it, or no member answers."""
     serving: frozenset[str] = frozenset()

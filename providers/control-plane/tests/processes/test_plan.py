@@ -247,6 +247,7 @@ def with_lost(desired: DesiredComponents, *lost: int, ready: set[str]) -> Observ
         statuses=statuses(plan, *ready),
         desired=desired,
         losses=dict.fromkeys(lost, Loss.GONE),
+        membership=Membership(members=listed_members(*range(len(desired.etcd)))),
     )
 
 
@@ -411,8 +412,26 @@ def test_etcd_is_asked_for_its_members_only_if_the_next_step_needs_them() -> Non
     complete = settled(three)
     assert not needs_membership(complete, three)
     assert needs_membership(complete, with_etcd("--snapshot-count=5"))
-    # The only member leads, and nothing can lead instead of it.
+    # Nothing can lead instead of the only member.
     assert not needs_membership(plan, with_etcd("--snapshot-count=5", 1))
+
+
+def test_only_members_that_joined_before_start_without_a_stored_plan() -> None:
+    desired = components(etcd=3)
+    assert names(next_plan(Plan(), desired, set())) >= {"etcd-0", "etcd-1", "etcd-2"}
+    assert names(next_plan(Plan(), desired, set(), joined={0, 4})) == {"etcd-0", "relay-0"}
+
+
+def test_a_lost_member_that_etcd_removed_joins_as_a_learner() -> None:
+    desired = components(etcd=3)
+    plan = settled(desired).without(desired.etcd[1])
+    observed = replace(resized(plan, desired, listed_members(0, 2)), losses={1: Loss.GONE})
+    step = next_step(desired, observed)
+    assert (step.change, step.replacement) == (AddLearner(1), None)
+    # etcd expects it as a full member: an interrupted replacement continues.
+    listed = {**listed_members(0, 2), 1: ListedMember("1", "https://peer-1", started=False)}
+    observed = replace(resized(plan, desired, listed), losses={1: Loss.GONE})
+    assert next_step(desired, observed).replacement == MemberReplacement(desired.etcd[1], 0)
 
 
 def test_flags_for_the_first_start_do_not_restart_a_member() -> None:

@@ -48,6 +48,7 @@ from capelin_control_plane.backends.processes.plan import (
     MemberReplacement,
     Step,
     is_complete,
+    is_resized,
     needs_membership,
     next_step,
 )
@@ -175,13 +176,13 @@ class ProcessesBackend:
         comparable, components, membership = blocked is None, None, None
         if programs is not None:
             components = self._components(desired, endpoint, supervised, programs)
-            needed = needs_membership(plan, components)
-            if needed or not supervised.compared:
-                membership = await _membership(supervised)
-            if needed and membership is None and blocked is None and _ready_voters(supervised):
-                blocked = Blocked(
-                    Reason.ETCD_RESIZING, "no etcd member returns the list of members"
-                )
+            try:
+                if needs_membership(plan, components) or not supervised.compared:
+                    membership = await _membership(supervised)
+            except MembershipError as error:
+                # A restart continues: only its order depends on the list.
+                if blocked is None and not is_resized(plan, components):
+                    blocked = Blocked(Reason.ETCD_RESIZING, str(error))
         states = supervised.supervisor.states
         names = {instance.name for instance in plan.instances}
         answers = any(server.name in supervised.ready for server in servers)
@@ -196,6 +197,7 @@ class ProcessesBackend:
             alive=frozenset(name for name, state in states.items() if state.pid is not None),
             recovering=_recovering(supervised),
             losses=_losses(supervised, desired.etcd_replicas),
+            joined=member_data.joined_members(state_dir),
             membership=membership,
             stopping=frozenset(states.keys() - names),
             controllers_may_start=self._throttle.controllers_may_start(key, answers=answers),
@@ -472,10 +474,19 @@ async def _replace_member(supervised: _Supervised, replacement: MemberReplacemen
 
 
 async def _membership(supervised: _Supervised) -> Membership | None:
-    """The list of members that etcd itself has. None if no member returns it."""
+    """The list of members that etcd itself has. None if no member is ready.
+
+    Raises:
+        MembershipError: no ready member returns a list that the provider understands.
+    """
+    failure = None
     for index in _ready_voters(supervised):
-        with suppress(OSError, MembershipError):
+        try:
             return await member_data.membership(supervised.state_dir, through=index)
+        except (OSError, MembershipError) as error:
+            failure = error
+    if failure is not None:
+        raise MembershipError(f"etcd does not list its members: {failure}") from failure
     return None
 
 
@@ -508,10 +519,7 @@ async def _start_learner(supervised: _Supervised, member: Instance, present: Mem
     state_dir = supervised.state_dir
     # First: a member that is marked and has no data counts as one that lost it.
     member_data.unmark_joined(state_dir, member.index)
-    if member_data.has_data(state_dir, member.index):
-        member_data.set_aside(state_dir, member.index, datetime.now(UTC), why="removed")
-    data = state_dir.etcd_data(member.index)
-    await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
+    await asyncio.to_thread(member_data.clear_data, state_dir, member.index, datetime.now(UTC))
     learner = replace(joining(member, present.members.keys(), state_dir), is_learner=True)
     _set_plan(supervised, supervised.plan.including(learner))
 

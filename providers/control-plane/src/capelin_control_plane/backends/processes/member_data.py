@@ -1,5 +1,6 @@
 """The data of etcd members on processes: whether it exists, and how a lost member is replaced."""
 
+import shutil
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
@@ -44,6 +45,11 @@ def has_joined(state_dir: StateDir, index: int) -> bool:
     return _mark(state_dir, index).exists()
 
 
+def joined_members(state_dir: StateDir) -> frozenset[int]:
+    """The indexes of the members that were ever part of their cluster."""
+    return frozenset(index for index in range(MOST_MEMBERS) if has_joined(state_dir, index))
+
+
 def has_data(state_dir: StateDir, index: int) -> bool:
     """Whether a member has a write-ahead log. Without one, etcd begins an empty cluster."""
     return any(state_dir.etcd_data(index).glob("member/wal/*.wal"))
@@ -60,6 +66,18 @@ def set_aside(state_dir: StateDir, index: int, now: datetime, *, why: str = "cor
     """Move a member's data away. It is never deleted: more may be saved from it."""
     data = state_dir.etcd_data(index)
     return data.rename(data.with_name(f"{data.name}.{why}-{now:%Y%m%dT%H%M%SZ}"))
+
+
+def clear_data(state_dir: StateDir, index: int, now: datetime) -> None:
+    """Move away the data that a member had before its cluster removed it, and delete older data.
+
+    A learner that fails again and again must not fill the disk.
+    """
+    if has_data(state_dir, index):
+        for earlier in state_dir.path.glob(f"etcd-{index}.removed-*"):
+            shutil.rmtree(earlier)
+        set_aside(state_dir, index, now, why="removed")
+    shutil.rmtree(state_dir.etcd_data(index), ignore_errors=True)
 
 
 def start_refusal(state_dir: StateDir, index: int) -> str:

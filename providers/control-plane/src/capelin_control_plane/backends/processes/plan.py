@@ -82,6 +82,7 @@ def next_step(desired: DesiredComponents, observed: Observed) -> Step:
             & ready,
             recovering=observed.recovering,
             losses=observed.losses,
+            joined=observed.joined,
             leader=leader,
             controllers_may_start=observed.controllers_may_start,
         )
@@ -96,12 +97,17 @@ def needs_membership(plan: Plan, desired: DesiredComponents) -> bool:
     planned = {member.index: member for member in plan.of("etcd")}
     if not planned:
         return False
-    if len(plan.voters) < len(planned) or planned.keys() != _indexes(desired):
-        return True
     # A restart of the only member cannot move leadership.
-    return len(planned) > 1 and any(
-        not is_current(planned[member.index], member) for member in desired.etcd
+    return not is_resized(plan, desired) or (
+        len(planned) > 1
+        and any(not is_current(planned[member.index], member) for member in desired.etcd)
     )
+
+
+def is_resized(plan: Plan, desired: DesiredComponents) -> bool:
+    """Whether exactly the desired members of etcd are planned, each with a vote."""
+    voters = {member.index for member in plan.voters}
+    return voters == _indexes(desired) and len(plan.voters) == len(plan.of("etcd"))
 
 
 def _indexes(desired: DesiredComponents) -> set[int]:
@@ -155,15 +161,19 @@ def _leadership_move(
 def _voters(plan: Plan, observed: Observed) -> list[Member]:
     """The members that vote: planned ones, and those that were stopped because they lost data."""
     voters = {member.index for member in plan.voters}
+    membership = observed.membership or Membership(members={})
+    listed = membership.members
     # A learner that lost its data has no vote. It is removed, and joins again.
-    learners = {member.index for member in plan.of("etcd")} - voters
+    stopped = {
+        index for index in observed.losses if index in listed and not listed[index].learner
+    } - {member.index for member in plan.of("etcd")}
     return [
         Member(
             index=index,
             ready=index in voters and f"etcd-{index}" in observed.ready,
             loss=observed.losses.get(index),
         )
-        for index in sorted(voters | (observed.losses.keys() - learners))
+        for index in sorted(voters | stopped)
     ]
 
 
@@ -185,6 +195,7 @@ def next_plan(
     *,
     recovering: Collection[str] = (),
     losses: Mapping[int, Loss] | None = None,
+    joined: Collection[int] = (),
     leader: int | None = None,
     controllers_may_start: bool = True,
 ) -> Plan:
@@ -199,12 +210,15 @@ def next_plan(
         ready: The names of the instances that are ready.
         recovering: The etcd members that were ready before and may become so again as they are.
         losses: By index, the etcd members that cannot continue with their own data.
+        joined: The indexes of the etcd members that were ever ready.
         leader: The index of etcd's leader, if it is known.
         controllers_may_start: Whether a first controller manager and scheduler may start.
     """
     plan = plan.including(desired.relay)
     if not plan.of("etcd"):
-        return plan.including(*desired.etcd)
+        # If the plan was lost, a member without data must not begin a second cluster: it joins.
+        known = [member for member in desired.etcd if member.index in joined]
+        return plan.including(*(known or desired.etcd))
     members = _members(plan, desired, ready, recovering, losses or {}, leader=leader)
     restarts = _restarts(plan, desired, members)
     after_etcd = plan.including(
@@ -296,8 +310,7 @@ def _restarts(
     plan: Plan, desired: DesiredComponents, members: Collection[Member]
 ) -> tuple[int, ...]:
     """The members to restart now. While their number changes, only those that are down."""
-    is_resized = {member.index for member in plan.voters} == _indexes(desired)
-    return next_restarts(members, len(desired.etcd) if is_resized else 0)
+    return next_restarts(members, len(desired.etcd) if is_resized(plan, desired) else 0)
 
 
 def _restarted(desired: Instance, planned: Instance) -> Instance:

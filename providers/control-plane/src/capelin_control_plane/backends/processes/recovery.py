@@ -130,7 +130,8 @@ class _Recovery:
     report: Report
 
     async def run(self, supervisor: Supervisor, data: Path | None) -> str:
-        planned = self.state_dir.read_plan().of("etcd")
+        # A learner can have less data, and cannot continue alone.
+        planned = self.state_dir.read_plan().voters
         if not planned:
             raise MissingError(
                 "The control plane has never had an etcd.",
