@@ -127,6 +127,9 @@ async def test_a_corrupt_member_is_renamed_and_replaced_from_the_others(rig: Rig
     assert (aside / "member" / "wal").is_dir(), "the corrupt data stays"
 
 
+SIZES = (3, 5, 3, 1)
+
+
 def members_of(rig: Rig) -> set[str]:
     return {name for name in rig.pids() if name.startswith("etcd")}
 
@@ -150,19 +153,24 @@ def etcd_only(size: int) -> ControlPlane:
     return replace(control_plane(NEW, replicas=0), etcd_replicas=size)
 
 
-async def test_etcd_is_resized_and_no_request_fails(rig: Rig) -> None:
+async def test_the_api_continues_while_etcd_is_resized(rig: Rig) -> None:
     desired = control_plane(NEW)
     await rig.until(desired, settled)
-    async with rig.client() as client:
-        await client.apply(ConfigMap.of("kept", "default"))
     async with rig.under_load() as callers:
-        for size in (3, 5, 3, 1):
+        for size in SIZES:
             await rig.until(replace(desired, etcd_replicas=size), settled)
             assert members_of(rig) == names_of(size)
         await callers.make_progress()
-    assert callers.failed == []
+    assert callers.new_connections.failed == []
+    # Each resize replaces the API server. It closes kept connections, and HTTP/1.1 cannot announce
+    # that, so a request in the same millisecond fails.
+    lost = callers.kept_connection.failed
+    assert len(lost) <= len(SIZES)
+    assert all("Error(" in error for error in lost), lost
     async with rig.client() as client:
-        assert await client.find(ConfigMap, "kept", "default") is not None
+        stored = {item.name for item in (await client.list(ConfigMap, "default")).items}
+    for load in callers.loads:
+        assert load.written <= stored, "an acknowledged write is lost"
 
 
 class KilledError(Exception):
