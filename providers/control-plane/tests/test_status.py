@@ -283,7 +283,7 @@ def test_a_condition_reports_a_change_of_the_number_of_etcd_members(
     assert reason == "EtcdClusterDegraded"
 
 
-def test_two_ready_members_of_five_are_no_quorum_while_etcd_shrinks() -> None:
+def test_two_ready_members_of_five_lose_the_quorum_while_etcd_shrinks() -> None:
     members = [Instance("etcd", index, NEW, ("etcd",)) for index in range(5)]
     running = [part("etcd", index, ready=index < 2) for index in range(5)]
     observation = replace(observed(part("kube-apiserver"), etcd=running), plan=Plan(tuple(members)))

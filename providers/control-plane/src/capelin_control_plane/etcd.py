@@ -149,7 +149,7 @@ class Membership:
 
     members: Mapping[int, ListedMember]
     leader: int | None = None
-    """None if there is no leader now."""
+    """None while the members elect one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -403,7 +403,7 @@ def grown(plan: Plan, index: int, *, is_learner: bool) -> Plan:
     return plan.including(member)
 
 
-def test_etcd_is_asked_for_its_members_only_if_the_next_step_needs_them() -> None:
+def test_the_list_of_members_is_read_only_if_the_next_step_needs_it() -> None:
     plan, one, three = settled(components()), components(), components(etcd=3)
     assert not needs_membership(plan, one)
     assert needs_membership(plan, three)
