@@ -275,7 +275,8 @@ class ControlPlaneTemplateSpec(Model):
         ),
         kept("pods", "the control plane runs with them: write the defaults instead"),
         rule(
-            "!has(self.backend) || self.backend != 'Pods'"
+            # Before the provider writes the backend, settings of pods imply it.
+            "(has(self.backend) ? self.backend != 'Pods' : !has(self.pods))"
             " || self.etcd.replicas == oldSelf.etcd.replicas",
             "the number of etcd members cannot be changed on pods yet",
             field_path=".etcd.replicas",
