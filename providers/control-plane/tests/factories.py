@@ -53,9 +53,9 @@ def with_arguments(
     return replace(desired, settings=settings)
 
 
-def components_of(desired: ControlPlane, **options: set[int]) -> DesiredComponents:
+def components_of(desired: ControlPlane) -> DesiredComponents:
     """Its components on processes, with programs that do not exist."""
     programs: dict[Component, Program] = {
         program: Program(desired.version, Path("/bin") / program) for program in PROGRAMS
     }
-    return desired_components(desired, STATE_DIR, STATE_DIR.address, programs, **options)
+    return desired_components(desired, STATE_DIR, STATE_DIR.address, programs)

@@ -2,18 +2,30 @@
 
 import pytest
 from capelin_control_plane.etcd import (
+    AddLearner,
     AddMember,
     ClusterState,
     ListedMember,
     Loss,
     Member,
+    MemberChange,
+    Membership,
+    MoveLeadership,
+    PlannedMember,
+    Promote,
+    Promoted,
+    Remove,
+    Removed,
     RemoveMember,
     Replacement,
+    StartLearner,
     is_corruption,
     loss_of,
     next_cluster_state,
+    next_leadership,
     next_membership_change,
     next_replacement,
+    next_resizing,
     next_restarts,
     quorum,
 )
@@ -22,13 +34,17 @@ URL = "https://127.64.0.9:2380"
 
 
 def members_of(*states: str) -> list[Member]:
-    """Members by their words: `outdated`, `down`, `recovering`, `gone`, `unusable`, or `absent`."""
+    """Members by their words: `outdated`, `down`, `recovering`, `leader`, `gone`, `unusable`.
+
+    One that is `absent` does not run.
+    """
     return [
         Member(
             index=index,
             ready="down" not in state,
             outdated="outdated" in state,
             recovering="recovering" in state,
+            leader="leader" in state,
             loss=next((loss for loss in Loss if loss.value in state), None),
         )
         for index, state in enumerate(states)
@@ -72,6 +88,9 @@ def test_a_quorum_is_more_than_half(size: int, needed: int) -> None:
         # A lost member becomes ready only as a new one: another that is down does not wait for it.
         (("", "down gone", "outdated down"), (2,)),
         (("outdated", "gone", "outdated"), ()),
+        # The leader is the last, so that leadership moves once.
+        (("outdated leader", "outdated", "outdated"), (1,)),
+        (("outdated leader", "", ""), (0,)),
     ],
 )
 def test_order_of_restarts(states: tuple[str, ...], indexes: tuple[int, ...]) -> None:
@@ -153,3 +172,147 @@ def test_a_member_is_removed_before_it_is_added_again() -> None:
 def test_last_message_shows_loss(failure: str, *, is_corrupt: bool, loss: Loss | None) -> None:
     assert is_corruption(failure) == is_corrupt
     assert loss_of(failure) is loss
+
+
+@pytest.mark.parametrize(
+    ("states", "move"),
+    [
+        (("outdated leader", "", ""), MoveLeadership(0, 1)),
+        (("outdated", "", "outdated leader"), None),
+        (("", "down", "outdated leader"), MoveLeadership(2, 0)),
+        (("outdated leader",), None),
+        (("outdated leader", "down", "down"), None),
+        (("outdated", "", ""), None),
+    ],
+)
+def test_leadership_moves_before_the_leader_restarts(
+    states: tuple[str, ...], move: MoveLeadership | None
+) -> None:
+    members = members_of(*states)
+    restarts = [0] if "outdated" in states[0] else [len(states) - 1]
+    assert next_leadership(members, restarts) == move
+
+
+def test_leadership_moves_to_a_member_that_does_not_restart_next() -> None:
+    members = members_of("outdated leader", "outdated", "")
+    assert next_leadership(members, [0]) == MoveLeadership(0, 2)
+
+
+Step = MemberChange | Promoted | Removed
+
+
+class Cluster:
+    """A cluster of etcd, and the plan of its members."""
+
+    def __init__(self, size: int) -> None:
+        self.listed = {index: listed(index) for index in range(size)}
+        self.planned = {index: PlannedMember(ready=True) for index in range(size)}
+        self.leader = size - 1
+
+    def next(self, size: int, *, may_shrink: bool = True) -> Step | None:
+        membership = Membership(members=self.listed, leader=self.leader)
+        return next_resizing(self.planned, membership, size, may_shrink=may_shrink)
+
+    def take(self, step: Step) -> None:
+        match step:
+            case MoveLeadership(leader, to):
+                assert self.leader == leader
+                self.leader = to
+            case AddLearner(index):
+                assert index not in self.listed
+                self.listed[index] = listed(index, started=False, learner=True)
+            case StartLearner(index):
+                self.planned[index] = PlannedMember(ready=True, learner=True)
+                self.listed[index] = listed(index, learner=True)
+            case Promote(index):
+                self.listed[index] = listed(index)
+            case Promoted(index):
+                self.planned[index] = PlannedMember(ready=True)
+            case Remove(index):
+                assert index != self.leader
+                del self.listed[index]
+            case Removed(index):
+                assert index not in self.listed
+                del self.planned[index]
+        self.check()
+
+    def check(self) -> None:
+        """The ready members that vote are a quorum, and include the leader."""
+        voters = {index for index, member in self.listed.items() if not member.learner}
+        ready = {index for index in voters if index in self.planned}
+        assert len(ready) >= quorum(len(voters))
+        assert self.leader in ready
+        assert len(self.listed) - len(voters) <= 1
+
+
+def listed(index: int, *, started: bool = True, learner: bool = False) -> ListedMember:
+    return ListedMember(str(index), f"https://127.64.0.9:{2380 + index}", started, learner)
+
+
+SIZES = (1, 3, 5, 3, 1)
+
+
+def test_cluster_is_resized_with_a_quorum_throughout() -> None:
+    cluster = Cluster(1)
+    for size in SIZES:
+        while (step := cluster.next(size)) is not None:
+            cluster.take(step)
+        assert set(cluster.listed) == set(cluster.planned) == set(range(size))
+        assert not any(member.learner for member in cluster.listed.values())
+
+
+@pytest.mark.parametrize("before", {*SIZES})
+@pytest.mark.parametrize("first", {*SIZES})
+@pytest.mark.parametrize("then", {*SIZES})
+def test_size_can_change_again_at_any_point(before: int, first: int, then: int) -> None:
+    for point in range(30):
+        cluster = Cluster(before)
+        for size, most in ((first, point), (then, 100)):
+            for _ in range(most):
+                step = cluster.next(size)
+                if step is None:
+                    break
+                cluster.take(step)
+        assert set(cluster.listed) == set(cluster.planned) == set(range(then))
+
+
+def test_no_member_is_added_while_another_is_down() -> None:
+    cluster = Cluster(3)
+    cluster.planned[1] = PlannedMember(ready=False)
+    assert cluster.next(5) is None
+
+
+@pytest.mark.parametrize(("size", "down"), [(3, 0), (5, 3), (3, 2)])
+def test_removal_leaves_a_quorum(size: int, down: int) -> None:
+    cluster = Cluster(size)
+    cluster.leader = 1
+    cluster.planned[down] = PlannedMember(ready=False)
+    step = cluster.next(1)
+    # A surplus member that is down is removed. Of three members, the other two are needed.
+    assert step == (None if (size, down) == (3, 0) else Remove(size - 1))
+
+
+def test_members_go_after_the_api_servers_that_use_them() -> None:
+    assert Cluster(3).next(1, may_shrink=False) is None
+
+
+def test_listed_member_without_a_plan_is_removed_with_a_quorum() -> None:
+    cluster = Cluster(3)
+    del cluster.planned[1]
+    assert cluster.next(3) == Remove(1)
+    cluster.planned[0] = PlannedMember(ready=False)
+    assert cluster.next(3) is None
+
+
+def test_learner_is_promoted_when_it_is_ready() -> None:
+    cluster = Cluster(1)
+    cluster.listed[1] = listed(1, learner=True)
+    cluster.planned[1] = PlannedMember(ready=False, learner=True)
+    assert cluster.next(3) is None
+    cluster.planned[1] = PlannedMember(ready=True, learner=True)
+    assert cluster.next(3) == Promote(1)
+    cluster.planned[1] = PlannedMember(ready=False, learner=True, lost=True)
+    assert cluster.next(3) == Remove(1)
+    # Without a plan, its data may be incomplete.
+    del cluster.planned[1]
+    assert cluster.next(3) == Remove(1)

@@ -16,7 +16,7 @@ from capelin_control_plane.api import (
 from capelin_control_plane.backends.pods import Names
 from capelin_control_plane.desired import Component, ControlPlane
 from capelin_control_plane.etcd import Loss
-from capelin_control_plane.instances import InstanceStatus, Observed
+from capelin_control_plane.instances import Instance, InstanceStatus, Observed, Plan
 from capelin_control_plane.status import running_status
 
 from .factories import desired_control_plane
@@ -254,6 +254,41 @@ def test_a_condition_reports_a_missing_etcd_member() -> None:
         "EtcdClusterDegraded",
         "a quorum is up: members to be started: 1",
     )
+
+
+@pytest.mark.parametrize(
+    ("planned", "desired", "expected"),
+    [
+        # A learner does not count: one of one member is up.
+        ((False, True), 3, ("True", "a quorum is up: members to be started: 1")),
+        ((False, False, False), 1, ("True", "a quorum is up: members to be removed: 2")),
+    ],
+)
+def test_a_condition_reports_a_change_of_the_number_of_etcd_members(
+    planned: tuple[bool, ...], desired: int, expected: tuple[str, str]
+) -> None:
+    members = [
+        Instance("etcd", index, NEW, ("etcd",), is_learner=is_learner)
+        for index, is_learner in enumerate(planned)
+    ]
+    running = [part("etcd", member.index) for member in members]
+    observation = replace(observed(part("kube-apiserver"), etcd=running), plan=Plan(tuple(members)))
+    current = status_of(
+        observation,
+        desired=replace(DESIRED, etcd_replicas=desired),
+        of=control_plane(initialized=True),
+    )
+    status, reason, message = condition(current, "EtcdClusterAvailable")
+    assert (status, message) == expected
+    assert reason == "EtcdClusterDegraded"
+
+
+def test_two_ready_members_of_five_lose_the_quorum_while_etcd_shrinks() -> None:
+    members = [Instance("etcd", index, NEW, ("etcd",)) for index in range(5)]
+    running = [part("etcd", index, ready=index < 2) for index in range(5)]
+    observation = replace(observed(part("kube-apiserver"), etcd=running), plan=Plan(tuple(members)))
+    current = status_of(observation, of=control_plane(initialized=True))
+    assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
 
 
 def test_a_lost_quorum_names_the_members_without_data() -> None:

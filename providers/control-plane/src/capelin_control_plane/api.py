@@ -163,10 +163,12 @@ class Etcd(ComponentSpec):
 
     extra_args: Annotated[Flags, _NotOurs("etcd")] = {}
     """Additional flags, without dashes. A change restarts the component."""
-    replicas: Annotated[
-        Literal[1, 3, 5], immutable("the number of etcd members cannot be changed yet")
-    ] = 1
-    """Number of members: 1, 3 or 5."""
+    replicas: Literal[1, 3, 5] = 1
+    """Number of members: 1, 3 or 5.
+
+    On the backend Processes you can change it: members join and leave one at a time, and the API
+    keeps serving. On the backend Pods you cannot.
+    """
 
 
 class ControlPlaneEndpoint(Model):
@@ -272,6 +274,13 @@ class ControlPlaneTemplateSpec(Model):
             field_path=".pods",
         ),
         kept("pods", "the control plane runs with them: write the defaults instead"),
+        rule(
+            # Before the provider writes the backend, settings of pods imply it.
+            "(has(self.backend) ? self.backend != 'Pods' : !has(self.pods))"
+            " || self.etcd.replicas == oldSelf.etcd.replicas",
+            "the number of etcd members cannot be changed on pods yet",
+            field_path=".etcd.replicas",
+        ),
     )
 
 

@@ -30,6 +30,8 @@ class MemberStatus:
     """How much of the cluster's history it has."""
     has_leader: bool
     """Whether it belongs to a quorum."""
+    leader: str = ""
+    """The ID of the leader, as in the list of members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,25 @@ class EtcdApi:
     url: str
 
     async def members(self) -> list[ListedMember]:
-        """The members that the cluster has."""
-        listed = await self._post("cluster/member/list", {})
+        """The members that the cluster has. Also a member that lags behind returns them all."""
+        listed = await self._post("cluster/member/list", {"linearizable": True})
         return [_member(member) for member in listed["members"]]
 
     async def add_member(self, peer_url: str) -> None:
         """Have the cluster expect a new member."""
         await self._post("cluster/member/add", {"peerURLs": [peer_url]})
+
+    async def add_learner(self, peer_url: str) -> None:
+        """Have the cluster expect a new member that has no vote."""
+        await self._post("cluster/member/add", {"peerURLs": [peer_url], "isLearner": True})
+
+    async def promote_member(self, id_: str) -> None:
+        """Give a learner a vote. Refused until it has caught up with the leader."""
+        await self._post("cluster/member/promote", {"ID": id_})
+
+    async def move_leadership(self, to: str) -> None:
+        """Have another member lead. Only the leader itself accepts this."""
+        await self._post("maintenance/transfer-leadership", {"targetID": to})
 
     async def remove_member(self, id_: str) -> None:
         """Remove a member, which need not run."""
@@ -59,7 +73,8 @@ class EtcdApi:
     async def status(self) -> MemberStatus:
         """The state of the member itself. A member that never had a leader does not answer."""
         status = await self._post("maintenance/status", {})
-        return MemberStatus(int(status["raftIndex"]), int(status.get("leader", 0)) != 0)
+        leader = str(status.get("leader", "0"))
+        return MemberStatus(int(status["raftIndex"]), leader != "0", leader)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         url = f"{self.url}/v3/{path}"
@@ -106,4 +121,9 @@ async def make_room(url: str, trust: ssl.SSLContext, peer_url: str) -> None:
 
 
 def _member(listed: Mapping[str, Any]) -> ListedMember:
-    return ListedMember(listed["ID"], listed["peerURLs"][0], bool(listed.get("name")))
+    return ListedMember(
+        id=listed["ID"],
+        peer_url=listed["peerURLs"][0],
+        started=bool(listed.get("name")),
+        learner=bool(listed.get("isLearner")),
+    )

@@ -8,7 +8,7 @@ from capelin.provider import Blocked
 from capelin.versions import Version
 
 from capelin_control_plane.desired import Component
-from capelin_control_plane.etcd import Loss
+from capelin_control_plane.etcd import Loss, Membership
 from capelin_control_plane.reasons import Reason
 
 
@@ -31,8 +31,8 @@ class Instance:
     """The program and its arguments."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     resources: Resources = Resources()
-    joins_existing: bool = False
-    """Whether this etcd member replaces one that was lost, and joins the others."""
+    is_learner: bool = False
+    """Whether this etcd member was started without a vote, and is to be promoted."""
     planned_at: datetime | None = None
     """When it was planned. A rollout replaces instances that were planned before its moment."""
     rollout_after: datetime | None = None
@@ -54,6 +54,11 @@ class Plan:
         """The instances of a component."""
         return tuple(instance for instance in self.instances if instance.component == component)
 
+    @property
+    def voters(self) -> tuple[Instance, ...]:
+        """The etcd members that count for the quorum."""
+        return tuple(member for member in self.of("etcd") if not member.is_learner)
+
     def without(self, removed: Instance) -> "Plan":
         """The plan less one instance."""
         return Plan(tuple(kept for kept in self.instances if kept.name != removed.name))
@@ -69,8 +74,6 @@ class DesiredComponents:
     """The instances of a control plane after all changes."""
 
     etcd: tuple[Instance, ...]
-    joining_member: Callable[[int], Instance]
-    """The etcd member of an index, joining the others with no data of its own."""
     relay: Instance
     replicas: int
     api_server: Callable[[int], Instance]
@@ -116,6 +119,10 @@ class Observed:
     """The etcd members that were ready before and may become so again without a change."""
     losses: Mapping[int, Loss] = field(default_factory=dict[int, Loss])
     """By index, the etcd members that cannot continue with their own data."""
+    joined: frozenset[int] = frozenset()
+    """The indexes of etcd members that were ever ready."""
+    membership: Membership | None = None
+    """etcd's own list of its members. None if the step does not need it, or no member answers."""
     serving: frozenset[str] = frozenset()
     """The API servers that get connections now."""
     alive: frozenset[str] = frozenset()

@@ -61,6 +61,11 @@ class Reason(Reasons):
         "a member that lost its data cannot be replaced yet",
         "wait: the provider replaces it while the others have a quorum",
     )
+    ETCD_RESIZING = (
+        "EtcdResizing",
+        "a member of etcd cannot join, leave or lead yet",
+        "wait: the provider tries again. A member joins when all others have been ready for 5 s",
+    )
     WAITING_FOR_BUDGET = (
         "WaitingForBudget",
         "a change requires a restart of etcd, and the PodDisruptionBudget allows none now",

@@ -129,13 +129,17 @@ def available(desired: ControlPlane, observed: Observed, *, initialized: bool) -
 def etcd_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:
     """Whether more than half of the members are ready."""
     members = observed.of("etcd")
-    up = sum(member.ready for member in members)
-    if up == desired.etcd_replicas:
+    learners = {member.name for member in observed.plan.of("etcd") if member.is_learner}
+    up = sum(member.ready for member in members if member.name not in learners)
+    if up == len(members) == desired.etcd_replicas:
         return ConditionSpec(ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_AVAILABLE)
     absent = max(0, desired.etcd_replicas - len(members))
     missing = f"members to be started: {absent}" if absent else ""
-    problems = "; ".join(filter(None, (_failures(members), missing)))
-    if up >= quorum(desired.etcd_replicas):
+    surplus = max(0, len(members) - desired.etcd_replicas)
+    leaving = f"members to be removed: {surplus}" if surplus else ""
+    problems = "; ".join(filter(None, (_failures(members), missing, leaving)))
+    # The number of members that vote differs from the desired one while it changes.
+    if up >= quorum(len(observed.plan.voters) or desired.etcd_replicas):
         return ConditionSpec(
             ETCD_CLUSTER_AVAILABLE,
             "True",

@@ -136,13 +136,17 @@ class Rig:
         return {one.name: one.identity.pid for one in marked_processes(self.folder / "run")}
 
     @asynccontextmanager
-    async def under_load(self) -> "AsyncGenerator[Callers]":
-        """Run a client that connects for each request and one that keeps its connection."""
+    async def under_load(self, kept: type[Load] = Load) -> "AsyncGenerator[Callers]":
+        """Run a client that connects for each request and one that keeps its connection.
+
+        Args:
+            kept: The client that keeps its connection.
+        """
         assert self.endpoint is not None
         config = self.backend.client_config(self.endpoint)
         callers = Callers(
             new_connections=Load(config, pause=_PAUSE_SECONDS),
-            kept_connection=Load(config, pause=_PAUSE_SECONDS, keeps=True),
+            kept_connection=kept(config, pause=_PAUSE_SECONDS, keeps=True),
         )
         running = [asyncio.create_task(load.run()) for load in callers.loads]
         try:

@@ -51,16 +51,6 @@ def test_a_rollout_changes_the_command_of_replaced_instances() -> None:
     assert all(command_of(old).hash != command_of(new).hash for old, new in pairs)
 
 
-def test_a_rejoined_member_joins_its_cluster_without_changes_to_the_others() -> None:
-    desired = replace(control_plane(), etcd_replicas=3)
-    before, after = components_of(desired), components_of(desired, joining={1})
-    assert "--initial-cluster-state=existing" in after.etcd[1].arguments
-    assert after.etcd[1].joins_existing
-    assert after.etcd[1] == before.joining_member(1)
-    assert is_current(before.etcd[0], after.etcd[0])
-    assert is_current(before.api_server(0), after.api_server(0))
-
-
 def gates_of(desired: ControlPlane) -> set[str]:
     prefix = "--feature-gates="
     arguments = components_of(desired).api_server(0).arguments

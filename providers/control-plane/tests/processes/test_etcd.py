@@ -2,13 +2,20 @@
 
 import shutil
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from capelin.api.core import ConfigMap
 from capelin.embedded.processes import Process
+from capelin.testing.waiting import until
+from capelin_control_plane.backends.processes import backend, member_data
+from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired import ComponentSettings, ControlPlane
-from capelin_control_plane.instances import Observed
+from capelin_control_plane.etcd import AddLearner, Membership, MoveLeadership, Promote, Remove
+from capelin_control_plane.instances import Observed, Plan
+
+from tests.faults.http2 import Http2Load
 
 from .rig import KEY, NEW, Rig, Roll, control_plane, settled
 
@@ -120,3 +127,108 @@ async def test_a_corrupt_member_is_renamed_and_replaced_from_the_others(rig: Rig
     await rig.until(desired, settled)
     (aside,) = rig.folder.glob("etcd-1.corrupt-*")
     assert (aside / "member" / "wal").is_dir(), "the corrupt data stays"
+
+
+SIZES = (3, 5, 3, 1)
+
+
+def members_of(rig: Rig) -> set[str]:
+    return {name for name in rig.pids() if name.startswith("etcd")}
+
+
+def names_of(size: int) -> set[str]:
+    return {f"etcd-{index}" for index in range(size)}
+
+
+def has_members(size: int) -> Callable[[Observed], bool]:
+    """Whether exactly these members of etcd run, with a vote."""
+
+    def is_resized(observed: Observed) -> bool:
+        ready = {member.name for member in observed.of("etcd") if member.ready}
+        voters = {member.name for member in observed.plan.voters}
+        return ready == voters == names_of(size) and len(observed.of("etcd")) == size
+
+    return is_resized
+
+
+def etcd_only(size: int) -> ControlPlane:
+    return replace(control_plane(NEW, replicas=0), etcd_replicas=size)
+
+
+async def test_the_api_continues_while_etcd_is_resized(rig: Rig) -> None:
+    desired = control_plane(NEW)
+    await rig.until(desired, settled)
+    async with rig.under_load(Http2Load) as callers:
+        for size in SIZES:
+            await rig.until(replace(desired, etcd_replicas=size), settled)
+            assert members_of(rig) == names_of(size)
+        await callers.make_progress()
+    assert callers.failed == []
+    async with rig.client() as client:
+        stored = {item.name for item in (await client.list(ConfigMap, "default")).items}
+    for load in callers.loads:
+        assert load.written <= stored, "an acknowledged write is lost"
+
+
+class KilledError(Exception):
+    """The provider was killed."""
+
+
+async def test_a_resize_continues_after_the_provider_is_killed_at_every_write(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write to etcd or of the plan takes effect, and nothing after it."""
+    await rig.until(etcd_only(1), has_members(1))
+    killed: list[str] = []
+    write_plan, change_members = StateDir.write_plan, member_data.change_members
+
+    def write_and_die(state_dir: StateDir, plan: Plan) -> None:
+        write_plan(state_dir, plan)
+        killed.append("plan")
+        raise KilledError
+
+    async def change_and_die(
+        state_dir: StateDir,
+        change: AddLearner | Promote | Remove | MoveLeadership,
+        present: Membership,
+        *,
+        through: int,
+    ) -> None:
+        await change_members(state_dir, change, present, through=through)
+        killed.append(type(change).__name__)
+        raise KilledError
+
+    monkeypatch.setattr(StateDir, "write_plan", write_and_die)
+    monkeypatch.setattr(member_data, "change_members", change_and_die)
+    for size in (3, 1):
+        while True:
+            try:
+                await rig.until(etcd_only(size), has_members(size))
+                break
+            except KilledError:
+                await rig.backend.release(KEY)
+        assert members_of(rig) == names_of(size)
+    assert {"plan", "AddLearner", "Promote", "Remove"} <= {*killed}
+    assert killed.count("AddLearner") == killed.count("Promote") == killed.count("Remove") == 2
+
+
+async def test_an_unfinished_growth_is_undone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner that was added and never started blocks later changes of etcd."""
+    await rig.until(etcd_only(1), has_members(1))
+
+    async def stop(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backend, "_start_learner", stop)
+        with pytest.raises(KilledError):
+            await rig.until(etcd_only(3), has_members(3))
+    await rig.backend.release(KEY)
+    await rig.until(etcd_only(1), has_members(1))
+    state_dir = StateDir(rig.folder, rig.folder.name)
+
+    async def has_one_member() -> bool:
+        await rig.reconcile(etcd_only(1))
+        return len((await member_data.membership(state_dir, through=0)).members) == 1
+
+    await until(has_one_member)

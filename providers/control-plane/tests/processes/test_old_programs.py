@@ -58,7 +58,7 @@ async def test_a_control_plane_scales_and_changes_flags_without_the_new_version(
 async def test_the_replacement_of_a_lost_member_has_the_old_version(idle: Rig) -> None:
     observed = await idle.until(control_plane(MISSING), lambda _: True)
     assert observed.desired is not None
-    assert observed.desired.joining_member(0).version == OLD
+    assert observed.desired.etcd[0].version == OLD
 
 
 async def test_a_reverted_version_restarts_no_process(idle: Rig) -> None:

@@ -6,11 +6,21 @@ import pytest
 from capelin_control_plane.backends.processes.plan import (
     MemberReplacement,
     is_complete,
+    needs_membership,
     next_plan,
     next_step,
 )
 from capelin_control_plane.desired import Component
-from capelin_control_plane.etcd import Loss
+from capelin_control_plane.etcd import (
+    AddLearner,
+    ListedMember,
+    Loss,
+    Membership,
+    MoveLeadership,
+    Promote,
+    Remove,
+    StartLearner,
+)
 from capelin_control_plane.instances import (
     DesiredComponents,
     Instance,
@@ -31,9 +41,6 @@ def instance(component: Component, index: int = 0, version: str = OLD) -> Instan
 def components(version: str = OLD, replicas: int = 1, etcd: int = 1) -> DesiredComponents:
     return DesiredComponents(
         etcd=tuple(Instance("etcd", index, version, ("etcd",)) for index in range(etcd)),
-        joining_member=lambda index: replace(
-            Instance("etcd", index, version, ("etcd", "existing")), joins_existing=True
-        ),
         relay=Instance("relay", 0, version, ("relay",)),
         replicas=replicas,
         api_server=lambda index: instance("kube-apiserver", index, version),
@@ -240,6 +247,7 @@ def with_lost(desired: DesiredComponents, *lost: int, ready: set[str]) -> Observ
         statuses=statuses(plan, *ready),
         desired=desired,
         losses=dict.fromkeys(lost, Loss.GONE),
+        membership=Membership(members=listed_members(*range(len(desired.etcd)))),
     )
 
 
@@ -257,9 +265,7 @@ def test_a_lost_member_is_stopped_before_it_is_replaced() -> None:
     )
     assert next_step(desired, stopping).replacement is None
     stopped = replace(stopping, stopping=frozenset[str]())
-    assert next_step(desired, stopped).replacement == MemberReplacement(
-        desired.joining_member(1), through=0
-    )
+    assert next_step(desired, stopped).replacement == MemberReplacement(desired.etcd[1], through=0)
 
 
 def test_no_ready_member_is_restarted_while_another_is_replaced() -> None:
@@ -364,3 +370,165 @@ def test_corrupt_member_is_replaced(members: int, ready: set[str], set_aside: in
     losses = {1 if members > 1 else 0: Loss.UNUSABLE}
     observed = replace(with_lost(desired, ready=ready), losses=losses)
     assert next_step(desired, observed).set_aside == set_aside
+
+
+FIRST_START = ("--initial-cluster=etcd-0,etcd-1", "--initial-cluster-state=existing")
+
+
+def listed_members(*indexes: int, learner: int | None = None) -> dict[int, ListedMember]:
+    return {
+        index: ListedMember(str(index), f"https://peer-{index}", True, index == learner)
+        for index in indexes
+    }
+
+
+def resized(
+    plan: Plan,
+    desired: DesiredComponents,
+    members: dict[int, ListedMember],
+    *,
+    leader: int = 0,
+    unready: set[str] | None = None,
+) -> Observed:
+    return Observed(
+        plan=plan,
+        statuses=statuses(plan, *(names(plan) - (unready or set()))),
+        desired=desired,
+        membership=Membership(members=members, leader=leader),
+    )
+
+
+def grown(plan: Plan, index: int, *, is_learner: bool) -> Plan:
+    member = Instance("etcd", index, OLD, ("etcd", *FIRST_START), is_learner=is_learner)
+    return plan.including(member)
+
+
+def test_the_list_of_members_is_read_only_if_the_next_step_needs_it() -> None:
+    plan, one, three = settled(components()), components(), components(etcd=3)
+    assert not needs_membership(plan, one)
+    assert needs_membership(plan, three)
+    assert needs_membership(grown(plan, 1, is_learner=True), components(etcd=3))
+    assert not needs_membership(Plan(), three)
+    complete = settled(three)
+    assert not needs_membership(complete, three)
+    assert needs_membership(complete, with_etcd("--snapshot-count=5"))
+    # Nothing can lead instead of the only member.
+    assert not needs_membership(plan, with_etcd("--snapshot-count=5", 1))
+
+
+def test_only_members_that_joined_before_start_without_a_stored_plan() -> None:
+    desired = components(etcd=3)
+    assert names(next_plan(Plan(), desired, set())) >= {"etcd-0", "etcd-1", "etcd-2"}
+    assert names(next_plan(Plan(), desired, set(), joined={0, 4})) == {"etcd-0", "relay-0"}
+
+
+def test_a_lost_member_that_etcd_removed_joins_as_a_learner() -> None:
+    desired = components(etcd=3)
+    plan = settled(desired).without(desired.etcd[1])
+    observed = replace(resized(plan, desired, listed_members(0, 2)), losses={1: Loss.GONE})
+    step = next_step(desired, observed)
+    assert (step.change, step.replacement) == (AddLearner(1), None)
+    # etcd expects it as a full member: an interrupted replacement continues.
+    listed = {**listed_members(0, 2), 1: ListedMember("1", "https://peer-1", started=False)}
+    observed = replace(resized(plan, desired, listed), losses={1: Loss.GONE})
+    assert next_step(desired, observed).replacement == MemberReplacement(desired.etcd[1], 0)
+
+
+def test_flags_for_the_first_start_do_not_restart_a_member() -> None:
+    old = settled(with_etcd("--initial-cluster=etcd-0=https://peer-0", 1))
+    assert is_complete(old, with_etcd("--initial-cluster=etcd-0=https://another", 1))
+    assert not is_complete(old, with_etcd("--snapshot-count=5", 1))
+
+
+def test_etcd_grows_before_api_servers_use_the_new_members() -> None:
+    plan = settled(components(OLD))
+    desired = components(NEW, etcd=3)
+    first = next_step(desired, resized(plan, desired, listed_members(0)))
+    assert first.change == AddLearner(1)
+    assert not names(first.plan) - names(plan)
+    learning = grown(plan, 1, is_learner=True)
+    step = next_step(desired, resized(learning, desired, listed_members(0, 1, learner=1)))
+    assert step.change == Promote(1)
+    step = next_step(desired, resized(learning, desired, listed_members(0, 1)))
+    assert step.change == AddLearner(2)
+    assert not any(member.is_learner for member in step.plan.of("etcd"))
+    assert names(step.plan) == names(learning)
+
+
+def test_learner_starts_after_an_earlier_process_has_ended() -> None:
+    plan, desired = settled(components()), components(etcd=3)
+    listed = {
+        **listed_members(0),
+        1: ListedMember("1", "https://peer-1", started=False, learner=True),
+    }
+    observed = resized(plan, desired, listed)
+    assert next_step(desired, observed).change == StartLearner(1)
+    stopping = replace(observed, stopping=frozenset({"etcd-1"}))
+    assert next_step(desired, stopping).change is None
+
+
+def test_etcd_shrinks_after_api_servers_stopped_using_the_members() -> None:
+    plan = settled(components(OLD, etcd=3))
+    desired = components(NEW)
+    members = listed_members(0, 1, 2)
+    rolling = next_step(desired, resized(plan, desired, members))
+    assert rolling.change is None
+    assert "kube-apiserver-1" in names(rolling.plan)
+    current = settled(components(NEW, etcd=3), plan)
+    step = next_step(desired, resized(current, desired, members, leader=2))
+    assert step.change == MoveLeadership(2, 0)
+    step = next_step(desired, resized(current, desired, members))
+    assert step.change == Remove(2)
+    step = next_step(desired, resized(current, desired, listed_members(0, 1)))
+    assert names(current) - names(step.plan) == {"etcd-2"}
+
+
+def test_leadership_moves_before_the_leader_restarts() -> None:
+    old, changed = settled(components(etcd=3)), with_etcd("--snapshot-count=5")
+    observed = resized(old, changed, listed_members(0, 1, 2))
+    # The leader is the last one.
+    assert current_members(next_step(changed, observed).plan, changed) == {"etcd-1"}
+    last = old.including(changed.etcd[1], changed.etcd[2])
+    observed = resized(last, changed, listed_members(0, 1, 2))
+    step = next_step(changed, observed)
+    assert (step.plan, step.change) == (last, MoveLeadership(0, 1))
+    moved = resized(last, changed, listed_members(0, 1, 2), leader=1)
+    assert current_members(next_step(changed, moved).plan, changed) == {
+        "etcd-0",
+        "etcd-1",
+        "etcd-2",
+    }
+
+
+def test_members_leave_after_api_servers_have_drained() -> None:
+    plan, desired = settled(components()), components()
+    plan = plan.including(*components(etcd=3).etcd)
+    observed = resized(plan, desired, listed_members(0, 1, 2))
+    assert next_step(desired, observed).change == Remove(2)
+    draining = replace(observed, stopping=frozenset({"kube-apiserver-1"}))
+    assert next_step(desired, draining).change is None
+
+
+def test_a_lost_member_is_replaced_while_others_leave() -> None:
+    plan, desired = settled(components(etcd=3)), components()
+    observed = resized(plan, desired, listed_members(0, 1, 2), unready={"etcd-0"})
+    lost = replace(observed, losses={0: Loss.UNUSABLE})
+    assert next_step(desired, lost).set_aside == 0
+
+
+def test_no_member_leaves_because_no_api_server_is_desired() -> None:
+    plan, desired = settled(components(etcd=3)), components(replicas=0)
+    step = next_step(desired, resized(plan, desired, listed_members(0, 1, 2)))
+    assert names(step.plan) == {"etcd-0", "etcd-1", "etcd-2", "relay-0"}
+
+
+def test_no_member_restarts_while_another_joins() -> None:
+    plan = grown(settled(components()), 1, is_learner=True)
+    changed = with_etcd("--snapshot-count=5")
+    observed = resized(plan, changed, listed_members(0, 1, learner=1), unready={"etcd-1"})
+    step = next_step(changed, observed)
+    # Only the learner restarts: it is down, and may need just this change. It stays a learner.
+    assert current_members(step.plan, changed) == set()
+    (learner,) = [member for member in step.plan.of("etcd") if member.index == 1]
+    assert learner.is_learner
+    assert learner.arguments == (*changed.etcd[1].arguments, *FIRST_START)

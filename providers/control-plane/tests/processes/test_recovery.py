@@ -11,11 +11,8 @@ from capelin.embedded.processes import kill_all
 from capelin.errors import BusyError, InvalidInputError, MissingError, UserError
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes import member_data, recover
-from capelin_control_plane.backends.processes.recovery import (
-    MemberState,
-    joining,
-    survivors,
-)
+from capelin_control_plane.backends.processes.components import joining
+from capelin_control_plane.backends.processes.recovery import MemberState, survivors
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.instances import Instance
 
@@ -70,11 +67,11 @@ def test_recovery_stops_if_it_would_discard_usable_data(
 def test_a_member_joins_only_the_surviving_members() -> None:
     arguments = ("etcd", "--initial-cluster=a,b,c", "--initial-cluster-state=new", "--name=etcd-1")
     member = Instance("etcd", 1, NEW, arguments)
-    survivor = Instance("etcd", 2, NEW, ("etcd",))
-    assert joining(member, [survivor], lambda index: f"https://peer-{index}").arguments == (
+    state_dir = StateDir(Path("/state"), "127.64.0.9")
+    assert joining(member, [2], state_dir).arguments == (
         "etcd",
         "--name=etcd-1",
-        "--initial-cluster=etcd-1=https://peer-1,etcd-2=https://peer-2",
+        "--initial-cluster=etcd-1=https://127.64.0.9:2390,etcd-2=https://127.64.0.9:2400",
         "--initial-cluster-state=existing",
     )
 

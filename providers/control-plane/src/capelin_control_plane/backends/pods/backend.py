@@ -68,6 +68,7 @@ from capelin_control_plane.backends.pods.workloads import ETCD_STATE_KEY
 from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities, key_pair
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.etcd import (
+    MOST_MEMBERS,
     Member,
     Replacement,
     next_cluster_state,
@@ -99,7 +100,6 @@ _SERVICES = Resource("", "v1", "Service", "services")
 _STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
 
 _Propagation = Literal["Background", "Orphan"]
-_MOST_MEMBERS = 5
 # How often objects that are not watched are compared with the desired ones.
 _RESYNC = timedelta(minutes=2)
 # A deleted control plane has no clients, and its data is deleted too: it does not need the minute
@@ -467,5 +467,5 @@ def _deletable(names: Names) -> list[tuple[Resource, str]]:
         *((_SERVICES, name) for name in (*components[:2], names.etcd_members, names.konnectivity)),
         *((_BUDGETS, name) for name in components),
         *((_NETWORK_POLICIES, name) for name in components),
-        *((_CLAIMS, f"data-{names.member(index)}") for index in range(_MOST_MEMBERS)),
+        *((_CLAIMS, f"data-{names.member(index)}") for index in range(MOST_MEMBERS)),
     ]

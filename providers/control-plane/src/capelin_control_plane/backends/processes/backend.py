@@ -5,7 +5,7 @@ import logging
 import shutil
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from capelin_control_plane.backends.processes.components import (
     command_of,
     desired_components,
     grace_seconds,
+    joining,
     listen_host,
     programs_of,
     relay_target,
@@ -47,6 +48,8 @@ from capelin_control_plane.backends.processes.plan import (
     MemberReplacement,
     Step,
     is_complete,
+    is_resized,
+    needs_membership,
     next_step,
 )
 from capelin_control_plane.backends.processes.probes import (
@@ -66,7 +69,15 @@ from capelin_control_plane.backends.processes.state_dir import (
 )
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
-from capelin_control_plane.etcd import Loss, quorum
+from capelin_control_plane.etcd import (
+    Loss,
+    MemberChange,
+    Membership,
+    MoveLeadership,
+    StartLearner,
+    quorum,
+)
+from capelin_control_plane.etcd_api import MembershipError
 from capelin_control_plane.instances import (
     DesiredComponents,
     Endpoint,
@@ -95,6 +106,8 @@ class _Supervised:
     declared: bool = False
     """Whether the supervisor has the plan."""
     renew_at: datetime | None = None
+    compared: bool = False
+    """Whether the plan has the members that etcd lists."""
 
     @property
     def ready(self) -> set[str]:
@@ -160,16 +173,23 @@ class ProcessesBackend:
         if blocked is not None:
             # Everything but the upgrade continues.
             programs = programs_of(plan)
-        components = None
+        comparable, components, membership = blocked is None, None, None
         if programs is not None:
             components = self._components(desired, endpoint, supervised, programs)
+            try:
+                if needs_membership(plan, components) or not supervised.compared:
+                    membership = await _membership(supervised)
+            except MembershipError as error:
+                # A restart continues: only its order depends on the list.
+                if blocked is None and not is_resized(plan, components):
+                    blocked = Blocked(Reason.ETCD_RESIZING, str(error))
         states = supervised.supervisor.states
         names = {instance.name for instance in plan.instances}
         answers = any(server.name in supervised.ready for server in servers)
         return Observed(
             plan=plan,
             statuses=instance_statuses(
-                plan, components, states, state_dir, desired, comparable=blocked is None
+                plan, components, states, state_dir, desired, comparable=comparable
             ),
             desired=components,
             complete=components is not None and is_complete(plan, components),
@@ -177,6 +197,8 @@ class ProcessesBackend:
             alive=frozenset(name for name, state in states.items() if state.pid is not None),
             recovering=_recovering(supervised),
             losses=_losses(supervised, desired.etcd_replicas),
+            joined=member_data.joined_members(state_dir),
+            membership=membership,
             stopping=frozenset(states.keys() - names),
             controllers_may_start=self._throttle.controllers_may_start(key, answers=answers),
             blocked=blocked,
@@ -192,8 +214,22 @@ class ProcessesBackend:
             return False
         step = next_step(observed.desired, observed)
         await self._take(key, step)
+        supervised = self._supervised[key]
+        if observed.membership is not None:
+            # After a change, the desired number of members may be the planned one again.
+            supervised.compared = step.change is None
+        if step.change is not None and observed.membership is not None:
+            with disk_errors_block():
+                await _change_members(
+                    supervised, step.change, observed.desired, observed.membership
+                )
+            # etcd's list has changed, and no process: take the next step.
+            self._wake(key)
         return not (
-            step.plan == observed.plan and step.replacement is None and step.set_aside is None
+            step.plan == observed.plan
+            and step.replacement is None
+            and step.set_aside is None
+            and step.change is None
         )
 
     async def _take(self, key: ObjectKey, step: Step) -> None:
@@ -302,13 +338,11 @@ class ProcessesBackend:
         supervised: _Supervised,
         programs: Mapping[Component, Program],
     ) -> DesiredComponents:
-        members = supervised.plan.of("etcd")
         return desired_components(
             desired,
             supervised.state_dir,
             listen_host(supervised.state_dir, endpoint.host, self._policy),
             programs,
-            joining={member.index for member in members if member.joins_existing},
         )
 
     async def _supervise(self, key: ObjectKey, state_dir: StateDir) -> _Supervised:
@@ -428,10 +462,10 @@ def _set_plan(supervised: _Supervised, plan: Plan) -> None:
 
 async def _replace_member(supervised: _Supervised, replacement: MemberReplacement) -> None:
     state_dir, member = supervised.state_dir, replacement.member
-    await member_data.make_room(state_dir, member.index, through=replacement.through)
+    listed = await member_data.make_room(state_dir, member.index, through=replacement.through)
     data = state_dir.etcd_data(member.index)
     await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
-    plan = supervised.plan.including(member)
+    plan = supervised.plan.including(joining(member, listed, state_dir))
     state_dir.write_plan(plan)
     supervised.plan = plan
     # Only now: without the mark, a lost member would begin an empty cluster.
@@ -439,8 +473,59 @@ async def _replace_member(supervised: _Supervised, replacement: MemberReplacemen
     _declare(supervised)
 
 
+async def _membership(supervised: _Supervised) -> Membership | None:
+    """The list of members that etcd itself has. None if no member is ready.
+
+    Raises:
+        MembershipError: no ready member returns a list that the provider understands.
+    """
+    failure = None
+    for index in _ready_voters(supervised):
+        try:
+            return await member_data.membership(supervised.state_dir, through=index)
+        except (OSError, MembershipError) as error:
+            failure = error
+    if failure is not None:
+        raise MembershipError(f"etcd does not list its members: {failure}") from failure
+    return None
+
+
+def _ready_voters(supervised: _Supervised) -> list[int]:
+    voters = supervised.plan.voters
+    return [member.index for member in voters if member.name in supervised.ready]
+
+
+async def _change_members(
+    supervised: _Supervised,
+    change: MemberChange,
+    desired: DesiredComponents,
+    present: Membership,
+) -> None:
+    match change:
+        case StartLearner(index):
+            await _start_learner(supervised, desired.etcd[index], present)
+            return
+        case MoveLeadership(leader, _):
+            through = leader
+        case _:
+            others = (index for index in _ready_voters(supervised) if index != change.index)
+            through = next(others, None)
+    if through is None:
+        raise Blocked(Reason.ETCD_RESIZING, "no other etcd member is ready")
+    await member_data.change_members(supervised.state_dir, change, present, through=through)
+
+
+async def _start_learner(supervised: _Supervised, member: Instance, present: Membership) -> None:
+    state_dir = supervised.state_dir
+    # First: a member that is marked and has no data counts as one that lost it.
+    member_data.unmark_joined(state_dir, member.index)
+    await asyncio.to_thread(member_data.clear_data, state_dir, member.index, datetime.now(UTC))
+    learner = replace(joining(member, present.members.keys(), state_dir), is_learner=True)
+    _set_plan(supervised, supervised.plan.including(learner))
+
+
 def _declare(supervised: _Supervised) -> None:
-    members = tuple(member.name for member in supervised.plan.of("etcd"))
+    members = tuple(member.name for member in supervised.plan.voters)
     supervised.supervisor.declare(
         *(
             _declared(supervised.state_dir, instance, members)

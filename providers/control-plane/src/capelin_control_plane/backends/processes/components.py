@@ -80,8 +80,6 @@ def desired_components(
     state_dir: StateDir,
     listen: str,
     programs: Mapping[Component, Program],
-    *,
-    joining: Collection[int] = (),
 ) -> DesiredComponents:
     """The desired instances of a control plane.
 
@@ -90,7 +88,6 @@ def desired_components(
         state_dir: Its state directory.
         listen: The address at which the relay listens.
         programs: The program of each component.
-        joining: The indexes of etcd members that replaced lost ones.
     """
 
     def instance(component: Component, index: int, arguments: tuple[str, ...]) -> Instance:
@@ -107,19 +104,14 @@ def desired_components(
             rollout_after=desired.rollout_after if is_rolled_out else None,
         )
 
-    def member(index: int, *, joins: bool) -> Instance:
-        arguments = _etcd(desired, state_dir, index, joins=joins)
-        return replace(instance("etcd", index, arguments), joins_existing=joins)
-
-    def joining_member(index: int) -> Instance:
-        return member(index, joins=True)
-
     def api_server(index: int) -> Instance:
         return instance("kube-apiserver", index, _api_server(desired, state_dir, index))
 
     return DesiredComponents(
-        etcd=tuple(member(index, joins=index in joining) for index in range(desired.etcd_replicas)),
-        joining_member=joining_member,
+        etcd=tuple(
+            instance("etcd", index, _etcd(desired, state_dir, index))
+            for index in range(desired.etcd_replicas)
+        ),
         relay=_relay(desired, state_dir, listen, programs["kube-apiserver"].version),
         replicas=desired.replicas,
         api_server=api_server,
@@ -171,6 +163,17 @@ def etcd_peer_url(state_dir: StateDir, index: int) -> str:
     return f"https://{state_dir.address}:{etcd_port(index) + 1}"
 
 
+def joining(member: Instance, others: Collection[int], state_dir: StateDir) -> Instance:
+    """A member that joins a cluster. etcd starts it only if it names exactly the listed members."""
+    members = ",".join(
+        f"etcd-{index}={etcd_peer_url(state_dir, index)}"
+        for index in sorted({*others, member.index})
+    )
+    own = {"--initial-cluster": members, "--initial-cluster-state": "existing"}
+    kept = [flag for flag in member.arguments if flag.partition("=")[0] not in own]
+    return replace(member, arguments=(*kept, *(f"{flag}={value}" for flag, value in own.items())))
+
+
 def listen_host(state_dir: StateDir, host: str, policy: Policy) -> str:
     """The address at which the relay listens: the endpoint's if this machine has it.
 
@@ -205,9 +208,7 @@ def relay_target(instance: Instance) -> relay.Target:
     return relay.parse_target(arguments[arguments.index("--listen") + 1])
 
 
-def _etcd(
-    desired: ControlPlane, state_dir: StateDir, index: int, *, joins: bool
-) -> tuple[str, ...]:
+def _etcd(desired: ControlPlane, state_dir: StateDir, index: int) -> tuple[str, ...]:
     peers = {
         f"etcd-{peer}": etcd_peer_url(state_dir, peer) for peer in range(desired.etcd_replicas)
     }
@@ -219,7 +220,7 @@ def _etcd(
         client_port=etcd_port(index),
         peer_port=etcd_port(index) + 1,
         metrics_port=etcd_metrics_port(index),
-        state="existing" if joins else "new",
+        state="new",
     )
     return etcd_arguments(desired, state_dir.files, member, members=peers, token=state_dir.address)
 

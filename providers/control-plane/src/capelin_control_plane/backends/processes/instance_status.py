@@ -64,6 +64,7 @@ def instance_statuses(
             )
             for member in (components.etcd if components else ())
             if member.name not in names
+            and member_data.member_loss(state_dir, member.index, "") is not None
         ),
     )
 

@@ -1,5 +1,7 @@
 """The data of etcd members on processes: whether it exists, and how a lost member is replaced."""
 
+import shutil
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +15,16 @@ from capelin_control_plane import etcd_api
 from capelin_control_plane.backends.processes.components import etcd_peer_url, etcd_port
 from capelin_control_plane.backends.processes.pki_files import read_key_pair
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.etcd import Loss, loss_of
+from capelin_control_plane.etcd import (
+    MOST_MEMBERS,
+    AddLearner,
+    Loss,
+    Membership,
+    MoveLeadership,
+    Promote,
+    Remove,
+    loss_of,
+)
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError
 from capelin_control_plane.reasons import Reason
 
@@ -34,6 +45,11 @@ def has_joined(state_dir: StateDir, index: int) -> bool:
     return _mark(state_dir, index).exists()
 
 
+def joined_members(state_dir: StateDir) -> frozenset[int]:
+    """The indexes of the members that were ever part of their cluster."""
+    return frozenset(index for index in range(MOST_MEMBERS) if has_joined(state_dir, index))
+
+
 def has_data(state_dir: StateDir, index: int) -> bool:
     """Whether a member has a write-ahead log. Without one, etcd begins an empty cluster."""
     return any(state_dir.etcd_data(index).glob("member/wal/*.wal"))
@@ -52,6 +68,18 @@ def set_aside(state_dir: StateDir, index: int, now: datetime, *, why: str = "cor
     return data.rename(data.with_name(f"{data.name}.{why}-{now:%Y%m%dT%H%M%SZ}"))
 
 
+def clear_data(state_dir: StateDir, index: int, now: datetime) -> None:
+    """Move away the data that a member had before its cluster removed it, and delete older data.
+
+    A learner that fails again and again must not fill the disk.
+    """
+    if has_data(state_dir, index):
+        for earlier in state_dir.path.glob(f"etcd-{index}.removed-*"):
+            shutil.rmtree(earlier)
+        set_aside(state_dir, index, now, why="removed")
+    shutil.rmtree(state_dir.etcd_data(index), ignore_errors=True)
+
+
 def start_refusal(state_dir: StateDir, index: int) -> str:
     """Why a member must not start: without its data it would begin an empty cluster."""
     if member_loss(state_dir, index, "") is None:
@@ -63,8 +91,11 @@ def start_refusal(state_dir: StateDir, index: int) -> str:
     )
 
 
-async def make_room(state_dir: StateDir, index: int, *, through: int) -> None:
+async def make_room(state_dir: StateDir, index: int, *, through: int) -> Collection[int]:
     """Have the cluster expect a new member with the index of a lost one.
+
+    Returns:
+        The indexes of all members that the cluster lists then.
 
     Raises:
         Blocked: the member `through` does not answer or refuses the change.
@@ -72,10 +103,58 @@ async def make_room(state_dir: StateDir, index: int, *, through: int) -> None:
     url, trust = _url_and_trust(state_dir, through)
     try:
         await etcd_api.make_room(url, trust, etcd_peer_url(state_dir, index))
+        return (await membership(state_dir, through=through)).members.keys()
     except MembershipError as error:
         raise Blocked(
             Reason.ETCD_MEMBER_LOST, f"etcd-{index} cannot be replaced yet: {error}"
         ) from error
+
+
+async def membership(state_dir: StateDir, *, through: int) -> Membership:
+    """The cluster's list of its members, and which of them leads.
+
+    Raises:
+        MembershipError: the member `through` does not answer, or lists a member at another address.
+    """
+    async with connect(state_dir, through) as api:
+        listed = await api.members()
+        leader = (await api.status()).leader
+    indexes = {etcd_peer_url(state_dir, index): index for index in range(MOST_MEMBERS)}
+    unknown = [member.peer_url for member in listed if member.peer_url not in indexes]
+    if unknown:
+        raise MembershipError(f"etcd lists a member at {unknown[0]}")
+    leading = (indexes[member.peer_url] for member in listed if member.id == leader)
+    return Membership(
+        members={indexes[member.peer_url]: member for member in listed},
+        leader=next(leading, None),
+    )
+
+
+async def change_members(
+    state_dir: StateDir,
+    change: AddLearner | Promote | Remove | MoveLeadership,
+    present: Membership,
+    *,
+    through: int,
+) -> None:
+    """Change the cluster's list of members, or its leader.
+
+    Raises:
+        Blocked: etcd refuses it now, for example because a learner has not caught up.
+    """
+    try:
+        async with connect(state_dir, through) as api:
+            match change:
+                case AddLearner(index):
+                    await api.add_learner(etcd_peer_url(state_dir, index))
+                case Promote(index):
+                    await api.promote_member(present.members[index].id)
+                case Remove(index):
+                    await api.remove_member(present.members[index].id)
+                case MoveLeadership(_, to):
+                    await api.move_leadership(present.members[to].id)
+    except MembershipError as error:
+        raise Blocked(Reason.ETCD_RESIZING, f"etcd refuses a change: {error}") from error
 
 
 def connect(state_dir: StateDir, through: int) -> AbstractAsyncContextManager[EtcdApi]:

@@ -4,11 +4,28 @@ The rules of etcd are in `capelin_control_plane.etcd`.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from capelin_control_plane.etcd import Loss, Member, next_replacement, next_restarts
+from capelin_control_plane.etcd import (
+    Loss,
+    Member,
+    MemberChange,
+    Membership,
+    MoveLeadership,
+    PlannedMember,
+    Promoted,
+    Removed,
+    StartLearner,
+    next_leadership,
+    next_replacement,
+    next_resizing,
+    next_restarts,
+)
 from capelin_control_plane.instances import DesiredComponents, Instance, Observed, Plan
+
+_FIRST_START = "--initial-cluster"
+"""The beginning of flags that a member of etcd reads only if it has no data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +47,32 @@ class Step:
     replacement: MemberReplacement | None = None
     set_aside: int | None = None
     """The etcd member whose unusable data is moved away. It then counts as a lost one."""
+    change: MemberChange | None = None
+    """A change of etcd's members or leader, after the plan is in effect."""
 
 
 def next_step(desired: DesiredComponents, observed: Observed) -> Step:
     """The next change, which never interrupts the API."""
     plan, ready = observed.plan, observed.ready
-    lost = next_replacement(_members(plan, desired, observed), len(desired.etcd))
-    replacement, set_aside = None, None
+    members = _voters(plan, observed)
+    lost = next_replacement(members, len(members))
+    replacement, set_aside, change = None, None, None
     if lost is not None:
         planned = next((member for member in plan.of("etcd") if member.index == lost.index), None)
-        member = desired.joining_member(lost.index)
+        member = desired.etcd[lost.index]
         if lost.loss is Loss.UNUSABLE:
             set_aside = lost.index
         elif planned is not None:
             plan = plan.without(planned)
         elif member.name not in observed.stopping:
             replacement = MemberReplacement(member, lost.through)
+    elif observed.membership is not None:
+        plan, change = _resized(plan, desired, observed, observed.membership)
+    leader = observed.membership and observed.membership.leader
+    move = _leadership_move(plan, desired, observed, leader)
+    if move is not None:
+        # Before the leader restarts. The next reconcile continues.
+        return Step(plan, _serving(plan, observed), replacement, set_aside, move)
     while True:
         following = next_plan(
             plan,
@@ -55,25 +82,98 @@ def next_step(desired: DesiredComponents, observed: Observed) -> Step:
             & ready,
             recovering=observed.recovering,
             losses=observed.losses,
+            joined=observed.joined,
+            leader=leader,
             controllers_may_start=observed.controllers_may_start,
         )
         if following == plan:
             break
         plan = following
-    return Step(plan, _serving(plan, observed), replacement, set_aside)
+    return Step(plan, _serving(plan, observed), replacement, set_aside, change)
 
 
-def _members(plan: Plan, desired: DesiredComponents, observed: Observed) -> list[Member]:
-    """The planned members, and those that were stopped because they lost their data."""
-    planned = {member.index for member in plan.of("etcd")}
+def needs_membership(plan: Plan, desired: DesiredComponents) -> bool:
+    """Whether the next step depends on etcd's own list of members, which costs requests."""
+    planned = {member.index: member for member in plan.of("etcd")}
+    if not planned:
+        return False
+    # A restart of the only member cannot move leadership.
+    return not is_resized(plan, desired) or (
+        len(planned) > 1
+        and any(not is_current(planned[member.index], member) for member in desired.etcd)
+    )
+
+
+def is_resized(plan: Plan, desired: DesiredComponents) -> bool:
+    """Whether exactly the desired members of etcd are planned, each with a vote."""
+    voters = {member.index for member in plan.voters}
+    return voters == _indexes(desired) and len(plan.voters) == len(plan.of("etcd"))
+
+
+def _indexes(desired: DesiredComponents) -> set[int]:
+    return {member.index for member in desired.etcd}
+
+
+def _resized(
+    plan: Plan, desired: DesiredComponents, observed: Observed, membership: Membership
+) -> tuple[Plan, MemberChange | None]:
+    """The plan as etcd's list of members has it, and the next change of the list."""
+    is_settled = not _outdated_api_servers(plan, desired) and all(
+        server.name in observed.ready for server in plan.of("kube-apiserver")
+    )
+    is_stopping = any(name.startswith("kube-apiserver") for name in observed.stopping)
+    while True:
+        planned = {
+            member.index: PlannedMember(
+                ready=member.name in observed.ready,
+                learner=member.is_learner,
+                lost=member.index in observed.losses,
+            )
+            for member in plan.of("etcd")
+        }
+        match next_resizing(
+            planned, membership, len(desired.etcd), may_shrink=is_settled and not is_stopping
+        ):
+            case Removed(index):
+                plan = plan.without(_member(plan, index))
+            case Promoted(index):
+                plan = plan.including(replace(_member(plan, index), is_learner=False))
+            case StartLearner(index) if f"etcd-{index}" in observed.stopping:
+                # Its data is moved away, and an earlier process may still use it.
+                return plan, None
+            case change:
+                return plan, change
+
+
+def _member(plan: Plan, index: int) -> Instance:
+    return next(member for member in plan.of("etcd") if member.index == index)
+
+
+def _leadership_move(
+    plan: Plan, desired: DesiredComponents, observed: Observed, leader: int | None
+) -> MoveLeadership | None:
+    members = _members(
+        plan, desired, observed.ready, observed.recovering, observed.losses, leader=leader
+    )
+    return next_leadership(members, _restarts(plan, desired, members))
+
+
+def _voters(plan: Plan, observed: Observed) -> list[Member]:
+    """The members that vote: planned ones, and those that were stopped because they lost data."""
+    voters = {member.index for member in plan.voters}
+    membership = observed.membership or Membership(members={})
+    listed = membership.members
+    # A learner that lost its data has no vote. It is removed, and joins again.
+    stopped = {
+        index for index in observed.losses if index in listed and not listed[index].learner
+    } - {member.index for member in plan.of("etcd")}
     return [
         Member(
-            index=member.index,
-            ready=member.index in planned and member.name in observed.ready,
-            loss=observed.losses.get(member.index),
+            index=index,
+            ready=index in voters and f"etcd-{index}" in observed.ready,
+            loss=observed.losses.get(index),
         )
-        for member in desired.etcd
-        if member.index in planned or member.index in observed.losses
+        for index in sorted(voters | stopped)
     ]
 
 
@@ -95,6 +195,8 @@ def next_plan(
     *,
     recovering: Collection[str] = (),
     losses: Mapping[int, Loss] | None = None,
+    joined: Collection[int] = (),
+    leader: int | None = None,
     controllers_may_start: bool = True,
 ) -> Plan:
     """One change towards the desired instances, in Kubernetes' order.
@@ -108,27 +210,46 @@ def next_plan(
         ready: The names of the instances that are ready.
         recovering: The etcd members that were ready before and may become so again as they are.
         losses: By index, the etcd members that cannot continue with their own data.
+        joined: The indexes of the etcd members that were ever ready.
+        leader: The index of etcd's leader, if it is known.
         controllers_may_start: Whether a first controller manager and scheduler may start.
     """
     plan = plan.including(desired.relay)
-    after_etcd = _next_etcd(plan, desired, ready, recovering, losses or {})
+    if not plan.of("etcd"):
+        # If the plan was lost, a member without data must not begin a second cluster: it joins.
+        known = [member for member in desired.etcd if member.index in joined]
+        return plan.including(*(known or desired.etcd))
+    members = _members(plan, desired, ready, recovering, losses or {}, leader=leader)
+    restarts = _restarts(plan, desired, members)
+    after_etcd = plan.including(
+        *(_restarted(desired.etcd[index], _member(plan, index)) for index in restarts)
+    )
     if after_etcd != plan:
         return after_etcd
     if desired.replicas == 0:
-        kept = {instance.name for instance in (*desired.etcd, desired.relay)}
+        kept = {instance.name for instance in (*plan.of("etcd"), desired.relay)}
         return Plan(tuple(instance for instance in plan.instances if instance.name in kept))
-    after_servers = _next_api_server(plan, desired, ready)
-    if after_servers != plan:
-        return after_servers
+    if not (plan.of("kube-apiserver") and _is_growing(plan, desired, losses or {})):
+        # Otherwise new API servers would use members that have not joined yet.
+        after_servers = _next_api_server(plan, desired, ready)
+        if after_servers != plan:
+            return after_servers
     return _next_controller(plan, desired, ready, may_start=controllers_may_start)
 
 
 def is_current(instance: Instance, desired: Instance) -> bool:
     """Whether an instance runs as desired, and was not planned before a rollout."""
     return not _is_planned_before(instance, desired.rollout_after) and (
-        (instance.arguments, instance.environment, instance.resources)
-        == (desired.arguments, desired.environment, desired.resources)
+        (_effective(instance), instance.environment, instance.resources)
+        == (_effective(desired), desired.environment, desired.resources)
     )
+
+
+def _effective(instance: Instance) -> tuple[str, ...]:
+    """The arguments that take effect at a restart."""
+    if instance.component != "etcd":
+        return instance.arguments
+    return tuple(flag for flag in instance.arguments if not flag.startswith(_FIRST_START))
 
 
 def runs_as_desired(instance: Instance, desired: DesiredComponents) -> bool:
@@ -143,6 +264,7 @@ def is_complete(plan: Plan, desired: DesiredComponents) -> bool:
     return (
         len(plan.of("kube-apiserver")) == desired.replicas
         and len(plan.instances) == desired.replicas + len(others)
+        and len(plan.voters) == len(desired.etcd)
         and all(runs_as_desired(instance, desired) for instance in plan.instances)
     )
 
@@ -159,29 +281,49 @@ def _outdated_api_servers(plan: Plan, desired: DesiredComponents) -> tuple[Insta
     )
 
 
-def _next_etcd(
+def _members(
     plan: Plan,
     desired: DesiredComponents,
     ready: Collection[str],
     recovering: Collection[str],
     losses: Mapping[int, Loss],
-) -> Plan:
+    *,
+    leader: int | None,
+) -> list[Member]:
+    """The members that run and stay, also learners."""
     planned = {member.index: member for member in plan.of("etcd")}
-    if not planned:
-        return plan.including(*desired.etcd)
-    members = [
+    return [
         Member(
             index=member.index,
             ready=member.name in ready,
             outdated=not is_current(planned[member.index], member),
             recovering=member.name in recovering,
+            leader=member.index == leader,
             loss=losses.get(member.index),
         )
         for member in desired.etcd
         if member.index in planned
     ]
-    restarts = next_restarts(members, len(desired.etcd))
-    return plan.including(*(member for member in desired.etcd if member.index in restarts))
+
+
+def _restarts(
+    plan: Plan, desired: DesiredComponents, members: Collection[Member]
+) -> tuple[int, ...]:
+    """The members to restart now. While their number changes, only those that are down."""
+    return next_restarts(members, len(desired.etcd) if is_resized(plan, desired) else 0)
+
+
+def _restarted(desired: Instance, planned: Instance) -> Instance:
+    """The desired member. A learner stays one, and has its own flags for the first start."""
+    first = [flag for flag in planned.arguments if flag.startswith(_FIRST_START)]
+    arguments = (*_effective(desired), *first)
+    return replace(desired, arguments=arguments, is_learner=planned.is_learner)
+
+
+def _is_growing(plan: Plan, desired: DesiredComponents, losses: Collection[int]) -> bool:
+    """Whether a desired member of etcd has not joined yet. One that is being replaced has."""
+    joined = {member.index for member in plan.voters}
+    return not _indexes(desired) <= joined | set(losses)
 
 
 def _next_api_server(plan: Plan, desired: DesiredComponents, ready: Collection[str]) -> Plan:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -30,6 +29,7 @@ from capelin_control_plane.backends.processes.components import (
     command_of,
     etcd_metrics_port,
     etcd_peer_url,
+    joining,
 )
 from capelin_control_plane.backends.processes.probes import readiness
 from capelin_control_plane.backends.processes.state_dir import StateDir, state_dirs_of
@@ -86,19 +86,6 @@ def survivors(members: Sequence[MemberState]) -> list[int]:
     return [member.index for member in running]
 
 
-def joining(
-    member: Instance, present: Sequence[Instance], peer_url: Callable[[int], str]
-) -> Instance:
-    """A member that joins those that are present already, and no others."""
-    members = ",".join(
-        f"{each.name}={peer_url(each.index)}"
-        for each in sorted((*present, member), key=lambda each: each.name)
-    )
-    own = {"--initial-cluster": members, "--initial-cluster-state": "existing"}
-    kept = [flag for flag in member.arguments if flag.partition("=")[0] not in own]
-    return replace(member, arguments=(*kept, *(f"{flag}={value}" for flag, value in own.items())))
-
-
 async def recover(
     state: Path, key: ObjectKey, *, data: Path | None = None, report: Report = lambda _: None
 ) -> str:
@@ -143,7 +130,8 @@ class _Recovery:
     report: Report
 
     async def run(self, supervisor: Supervisor, data: Path | None) -> str:
-        planned = self.state_dir.read_plan().of("etcd")
+        # A learner can have less data, and cannot continue alone.
+        planned = self.state_dir.read_plan().voters
         if not planned:
             raise MissingError(
                 "The control plane has never had an etcd.",
@@ -310,7 +298,7 @@ class _Recovery:
                 continue
             self.report(f"{member.name} joins, and copies the data of {survivor.name}")
             await self._expect(member, through=survivor)
-            joins = joining(member, present, partial(etcd_peer_url, self.state_dir))
+            joins = joining(member, [other.index for other in present], self.state_dir)
             supervisor.declare(*map(self._spec, (*present, joins)))
             await supervisor.ready(_READY_SECONDS)
             present.append(joins)
