@@ -1,4 +1,4 @@
-"""The verb that checks providers."""
+"""The verb that checks providers, without an environment."""
 
 import json
 from pathlib import Path
@@ -45,6 +45,7 @@ def test_broken_rule_is_exit_code_1(manifests: Path, tmp_path: Path) -> None:
     [
         ((), 2, "name --manifests or --provider"),
         (("--provider", "none"), 4, "No installed package has a provider none"),
+        (("--provider", "capelin", "--manager", "./manager"), 2, "--manager needs"),
     ],
 )
 def test_invalid_input_is_rejected(
