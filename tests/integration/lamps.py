@@ -92,12 +92,12 @@ class LampClusters(InfraClusterReconciler[LampCluster]):
 class LampMachines(InfraMachineReconciler[LampMachine]):
     def __init__(self) -> None:
         self.made: set[str] = set()
-        """The uids of the machines that were observed as provisioned."""
+        """The uids of the machines that were provisioned."""
 
     async def reconcile_normal(self, ctx: InfraMachineContext, obj: LampMachine) -> Result:
-        if self.is_initialized(obj.status):
-            self.made.add(obj.uid)
-        return await self.work(ctx, obj)
+        result = await self.work(ctx, obj)
+        self.made.add(obj.uid)
+        return result
 
     async def work(self, ctx: InfraMachineContext, obj: LampMachine) -> Result:
         ctx.set_provisioned(provider_id(obj))
@@ -293,15 +293,14 @@ class LampControlPlanes(ControlPlaneReconciler[LampControlPlane]):
         self.lost: set[str] = set()
 
     async def reconcile_normal(self, ctx: ControlPlaneContext, obj: LampControlPlane) -> Result:
-        if self.is_initialized(obj.status):
-            self.made.add(obj.uid)
-        elif obj.uid in self.made:
+        if obj.uid in self.made and not self.is_initialized(obj.status):
             self.lost.add(obj.uid)
         config = self.workload_config(ctx.client.config)
         self.publish_endpoint(ctx, config)
         await ctx.client.apply(self.kubeconfig(config, ctx.cluster.name, obj))
         await ctx.client.apply(self.authority(ctx.cluster.name, obj))
         ctx.set_status(self.status(obj))
+        self.made.add(obj.uid)
         return Done()
 
     def workload_config(self, config: Config) -> Config:

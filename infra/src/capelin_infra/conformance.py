@@ -158,7 +158,7 @@ async def _require_kind(client: Client, subject: Subject, environment: str) -> N
         raise NotReadyError(
             f"Environment {environment} does not have the kind {subject.kind.kind}.",
             reason=f"It has no CustomResourceDefinition {definition}.",
-            hint="Install the provider there, or add --manifests and --manager.",
+            hint="Install the provider there, or run its manager with --manifests and --manager.",
         )
 
 
