@@ -36,7 +36,7 @@ from .lamps import (
 pytestmark = pytest.mark.timeout(600)
 
 TIMING = Timing(patience=25, hold=2, rest=4)
-REPRESENTATIVE = {"pausing", "quiet", "scaling", "kubeconfig-usable"}
+REPRESENTATIVE = {"pausing", "quiet", "kubeconfig-usable"}
 WITHOUT_MANAGER = {"template-dry-run": "core/tests/conformance/test_provider_api_server.py"}
 """The rules that need only an API server, and the tests that break them."""
 PAGE = Path(__file__).parents[2] / "docs/project/conformance.md"
