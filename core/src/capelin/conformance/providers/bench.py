@@ -83,10 +83,24 @@ class World:
         return next((kind for kind in kinds if self.sample(kind.kind)), None)
 
 
-def stub_definitions() -> list[Unstructured]:
-    """The CRDs of the stub kinds."""
+def stub_manifests() -> list[Unstructured]:
+    """The CRDs of the stub kinds, and the permission of all providers to read their objects."""
     stubs = (STUB_CLUSTER, STUB_CONTROL_PLANE, STUB_CONFIG)
-    return [_stub_definition(stub) for stub in stubs]
+    rbac = "rbac.authorization.k8s.io"
+    metadata = {"name": "capelin-conformance-stubs"}
+    rules = [
+        {"apiGroups": [stub.group], "resources": [stub.plural], "verbs": ["get", "list", "watch"]}
+        for stub in stubs
+    ]
+    role = {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules}
+    binding = {
+        "apiVersion": f"{rbac}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": metadata["name"]},
+        "subjects": [{"apiGroup": rbac, "kind": "Group", "name": "system:serviceaccounts"}],
+    }
+    return [*map(_stub_definition, stubs), role, binding]
 
 
 def _stub_definition(stub: Resource) -> Unstructured:

@@ -3,12 +3,13 @@
 from collections.abc import AsyncIterator
 from typing import Final
 
+from capelin.api import Unstructured
 from capelin.client import ApiError
 from capelin.conformance.providers.bench import resource_of_kind
 from capelin.conformance.providers.benches import POOL_REPLICAS, MachineBench, MachinePoolBench
 from capelin.conformance.providers.fields import items_at, mapping_at, value_at
 from capelin.conformance.providers.lifecycle import BehaviourCheck
-from capelin.conformance.providers.rules import NotApplicableError, Rule, rule
+from capelin.conformance.providers.rules import NotApplicableError, Rule, UntriedError, rule
 
 _DRY_RUN_ANNOTATION: Final = "topology.cluster.x-k8s.io/dry-run"
 _TOPOLOGY_MANAGER: Final = "capi-topology"
@@ -77,6 +78,13 @@ async def template_dry_run(bench: MachineBench) -> AsyncIterator[str]:
         raise NotApplicableError("there is no template")
     resource = resource_of_kind(template)
     sample = mapping_at(bench.world.sample(bench.resource.kind), "spec")
+    change: Unstructured
+    if template.field("spec.template.spec.providerID") is not None:
+        change = {"spec": {**sample, "providerID": "conformance://dry-run"}}
+    elif template.field("spec.template.metadata.labels") is not None:
+        change = {"spec": sample, "metadata": {"labels": {"conformance": "dry-run"}}}
+    else:
+        raise UntriedError("the check can change neither a providerID nor labels in the template")
     await bench.create_object(resource, spec={"template": {"spec": sample}})
     changed = {
         "apiVersion": resource.api_version,
@@ -86,7 +94,7 @@ async def template_dry_run(bench: MachineBench) -> AsyncIterator[str]:
             "namespace": bench.namespace,
             "annotations": {_DRY_RUN_ANNOTATION: ""},
         },
-        "spec": {"template": {"spec": {**sample, "providerID": "conformance://dry-run"}}},
+        "spec": {"template": change},
     }
     try:
         await bench.client.apply(

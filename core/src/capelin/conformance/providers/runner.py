@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from capelin.api.core import Namespace
 from capelin.client import ClientError
-from capelin.conformance.providers.bench import Bench, World, stub_definitions
+from capelin.conformance.providers.bench import Bench, World, stub_manifests
 from capelin.conformance.providers.benches import BENCHES
 from capelin.conformance.providers.components import COMPONENT_RULES
 from capelin.conformance.providers.control_planes import CONTROL_PLANE_RULES
@@ -77,7 +77,7 @@ async def check_behaviour(world: World) -> ConformanceReport:
         ClientError: the management cluster does not accept the stub kinds.
     """
     contract = world.subject.contract
-    await apply_manifests(world.client, stub_definitions())
+    await apply_manifests(world.client, stub_manifests())
     slots = asyncio.Semaphore(_CONCURRENT_CHECKS)
     milestone, *others = rules_of(BEHAVIOUR_RULES, contract)
     first = await _judge_behaviour(milestone, world, slots)
