@@ -16,7 +16,13 @@ from typing import Any, Final, Protocol, cast
 import capelin.contract.labels
 import typer
 from capelin.api import Unstructured
-from capelin.conformance.providers import COMPONENT_RULES, CONTRACTS, KIND_RULES, rules_of
+from capelin.conformance.providers import (
+    BEHAVIOUR_RULES,
+    COMPONENT_RULES,
+    CONTRACTS,
+    KIND_RULES,
+    rules_of,
+)
 from capelin.controller.diagnostics import Metrics
 from capelin.errors import UserError
 from capelin.provider import ENTRY_POINTS, Provider
@@ -227,12 +233,14 @@ def rules() -> str:
     """The rules that `capelin conformance` checks, for each contract."""
     guide = "[`capelin conformance`](../how-to/conformance.md) checks these rules of providers."
     lines = ["# Rules for providers", "", guide, ""]
+    checked = (("manifests", (*KIND_RULES, *COMPONENT_RULES)), ("behaviour", BEHAVIOUR_RULES))
     for contract in CONTRACTS:
-        lines += [f"## {contract}", "", "| rule | level | requirement |", "|---|---|---|"]
-        for rule in rules_of((*KIND_RULES, *COMPONENT_RULES), contract):
-            level = "advice" if rule.advice else "required"
-            name = f"[{rule.name}]({rule.source(contract)})"
-            lines.append(f"| {name} | {level} | {_cell(rule.requirement)} |")
+        lines += [f"## {contract}", "", "| rule | checks | requirement |", "|---|---|---|"]
+        for subject, candidates in checked:
+            for rule in rules_of(candidates, contract):
+                level = f"{subject}, advice" if rule.advice else subject
+                name = f"[{rule.name}]({rule.source(contract)})"
+                lines.append(f"| {name} | {level} | {_cell(rule.requirement)} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""The verb that checks providers."""
+"""The verb that checks providers, without an environment."""
 
 import json
 from pathlib import Path
@@ -45,6 +45,9 @@ def test_broken_rule_is_exit_code_1(manifests: Path, tmp_path: Path) -> None:
     [
         ((), 2, "name --manifests or --provider"),
         (("--provider", "none"), 4, "No installed package has a provider none"),
+        (("--provider", "capelin", "--manager", "./manager"), 2, "--manager needs"),
+        (("--provider", "capelin", "--samples", __file__), 2, "--samples needs"),
+        (("--provider", provider().label, "-e", "none"), 4, "Environment none does not exist"),
     ],
 )
 def test_invalid_input_is_rejected(
@@ -52,4 +55,23 @@ def test_invalid_input_is_rejected(
 ) -> None:
     result = capelin(*MACHINE, *arguments, home=tmp_path)
     assert result.returncode == code
+    assert text in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("contract", "sample", "text"),
+    [
+        ("clusterctl", "", "contract clusterctl cannot be checked"),
+        ("infra-machine", "kind: Other\nmetadata: {}\n", "has no sample of CapelinMachine"),
+    ],
+)
+def test_invalid_check_of_the_behaviour_is_rejected(
+    contract: str, sample: str, text: str, manifests: Path, tmp_path: Path
+) -> None:
+    samples = tmp_path / "samples.yaml"
+    samples.write_text(sample)
+    arguments = ("--manifests", str(manifests), "-e", "none", "--samples", str(samples))
+    kind = ("--kind", "CapelinMachine")
+    result = capelin("conformance", contract, *kind, *arguments, home=tmp_path)
+    assert result.returncode == 2
     assert text in " ".join(result.stderr.split())

@@ -1,6 +1,7 @@
 """The smallest provider of `examples/` with the real core: create, scale, delete."""
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -12,7 +13,7 @@ from capelin.api.core import Namespace
 from capelin.client import Client, Config
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
-from capelin.yaml import read_all_yaml
+from capelin.yaml import read_all_yaml, write_yaml
 
 from .homes import Home
 
@@ -86,3 +87,22 @@ async def test_life_of_a_deployment(management: Client, paper: Any) -> None:
 
     await until(gone, within=180)
     assert [one async for one in management.iterate(paper.PaperMachine, "paper")] == []
+
+
+async def test_example_passes_the_conformance_suite(
+    home: Home, paper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAPELIN_ALLOWED_NETWORKS", "127.0.0.0/8")
+    await home.up()
+    manifests = home.folder / "components.yaml"
+    manifests.write_text("---\n".join(write_yaml(obj) for obj in paper.provider().components()))
+    ended = await home.capelin(
+        "conformance",
+        "infra-machine",
+        *("-e", "default", "--strict", "-o", "json"),
+        *("--manifests", str(manifests)),
+        *("--manager", f"env PYTHONPATH={EXAMPLE} {sys.executable} -m paper"),
+    )
+    assert ended.code == 0, ended.out + ended.err
+    outcomes = {result["name"]: result["outcome"] for result in json.loads(ended.out)["results"]}
+    assert outcomes["milestone"] == outcomes["quiet"] == "ok"

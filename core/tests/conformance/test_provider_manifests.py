@@ -215,7 +215,7 @@ def test_rule_that_does_not_apply_has_a_reason() -> None:
     reasons = {result.name: result.reason for result in report.results if result.reason}
     assert reasons == {
         "core-permissions": "core has all permissions in infrastructure.cluster.x-k8s.io",
-        "behaviour": "capelin conformance checks manifests only",
+        "behaviour": "only the manifests were checked",
     }
     assert report.named("untried") == ["behaviour"]
 

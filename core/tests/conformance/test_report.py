@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 import pytest
-from capelin.conformance.providers import COMPONENT_RULES, KIND_RULES, rule
+from capelin.conformance.providers import BEHAVIOUR_RULES, COMPONENT_RULES, KIND_RULES, rule
 from capelin.conformance.providers.rules import parse_docstring
 from capelin.conformance.report import ConformanceReport, Result, render
 
@@ -123,5 +123,7 @@ def test_rule_comes_from_its_check() -> None:
 
 
 def test_names_are_unique() -> None:
-    names = [rule.name for rule in (*KIND_RULES, *COMPONENT_RULES)]
-    assert len(names) == len({*names})
+    kinds = [rule.name for rule in (*KIND_RULES, *BEHAVIOUR_RULES)]
+    assert len(kinds) == len({*kinds})
+    components = [rule.name for rule in COMPONENT_RULES]
+    assert len(components) == len({*components})

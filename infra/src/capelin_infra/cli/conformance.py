@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from capelin_infra.cli.runner import run
+
 
 def register(app: typer.Typer) -> None:
     """Add this verb to the command."""
@@ -45,18 +47,71 @@ def check_provider(
             show_default=False,
         ),
     ] = None,
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            help="A YAML file with an object of the kind, whose spec the checks use. With one of "
+            "the provider's own cluster kind, machines are checked in such a cluster.",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    manager: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Install the manifests, and run this manager during the checks. {kubeconfig} is "
+            "the path of the environment's kubeconfig, which KUBECONFIG has, too. Without this "
+            "option, the provider has to run in the environment.",
+            show_default=False,
+        ),
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            "--environment",
+            "-e",
+            help="The environment in which to check the behaviour. Without it, only manifests are "
+            "checked.",
+            show_default=False,
+        ),
+    ] = None,
+    patience: Annotated[
+        float, typer.Option(min=1, help="How long to wait for each change, in seconds.")
+    ] = 60,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail if a rule could not be tried.")
+    ] = False,
     output: Annotated[
         Literal["text", "json", "junit", "markdown"],
         typer.Option("--output", "-o", help="The format of the report."),
     ] = "text",
 ) -> None:
-    """Check the manifests of a provider in any language against a contract of Cluster API.
+    """Check a provider in any language against a contract of Cluster API.
 
-    The exit code is 1 if a rule does not hold. Advice does not count.
+    The manifests are always checked. With an environment, the behaviour is checked as well, on
+    Clusters in namespaces of their own. The exit code is 1 if a rule does not hold, and with
+    --strict also if a rule could not be tried. Advice does not count.
     """
-    from capelin_infra.conformance import check
+    from capelin_infra.conformance import ConformanceRequest, check
 
     if (manifests is None) == (provider is None):
         raise typer.BadParameter("name --manifests or --provider, and not both")
-    if not check(contract, manifests, provider, kind, output):
+    if manager is not None and (environment is None or manifests is None):
+        raise typer.BadParameter("--manager needs --environment and --manifests")
+    if samples is not None and environment is None:
+        raise typer.BadParameter("--samples needs --environment")
+    request = ConformanceRequest(
+        contract=contract,
+        manifests=manifests,
+        provider=provider,
+        kind=kind,
+        samples=samples,
+        manager=manager,
+        environment=environment,
+        patience=patience,
+        strict=strict,
+    )
+    if not run(check(request, output)):
         raise typer.Exit(1)

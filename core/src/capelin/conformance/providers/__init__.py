@@ -1,5 +1,7 @@
-"""Checks whether the manifests of a provider, in any language, keep Cluster API's contracts."""
+"""Checks whether a provider, in any language, keeps Cluster API's contracts."""
 
+from capelin.conformance.providers.bench import Timing, World
+from capelin.conformance.providers.benches import BENCHES
 from capelin.conformance.providers.components import COMPONENT_RULES
 from capelin.conformance.providers.definitions import KIND_RULES
 from capelin.conformance.providers.manifests import (
@@ -7,6 +9,7 @@ from capelin.conformance.providers.manifests import (
     ProviderManifests,
     Subject,
     load_manifests,
+    load_samples,
     manifests_of,
 )
 from capelin.conformance.providers.rules import (
@@ -14,12 +17,20 @@ from capelin.conformance.providers.rules import (
     Contract,
     NotApplicableError,
     Rule,
+    UntriedError,
     rule,
     rules_of,
 )
-from capelin.conformance.providers.runner import check_manifests
+from capelin.conformance.providers.runner import (
+    BEHAVIOUR_RULES,
+    check_behaviour,
+    check_manifests,
+    combined,
+)
 
 __all__ = [
+    "BEHAVIOUR_RULES",
+    "BENCHES",
     "COMPONENT_RULES",
     "CONTRACTS",
     "KIND_RULES",
@@ -29,8 +40,14 @@ __all__ = [
     "ProviderManifests",
     "Rule",
     "Subject",
+    "Timing",
+    "UntriedError",
+    "World",
+    "check_behaviour",
     "check_manifests",
+    "combined",
     "load_manifests",
+    "load_samples",
     "manifests_of",
     "rule",
     "rules_of",

@@ -105,6 +105,12 @@ def contract_fields(contract: Contract, generation: str) -> tuple[ContractField,
     return _FIELDS[generation].get(contract, ())
 
 
+def milestone_path(contract: Contract, generation: str) -> str:
+    """The field that shows that an object is provisioned, initialized or created."""
+    fields = contract_fields(contract, generation)
+    return next(f.path for f in fields if f.required and f.type == "boolean")
+
+
 def type_problem(schema: Unstructured, field: ContractField) -> str | None:
     """Why a schema does not fit a field of the contract."""
     actual = schema.get("type")

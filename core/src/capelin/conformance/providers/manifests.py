@@ -225,6 +225,15 @@ def manifests_of(provider: Provider) -> ProviderManifests:
     return ProviderManifests(components, is_installed_package=True)
 
 
+def load_samples(path: Path) -> list[Unstructured]:
+    """The objects in a YAML file, as samples of the provider's kinds.
+
+    Raises:
+        InvalidInputError: the file is not YAML.
+    """
+    return list(_objects(path, _read(path)))
+
+
 def _objects(file: Path, text: str) -> Iterator[Unstructured]:
     for document in _documents(file, text):
         yield from _flattened(document)

@@ -35,11 +35,16 @@ class NotApplicableError(Exception):
     """The rule is not for this provider. The message is the reason."""
 
 
+class UntriedError(Exception):
+    """The check could not reach the state that it judges. The message is the reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[CheckT_co]):
     """A rule, and the function that checks it.
 
-    The function yields the problems, or raises `NotApplicableError`.
+    The function yields the problems. It raises `NotApplicableError` or `UntriedError` if it cannot
+    judge the provider.
     """
 
     name: str

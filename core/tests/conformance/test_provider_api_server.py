@@ -1,0 +1,61 @@
+"""The rule that needs an API server with the provider's kinds, and no manager."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+from capelin.api import Unstructured, crd
+from capelin.client import Client
+from capelin.conformance.providers import ProviderManifests, Subject, UntriedError, World
+from capelin.conformance.providers.benches import MachineBench
+from capelin.conformance.providers.machines import template_dry_run
+from capelin.provider import template_of
+
+from .desks import DeskMachine, StandingMachine
+
+Installed = Callable[..., None]
+
+
+def bench_of(client: Client, namespace: str, *definitions: Unstructured) -> MachineBench:
+    subject = Subject.of(ProviderManifests(definitions), "infra-machine")
+    return MachineBench(World(client, subject), namespace)
+
+
+async def test_template_accepts_a_dry_run(
+    client: Client, namespace: str, install_crds: Installed
+) -> None:
+    definitions = [crd(DeskMachine), crd(template_of(DeskMachine))]
+    install_crds(*definitions)
+    bench = bench_of(client, namespace, *definitions)
+    assert [problem async for problem in template_dry_run.check(bench)] == []
+
+
+async def test_immutable_template_rejects_a_dry_run(
+    client: Client, namespace: str, install_crds: Installed
+) -> None:
+    definitions = [crd(StandingMachine), crd(template_of(StandingMachine))]
+    spec = definitions[1]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    immutable = {"rule": "!has(self.template.spec.providerID)", "message": "it is immutable"}
+    spec["x-kubernetes-validations"] = [immutable]
+    install_crds(*definitions)
+    bench = bench_of(client, namespace, *definitions)
+    problems = [problem async for problem in template_dry_run.check(bench)]
+    assert len(problems) == 1
+    assert problems[0].startswith("the dry run was rejected")
+    assert "it is immutable" in problems[0]
+
+
+async def test_template_without_provider_id_is_checked_by_its_labels(
+    client: Client, namespace: str, install_crds: Installed
+) -> None:
+    definitions = [crd(DeskMachine), crd(template_of(DeskMachine))]
+    install_crds(*definitions)
+    published = deepcopy(definitions)
+    schema = published[1]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    template = schema["spec"]["properties"]["template"]["properties"]
+    del template["spec"]["properties"]["providerID"]
+    bench = bench_of(client, namespace, *published)
+    assert [problem async for problem in template_dry_run.check(bench)] == []
+    del template["metadata"]
+    with pytest.raises(UntriedError, match="neither"):
+        assert [problem async for problem in template_dry_run.check(bench)]
