@@ -32,6 +32,20 @@ class Stuck(ResultReconciler):
         return Done()
 
 
+class Counting(ResultReconciler):
+    """Counts the steps that run at the same time."""
+
+    running = most = 0
+
+    async def _reconcile(self, ctx: Context, result: LifecycleResult) -> Result:
+        del ctx, result
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        return Done()
+
+
 def stuck_reconciler(client: FakeClient) -> Stuck:
     store = Store(policy_problem)
     return Stuck(store, Judge(store, Reservations(client, "system")), "system")
@@ -60,6 +74,16 @@ async def test_slow_steps_of_one_namespace_do_not_hold_up_others() -> None:
     finally:
         for task in stuck:
             task.cancel()
+
+
+async def test_steps_of_many_namespaces_leave_time_for_hooks() -> None:
+    client, recorder = FakeClient(), None
+    store = Store(policy_problem)
+    reconciler = Counting(store, Judge(store, Reservations(client, "system")), "system")
+    ctx: Any = Context(client, logging.getLogger(__name__), recorder)  # type: ignore[arg-type]
+    steps = (reconciler.reconcile(ctx, result_in(f"team-{number}")) for number in range(20))
+    assert await asyncio.gather(*steps) == [Done()] * 20
+    assert reconciler.most == 3
 
 
 def test_workers_are_shared_by_namespaces() -> None:
