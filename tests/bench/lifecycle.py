@@ -94,7 +94,7 @@ async def _bring_to(client: Client, clusters: Sequence[Unstructured], hook: AnyH
     """Bring the Clusters to the state in which Cluster API calls the hook."""
     for cluster in clusters:
         name, namespace = cluster["metadata"]["name"], cluster["metadata"]["namespace"]
-        if hook is hooks.AfterControlPlaneInitialized:
+        if hook is hooks.BeforeClusterUpgrade:
             reference = {"apiGroup": "example.com", "kind": "ControlPlane", "name": name}
             patch: Unstructured = {"spec": {"controlPlaneRef": reference}}
             cluster.update(await client.patch(Cluster.resource, name, namespace, patch))
@@ -286,8 +286,9 @@ def calls(
         "reached": {"kubernetesVersion": TO},
         "none": {},
     }
-    # Deletions come last because they end the Clusters.
-    names = sorted(LIFECYCLE_HOOKS.items(), key=lambda entry: "Delete" in entry[0])
+    # The Jobs of the first would compete with the other hooks, and the second ends the Clusters.
+    last = ("AfterControlPlaneInitialized", "BeforeClusterDelete")
+    names = sorted(LIFECYCLE_HOOKS.items(), key=lambda entry: entry[0] in last)
     for name, hook in names:
         fields = hook.request_type().model_fields
         if "from_kubernetes_version" in fields:
