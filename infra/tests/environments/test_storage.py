@@ -9,6 +9,7 @@ from annotated_types import Ge, Le
 from capelin.api import Model, Object, kind
 from capelin.api.core import CustomResourceDefinition
 from capelin.client import Client, Config
+from capelin.errors import InvalidInputError
 from capelin_infra.environments.storage import migrate
 
 GROUP = "storage.capelin.test"
@@ -54,3 +55,8 @@ async def test_a_kind_is_listed_counted_and_migrated(
             assert NAME not in await printed()
         finally:
             await client.delete(CustomResourceDefinition, NAME)
+
+
+async def test_an_unusable_kubeconfig_is_an_error_of_the_user(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="--kubeconfig"):
+        await migrate([], "", tmp_path / "missing", None, dry_run=False)

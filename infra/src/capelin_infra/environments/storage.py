@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from capelin.api.core import CustomResourceDefinition
-from capelin.client import Client, Config
-from capelin.errors import UserError
+from capelin.client import Client, Config, ConfigError
+from capelin.errors import InvalidInputError, UserError
 from capelin.provider import Migration, StoragePlan, migrate_storage, storage_plan
 
 from capelin_infra.environments.connection import client_of, find_environment
@@ -17,7 +17,15 @@ _EVERY = 100
 def _client(environment: str, kubeconfig: Path | None, context: str | None) -> Client:
     if kubeconfig is None and context is None:
         return client_of(find_environment(environment))
-    return Client(Config.find(kubeconfig, context), manager="capelin-migrate")
+    try:
+        config = Config.find(kubeconfig, context)
+    except ConfigError as error:
+        raise InvalidInputError(
+            "The kubeconfig cannot be used.",
+            reason=str(error),
+            hint="Correct --kubeconfig and --context.",
+        ) from None
+    return Client(config, manager="capelin-migrate")
 
 
 async def migrate(
@@ -31,7 +39,7 @@ async def migrate(
     """Migrate CRDs. Without names, list those with several stored versions.
 
     Raises:
-        UserError: The API server rejected objects.
+        UserError: The API server rejected objects, or the cluster does not exist.
     """
     async with _client(environment, kubeconfig, context) as client:
         if not names:
