@@ -1,6 +1,5 @@
 """Projects of other people, from `capelin new` to their users, with the printed commands."""
 
-import re
 import socket
 import threading
 from collections.abc import AsyncGenerator, Generator
@@ -19,16 +18,13 @@ from capelin_release.repository import write_upstream
 from capelin_release.tools import HELM
 
 from .repositories import CLUSTER_API, cert_manager_crds
-from .third_party import ROOT, Shell, blocks, build_wheels, write_index
+from .third_party import ROOT, USERS, Shell, blocks, build_wheels, new, release, write_index
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(1800),
     pytest.mark.needs_programs("clusterctl", HELM, "kubectl"),
 ]
-
-USERS = ROOT / "docs" / "how-to" / "users.md"
-DIGEST = re.compile(r"^[0-9a-f]{64}  ", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -42,23 +38,6 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shell]:
     yield shell
     for project in sorted(shell.folder.glob("*/uv.lock")):
         shell.project(project.parent.name).run("uv run capelin down --yes || true")
-
-
-def new(shell: Shell, run: str, arguments: str) -> Shell:
-    """Make a project, and run what `capelin new` prints."""
-    printed = shell.run(f"uv {run} capelin new {arguments}").splitlines()[-1]
-    assert printed.startswith("Next: cd ")
-    assert " passed" in shell.run(printed.removeprefix("Next: "))
-    return shell.project(printed.split()[2])
-
-
-def release(project: Shell) -> Path:
-    """Release a project as its README says; the release's folder."""
-    printed = project.run(blocks(project.folder / "README.md", "sh")[-1])
-    dist = project.folder / "dist"
-    assert len(DIGEST.findall((dist / "SHA256SUMS").read_text())) > 10
-    assert f"{project.folder.name}-v0.1.0-bundle.tar" in printed
-    return dist
 
 
 @pytest.fixture(scope="module")

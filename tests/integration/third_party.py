@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+USERS = ROOT / "docs" / "how-to" / "users.md"
+_DIGEST = re.compile(r"^[0-9a-f]{64}  ", re.MULTILINE)
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -83,6 +85,23 @@ class Shell:
 def blocks(page: Path, language: str) -> list[str]:
     """The code blocks of a page in a language."""
     return [text for name, text in _BLOCK.findall(page.read_text()) if name == language]
+
+
+def new(shell: Shell, run: str, arguments: str) -> Shell:
+    """Make a project, and run what `capelin new` prints."""
+    printed = shell.run(f"uv {run} capelin new {arguments}").splitlines()[-1]
+    assert printed.startswith("Next: cd ")
+    assert " passed" in shell.run(printed.removeprefix("Next: "))
+    return shell.project(printed.split()[2])
+
+
+def release(project: Shell) -> Path:
+    """Release a project as its README says; the release's folder."""
+    printed = project.run(blocks(project.folder / "README.md", "sh")[-1])
+    dist = project.folder / "dist"
+    assert len(_DIGEST.findall((dist / "SHA256SUMS").read_text())) > 10
+    assert f"{project.folder.name}-v0.1.0-bundle.tar" in printed
+    return dist
 
 
 def build_wheels(folder: Path) -> Path:
