@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import time
@@ -72,7 +73,8 @@ def bounded() -> Generator[None]:
         ("{'k8s.quantity': '1e99999999'}.asInteger()", "is not a quantity"),
         ("quantity('1').add({'k8s.quantity': '1e99999999'})", "is not a quantity"),
         ("object.numbers.all(n, object.numbers.all(m, !object.text.matches('(x+x+)+y')))", SLOW),
-        (f"object.numbers.map(n, {' + '.join(['object.text'] * 20)}).size()", LARGE),
+        # The speed of the machine decides which limit it reaches first.
+        (f"object.numbers.map(n, {' + '.join(['object.text'] * 20)}).size()", f"{LARGE}|{SLOW}"),
         ("object.numbers.map(n, object.text)", LARGE),
     ],
 )
@@ -83,7 +85,7 @@ async def test_an_attack_by_an_expression_ends_within_its_budget(
     with bounded():
         answer = await value(sandbox, text, owner)
     assert isinstance(answer, ExpressionError)
-    assert reason in str(answer)
+    assert re.search(reason, str(answer))
     assert await value(sandbox, "1 + 1") == 2
 
 
