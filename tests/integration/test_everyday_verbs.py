@@ -105,6 +105,7 @@ async def test_life_of_a_cluster_by_commands(home: Home, run_program: RunProgram
     versions = ("get", "nodes", "-o", "jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
     assert await run_program(kubeconfig, "kubectl", *versions) == OLD
 
+    await gives_a_user_access(home, kubeconfig, run_program)
     assert NEW in await output_of(home, "upgrade", "cluster", "two", NEW, "--dry-run")
     assert await run_program(kubeconfig, "kubectl", *versions) == OLD
     await upgrade_and_resume(home, "two")
@@ -122,6 +123,17 @@ async def test_life_of_a_cluster_by_commands(home: Home, run_program: RunProgram
     await output_of(home, "down", "--all", "--yes")
     assert mentioning(home.folder, "environ") == []
     assert list((home.folder / "capelin").iterdir()) == []
+
+
+async def gives_a_user_access(home: Home, administrator: Path, run_program: RunProgram) -> None:
+    named = ("two", "--user", "alice", "--group", "dev", "--group", "ops", "--for", "20m")
+    made = await home.capelin("kubeconfig", *named)
+    assert "The certificate of alice is valid until" in made.err
+    shown = await run_program(Path(made.out.strip()), "kubectl", "auth", "whoami", "-o", "json")
+    person = json.loads(shown)["status"]["userInfo"]
+    assert person["username"] == "alice"
+    assert person["groups"] == ["dev", "ops", "system:authenticated"]
+    assert await run_program(administrator, "kubectl", "get", "csr", "-o", "name") == ""
 
 
 FILE = """

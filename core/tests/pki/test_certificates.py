@@ -6,10 +6,19 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
-from capelin.pki import Algorithm, KeyPair, Usage, issue, new_ca, new_service_account_keys
+from capelin.pki import (
+    Algorithm,
+    KeyPair,
+    Usage,
+    issue,
+    new_ca,
+    new_request,
+    new_service_account_keys,
+)
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -264,3 +273,15 @@ def test_issue_rejects_invalid_arguments(wrong: dict[str, object], words: str) -
     valid: dict[str, object] = {"common_name": "x", "usages": ("client",), "now": NOW}
     with pytest.raises(ValueError, match=words.replace(".", r"\.")):
         issue(CA, **(valid | wrong))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_request_names_the_user_and_the_groups() -> None:
+    pem, key = new_request("alice", ["dev", "ops"])
+    request = x509.load_pem_x509_csr(pem)
+    assert request.is_signature_valid
+    private = serialization.load_pem_private_key(key, password=None)
+    assert request.public_key() == private.public_key()
+    groups = request.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    assert [group.value for group in groups] == ["dev", "ops"]
+    (name,) = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    assert name.value == "alice"

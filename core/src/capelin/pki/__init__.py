@@ -10,6 +10,7 @@ from capelin.pki.certificates import (
     Usage,
     issue,
     new_ca,
+    new_request,
     new_service_account_keys,
 )
 from capelin.pki.renewal import Leaf, Validity, reissue_reason, validity_of
@@ -34,6 +35,7 @@ __all__ = [
     "Validity",
     "issue",
     "new_ca",
+    "new_request",
     "new_service_account_keys",
     "read_ca",
     "read_service_account_keys",

@@ -133,6 +133,15 @@ def issue(
     return _pair(builder.sign(issuer_key, _digest(issuer_key)), key)
 
 
+def new_request(common_name: str, organizations: Iterable[str] = ()) -> tuple[bytes, bytes]:
+    """A certificate signing request for a new key, and the key. Both are PEM."""
+    key = generate_key("ecdsa-p256")
+    builder = x509.CertificateSigningRequestBuilder()
+    request = builder.subject_name(distinguished_name(common_name, organizations))
+    pem = request.sign(key, _digest(key)).public_bytes(serialization.Encoding.PEM)
+    return pem, private_pem(key)
+
+
 def distinguished_name(common_name: str, organizations: Iterable[str]) -> x509.Name:
     """The subject: for Kubernetes, organizations are groups and the common name is the user."""
     if not 0 < len(common_name) <= _MAX_COMMON_NAME:

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,6 +21,9 @@ from capelin_infra.cli.options import (
 )
 from capelin_infra.cli.runner import confirm, run
 from capelin_infra.terminal.invocation import environment_option
+
+if TYPE_CHECKING:
+    from capelin_infra.environments.user_access import Access
 
 ManagementOnly = Annotated[bool, typer.Option("--management-only", help="Create no demo cluster.")]
 More = Annotated[
@@ -264,20 +267,57 @@ def kubeconfig(
             "removes it again. Without a cluster, the contexts of all clusters are added.",
         ),
     ] = False,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            help="Make a kubeconfig for this user of the cluster, instead of the administrator's.",
+            show_default=False,
+        ),
+    ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--group", help="A group of the user. Repeatable.", show_default=False),
+    ] = None,
+    validity: Annotated[
+        str, typer.Option("--for", help="How long the user's certificate is valid.")
+    ] = "8h",
 ) -> None:
     """Print the path of a kubeconfig, or merge its context into your own.
 
     For example: export KUBECONFIG=$(capelin kubeconfig)
+
+    For another person: capelin kubeconfig demo --user alice --group dev --for 8h --raw
     """
     from capelin_infra.environments.kubeconfigs import kubeconfig_of, merge_kubeconfigs
+    from capelin_infra.environments.user_access import user_kubeconfig_of
 
+    if merge and (raw or user is not None):
+        raise typer.BadParameter("--merge excludes --raw and --user")
+    if groups and user is None:
+        raise typer.BadParameter("--group needs --user")
     if merge:
-        if raw:
-            raise typer.BadParameter("--merge and --raw exclude each other")
         run(merge_kubeconfigs(environment, cluster, namespace))
         return
-    path = run(kubeconfig_of(environment, cluster, namespace))
+    if user is None:
+        path = run(kubeconfig_of(environment, cluster, namespace))
+    else:
+        if cluster is None:
+            raise typer.BadParameter("--user needs the name of a workload cluster")
+        access = _access(user, groups or [], validity)
+        path, end = run(user_kubeconfig_of(environment, cluster, namespace, access))
+        typer.echo(f"The certificate of {user} is valid until {end:%Y-%m-%d %H:%M} UTC.", err=True)
     typer.echo(path.read_text() if raw else str(path), nl=not raw)
+
+
+def _access(user: str, groups: list[str], validity: str) -> "Access":
+    from capelin.api import parse_duration
+
+    from capelin_infra.environments.user_access import Access
+
+    try:
+        return Access(user, tuple(groups), parse_duration(validity))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--for") from None
 
 
 Names = Annotated[
