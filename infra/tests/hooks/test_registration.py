@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from capelin.api.capi import ExtensionConfig
+from capelin.api.capi import ExtensionConfig, ExtensionHandler
 from capelin.embedded.management import Environment
 from capelin.errors import InvalidInputError, NotReadyError
 from capelin.pki import new_ca
@@ -56,12 +56,15 @@ def test_the_registration_waits_for_new_handlers_of_an_unchanged_extension() -> 
     config = config_with({"status": "True", "reason": "Y", "message": "", "observedGeneration": 2})
     status = config.status.dump()
     hook = {"apiVersion": "hooks.runtime.cluster.x-k8s.io/v1alpha1", "hook": "BeforeClusterCreate"}
-    status["handlers"] = [{"name": "gate.mine", "requestHook": hook}]
+    defaults = {"timeoutSeconds": 10, "failurePolicy": "Fail"}
+    status["handlers"] = [{"name": "gate.mine", "requestHook": hook, **defaults}]
     config.status = type(config.status).read(status)
-    assert not_discovered(config, {"gate"}) is None
-    assert not_discovered(config, {"gate", "second"}) == (
-        "Cluster API has not noticed its present handlers yet"
-    )
+    gate = ExtensionHandler.read({"name": "gate", "requestHook": hook})
+    assert not_discovered(config, [gate]) is None
+    for change in ({"name": "second"}, {"timeout_seconds": 5}, {"failure_policy": "Ignore"}):
+        assert not_discovered(config, [gate.model_copy(update=change)]) == (
+            "Cluster API has not noticed its present handlers yet"
+        )
 
 
 def test_certificate_files_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,16 @@
 """Registering an extension under development with an environment, in one command."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from capelin.api.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
+from capelin.api.capi import (
+    ExtensionClientConfig,
+    ExtensionConfig,
+    ExtensionConfigSpec,
+    ExtensionHandler,
+)
 from capelin.embedded.management import Environment
 from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import InvalidInputError, NotReadyError
@@ -20,6 +26,7 @@ from capelin_infra.terminal.waiting import wait_for
 
 _HOSTS = ("localhost",)
 _ADDRESSES = ("127.0.0.1", "::1")
+_UNCONFIRMED = " (this machine cannot call the extension, so the list can be an earlier one)"
 _REGISTERED_AT = "capelin.cluster.x-k8s.io/registered-at"
 """An annotation that changes, so that Cluster API discovers an unchanged ExtensionConfig again."""
 
@@ -58,9 +65,10 @@ async def register(registration: Registration, *, within: float) -> None:
             title = f"extension {registration.name}"
             await wait_for(title, missing, within, checklist.showing(line))
             found = await client.get(ExtensionConfig, registration.name)
-            line.detail = ", ".join(
+            handlers = [
                 f"{handler.name} ({handler.request_hook.hook})" for handler in found.status.handlers
-            )
+            ]
+            line.detail = ", ".join(handlers) + ("" if present is not None else _UNCONFIRMED)
 
 
 def extension_config(registration: Registration, ca: bytes) -> ExtensionConfig:
@@ -87,7 +95,9 @@ def extension_config(registration: Registration, ca: bytes) -> ExtensionConfig:
     return config
 
 
-async def _present_handlers(registration: Registration, config: ExtensionConfig) -> set[str] | None:
+async def _present_handlers(
+    registration: Registration, config: ExtensionConfig
+) -> list[ExtensionHandler] | None:
     """The handlers that the extension lists now. None if this machine cannot call it."""
     target = Target(registration.name, registration.environment)
     endpoint = target.endpoint(config)
@@ -99,22 +109,36 @@ async def _present_handlers(registration: Registration, config: ExtensionConfig)
     except (CallError, EndpointError):
         # Cluster API may reach it, or reports why it does not.
         return None
-    return {handler.name for handler in handlers}
+    return [ExtensionHandler.read(handler.dump()) for handler in handlers]
 
 
-def not_discovered(config: ExtensionConfig, present: set[str] | None = None) -> str | None:
+def not_discovered(
+    config: ExtensionConfig, present: Sequence[ExtensionHandler] | None = None
+) -> str | None:
     """Why Cluster API does not have an extension's present handlers yet."""
     for condition in config.status.conditions:
         if condition.type == "Discovered":
             is_current = condition.observed_generation in {None, config.metadata.generation}
             if condition.status != "True" or not is_current:
                 return condition.message or condition.reason
-            suffix = f".{config.name}"
-            known = {handler.name.removesuffix(suffix) for handler in config.status.handlers}
-            if present is not None and known != present:
+            known = _comparable(config.status.handlers, config.name)
+            if present is not None and known != _comparable(present, config.name):
                 return "Cluster API has not noticed its present handlers yet"
             return None
     return "Cluster API has not called it yet"
+
+
+def _comparable(handlers: Iterable[ExtensionHandler], extension: str) -> set[tuple[object, ...]]:
+    """Handlers with Cluster API's defaults, which only its own list contains."""
+    return {
+        (
+            handler.name.removesuffix(f".{extension}"),
+            *(handler.request_hook.api_version, handler.request_hook.hook),
+            10 if handler.timeout_seconds is None else handler.timeout_seconds,
+            handler.failure_policy or "Fail",
+        )
+        for handler in handlers
+    }
 
 
 async def unregister(name: str, environment: str) -> None:
