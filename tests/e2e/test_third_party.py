@@ -7,6 +7,7 @@ install it" and "Install".
 import asyncio
 import json
 import os
+import sys
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,16 @@ from capelin_release.charts import dump_yaml
 from capelin_release.tools import HELM
 
 from tests.integration.repositories import REGISTRY, Repository
-from tests.integration.third_party import USERS, Shell, blocks, build_wheels, new, release
+from tests.integration.second_version import release_second_version
+from tests.integration.third_party import (
+    USERS,
+    CommandFailedError,
+    Shell,
+    blocks,
+    build_wheels,
+    new,
+    release,
+)
 
 from . import cert_manager
 from .cluster_api import WAITING, add_cluster_api, load_managers
@@ -35,6 +45,15 @@ from .test_installation import CHARTS, IMAGES, LABELS, VERSION, archive_of
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", HELM)]
 
+CAPELIN = f"{sys.executable} -m capelin_infra"
+MACHINE_CRD = "mycloudmachines.infrastructure.cluster.x-k8s.io"
+MACHINES = "mycloudmachines.v1beta1.infrastructure.cluster.x-k8s.io"
+PROVIDER_IS_AVAILABLE = (
+    "kubectl wait --for=condition=Available --namespace=infrastructure-my-cloud-system"
+    " deployment --all --timeout=5m"
+)
+SECOND = "0.2.0"
+"""The version of the provider's second release."""
 RELEASES = "https://github.com/example/{name}/releases/latest"
 
 
@@ -44,6 +63,8 @@ class Projects:
 
     provider: Path
     extension: Path
+    source: Shell
+    """The project of the provider."""
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +74,13 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> Projects:
     wheels = build_wheels(tmp_path_factory.mktemp("wheels"))
     shell = Shell(tmp_path_factory.mktemp("projects"), tmp_path_factory.mktemp("home"))
     run = f"tool run --find-links {wheels} --reinstall --from capelin"
-    return Projects(
-        *(
-            release(new(shell, run, f"{arguments} --find-links {wheels}"))
-            for arguments in ("provider my-cloud", "extension my-hooks")
-        )
+    provider, extension = (
+        new(shell, run, f"{arguments} --find-links {wheels}")
+        for arguments in ("provider my-cloud", "extension my-hooks")
     )
+    made = Projects(release(provider), release(extension), provider)
+    release_second_version(provider, made.provider)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +97,8 @@ async def cluster(
             tag = archive.name.removeprefix(f"{name}-").removesuffix("-linux-amd64.tar")
             made.tag_image(f"ghcr.io/capelin/{name}:{tag}", f"{REGISTRY}/{name}:v{VERSION}")
         for dist in (projects.provider, projects.extension):
-            (archive,) = dist.glob("images/*-linux-amd64.tar")
-            await asyncio.to_thread(made.load_archive, archive)
+            for archive in dist.glob("images/*-linux-amd64.tar"):
+                await asyncio.to_thread(made.load_archive, archive)
         await load_programs(made, folder)
         yield made
 
@@ -91,7 +113,7 @@ async def user(
     await add_cluster_api(repository, dict.fromkeys(LABELS, f"v{VERSION}"))
     config: dict[str, Any] = read_yaml(repository.config.read_text())
     (page,) = blocks(USERS, "yaml")
-    folder = f"file://{projects.provider}/clusterctl/infrastructure-my-cloud/v{VERSION}"
+    folder = f"file://{projects.provider}/clusterctl/infrastructure-my-cloud/v{SECOND}"
     added: dict[str, Any] = read_yaml(page.replace(RELEASES.format(name="my-cloud"), folder))
     of_extension = {
         "name": "my-hooks",
@@ -146,9 +168,11 @@ async def test_users_create_a_cluster_of_a_new_provider(
     user: Shell, cluster: KindCluster, record_property: Callable[[str, object], None]
 ) -> None:
     started = monotonic()
-    await in_shell(user, blocks(USERS, "bash")[0])
-    deployed = "--namespace=infrastructure-my-cloud-system deployment --all --timeout=5m"
-    await in_shell(user, f"kubectl wait --for=condition=Available {deployed}")
+    # The page installs the latest release, and this user an older one.
+    latest, older = "init --infrastructure my-cloud", "init --infrastructure my-cloud:v0.1.0"
+    install = blocks(USERS, "bash")[0].replace(latest, older)
+    await in_shell(user, install)
+    await in_shell(user, PROVIDER_IS_AVAILABLE)
     record_property("seconds: clusterctl init until the provider runs", monotonic() - started)
     await in_shell(user, "kubectl apply --filename demo.yaml")
     (without_load_balancer,) = blocks(USERS, "sh")
@@ -160,6 +184,39 @@ async def test_users_create_a_cluster_of_a_new_provider(
     assert machine["status"]["addresses"]
     (owner,) = await found(user, "machines")
     assert owner["spec"]["providerID"] == machine["spec"]["providerID"]
+
+
+async def test_users_upgrade_to_a_release_with_another_version_of_a_kind(
+    user: Shell, cluster: KindCluster, record_property: Callable[[str, object], None]
+) -> None:
+    (before,) = await found(user, "mycloudmachines.v1alpha1.infrastructure.cluster.x-k8s.io")
+    upgrade, migrate = blocks(USERS, "bash")[3].strip().splitlines()
+    started = monotonic()
+    await in_shell(user, upgrade)
+    await in_shell(user, PROVIDER_IS_AVAILABLE)
+
+    async def is_converted() -> bool:
+        try:
+            (machine,) = await found(user, MACHINES)
+        except CommandFailedError:  # cert-manager has not written the CA into the CRD yet.
+            return False
+        return machine["spec"]["flavor"] == before["spec"]["size"]
+
+    await until(is_converted, within=120)
+    record_property("seconds: clusterctl upgrade until objects convert", monotonic() - started)
+    await is_ready(cluster, "demo")
+    # The template is stored in the old version.
+    await in_shell(user, "kubectl scale machinedeployment demo --replicas=2")
+    scaled = "machinedeployment/demo --for=jsonpath='{.status.readyReplicas}'=2"
+    await in_shell(user, f"kubectl wait {scaled} --timeout=3m")
+    machines = await found(user, MACHINES)
+    kept = before["metadata"]["uid"], before["spec"]["providerID"]
+    assert kept in [(each["metadata"]["uid"], each["spec"]["providerID"]) for each in machines]
+    assert [each["spec"]["flavor"] for each in machines] == ["small", "small"]
+
+    await asyncio.to_thread(user.run, migrate.replace("capelin ", f"{CAPELIN} "))
+    (stored,) = await found(user, f"crds --field-selector=metadata.name={MACHINE_CRD}")
+    assert stored["status"]["storedVersions"] == ["v1beta1"]
     await in_shell(user, "kubectl delete cluster demo --timeout=5m")
     assert await found(user, "mycloudmachines,mycloudclusters") == []
 
