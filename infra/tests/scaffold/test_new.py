@@ -226,7 +226,7 @@ def provider(tmp_path: Path) -> Path:
 def test_the_tests_of_a_new_provider_pass(provider: Path) -> None:
     done = run(provider, "pytest", "-q", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
 
 
 def test_a_new_provider_is_an_executable_module_and_passes_ruff(provider: Path) -> None:
