@@ -24,6 +24,7 @@ MODULES: Final = (
     "capelin.runtime.server",
     "capelin.runtime.topology",
     "capelin.runtime.v1alpha1",
+    "capelin.testing.conversions",
     "capelin.testing.extensions",
     "capelin.testing.fake_client",
     "capelin.testing.managers",

@@ -38,11 +38,12 @@ from capelin.api.fields import (
     map_list,
     set_list,
 )
+from capelin.testing.values import fitting
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from pydantic import Field, ValidationError
 
 from .conftest import Install
-from .values import fitting, spoilt
+from .values import spoilt
 from .wire import Wire
 
 # Each worker has its own kinds, so that it can delete them without affecting the others.

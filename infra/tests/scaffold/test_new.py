@@ -226,7 +226,7 @@ def provider(tmp_path: Path) -> Path:
 def test_the_tests_of_a_new_provider_pass(provider: Path) -> None:
     done = run(provider, "pytest", "-q", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
 
 
 def test_a_new_provider_is_an_executable_module_and_passes_ruff(provider: Path) -> None:
@@ -336,6 +336,9 @@ def test_a_new_provider_has_a_release(provider: Path) -> None:
     assert (provider / "dist/my-cloud-0.1.0.tgz").exists()
     crds = {file.name.partition(".")[0] for file in (provider / "dist/crds").iterdir()}
     assert {"mycloudclusters", "mycloudmachines"} < crds
+    for contract in ("infra-cluster", "infra-machine", "clusterctl"):
+        result = run(provider, "capelin_infra", "conformance", contract, f"--manifests={release}")
+        assert result.returncode == 0, result.stdout + result.stderr
     settings = Project(provider).release
     assert settings.installation == "my_cloud.release:installation"
     assert [image.name for image in settings.images] == ["my-cloud"]

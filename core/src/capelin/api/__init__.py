@@ -10,7 +10,9 @@ from capelin.api.conversion import (
     convert,
     convert_json,
     converts,
+    lost_fields,
     move_field,
+    violations,
 )
 from capelin.api.crds import SchemaError, crd
 from capelin.api.docstrings import described_fields
@@ -112,6 +114,7 @@ __all__ = [
     "immutable_templates",
     "kept",
     "kind",
+    "lost_fields",
     "major",
     "map_list",
     "minor",
@@ -121,6 +124,7 @@ __all__ = [
     "resource_of",
     "rule",
     "set_list",
+    "violations",
     "wire_name",
     "with_v",
 ]

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Final, TypeVar, cast
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from capelin.api.objects import BaseObject, Unstructured
 
@@ -103,10 +104,33 @@ def convert_json(obj: Mapping[str, Any], api_version: str) -> Unstructured:
     if own := kept.pop(new, []):
         restored = _restored(converted, own)
         # A user can write the annotation. A value of a wrong type could make later conversions
-        # fail, and with them lists of the objects of all users.
-        converted = restored if _is_valid(restored) else converted
+        # fail, and with them lists of the objects of all users. An object may be incomplete.
+        fits = all(problem["type"] == "missing" for problem in violations(restored))
+        converted = restored if fits else converted
     _keep(converted, {**kept, old: lost})
     return converted
+
+
+def lost_fields(obj: Mapping[str, Any], api_version: str) -> list[str]:
+    """The paths of the values that another version cannot express, so that the annotation does."""
+    _, _, version = str(obj.get("apiVersion")).rpartition("/")
+    kept = _kept_values(convert_json(obj, api_version))
+    return [".".join(difference.path) for difference in kept.get(version, [])]
+
+
+def violations(obj: Unstructured) -> list[ErrorDetails]:
+    """The values of an object that do not fit its class, which has conversions."""
+    group, _, version = str(obj["apiVersion"]).rpartition("/")
+    kind = str(obj["kind"])
+    cls, part = _CLASSES.get((group, kind, version)), obj
+    if cls is None:
+        cls = _CLASSES[group, kind.removesuffix("Template"), version]
+        part = cast("Unstructured", _at(obj, ("spec", "template")) or {})
+    try:
+        cls.read(_content(part))
+    except ValidationError as error:
+        return error.errors()
+    return []
 
 
 def move_field(
@@ -235,21 +259,6 @@ def _restored(obj: Unstructured, lost: Sequence[_Difference]) -> Unstructured:
         else:
             fields.pop(name, None)
     return restored
-
-
-def _is_valid(obj: Unstructured) -> bool:
-    """Whether all values of the object, which may be incomplete, fit its class."""
-    group, _, version = str(obj["apiVersion"]).rpartition("/")
-    kind = str(obj["kind"])
-    cls, part = _CLASSES.get((group, kind, version)), obj
-    if cls is None:
-        cls = _CLASSES[group, kind.removesuffix("Template"), version]
-        part = cast("Unstructured", _at(obj, ("spec", "template")) or {})
-    try:
-        cls.read(_content(part))
-    except ValidationError as error:
-        return all(problem["type"] == "missing" for problem in error.errors())
-    return True
 
 
 def _kept_values(obj: Mapping[str, Any]) -> dict[str, list[_Difference]]:

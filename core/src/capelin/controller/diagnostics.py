@@ -2,11 +2,12 @@
 
 import hashlib
 import logging
+import re
 import socket
 import ssl
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
@@ -23,6 +24,7 @@ from prometheus_client.registry import Collector
 from capelin.api import Unstructured
 from capelin.client import Client, ClientError, load_certificate
 from capelin.controller.options import Address
+from capelin.controller.profiling import Profiler, ProfileRunsError
 from capelin.controller.queue import Queue
 from capelin.controller.serving import serve
 from capelin.pki import issue, new_ca
@@ -33,6 +35,7 @@ Clock = Callable[[], float]
 
 _ANSWER_SECONDS = 60.0
 _ANSWERS = 1000
+_SECONDS = re.compile(r"[1-9]|[1-5][0-9]|60")
 _RECONCILE = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _QUEUE = (0.0001, 0.001, 0.01, 0.1, 1, 10, 100, 1000)
 
@@ -180,7 +183,7 @@ Check = Callable[[], str | None]
 
 
 class ScrapeAuthorizer:
-    """Asks the API server for the user of a token, and whether that user may read /metrics.
+    """Asks the API server for the user of a token, and whether that user may read a page.
 
     It uses TokenReview and SubjectAccessReview, like CAPI's managers, and caches results for a
     minute.
@@ -191,21 +194,21 @@ class ScrapeAuthorizer:
         self._clock = clock
         self._answers: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
 
-    async def status(self, header: str | None) -> int:
-        """200 if the user may read /metrics, else 401 or 403."""
+    async def status(self, header: str | None, path: str) -> int:
+        """200 if the user may read the page at a path, else 401 or 403."""
         scheme, _, token = (header or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             return 401
-        key = hashlib.sha256(token.encode()).digest()
+        key = hashlib.sha256(f"{path} {token}".encode()).digest()
         answered, status = self._answers.get(key, (0.0, 0))
         if not status or self._clock() >= answered + _ANSWER_SECONDS:
-            status = await self._ask(token)
+            status = await self._ask(token, path)
             self._answers[key] = self._clock(), status
             if len(self._answers) > _ANSWERS:
                 self._answers.popitem(last=False)
         return status
 
-    async def _ask(self, token: str) -> int:
+    async def _ask(self, token: str, path: str) -> int:
         review = await self._review("authentication", "TokenReview", {"token": token})
         if not review.get("authenticated"):
             return 401
@@ -218,7 +221,7 @@ class ScrapeAuthorizer:
                 "uid": user.get("uid", ""),
                 "groups": user.get("groups", []),
                 "extra": user.get("extra", {}),
-                "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
+                "nonResourceAttributes": {"path": path, "verb": "get"},
             },
         )
         return 200 if access.get("allowed") else 403
@@ -232,8 +235,9 @@ class ScrapeAuthorizer:
 class Probes:
     """Serves the pages of a manager inside its `async with`.
 
-    On a loopback address, everyone may read /metrics. On others, unless `insecure`, it requires TLS
-    with a certificate created at the start, and a token whose user may get /metrics.
+    On a loopback address, everyone may read metrics and profiles. On others, unless `insecure`,
+    they require TLS with a certificate created at the start, and a token whose user may get the
+    path.
     """
 
     def __init__(
@@ -243,6 +247,7 @@ class Probes:
         self._ready = ready
         self._webhooks = webhooks
         self._metrics = metrics
+        self._profiler = Profiler()
         self._stack = AsyncExitStack()
         self.bound: dict[str, Address] = {}
         """The addresses of the pages, by flag. Useful if the system chose the port."""
@@ -285,9 +290,14 @@ class Probes:
                 app.router.add_get("/readyz", self._page(self._ready))
                 app.router.add_get("/readyz/webhooks", self._page(self._webhooks))
             else:
-                app.router.add_get("/metrics", self._numbers)
+                app.router.add_get("/metrics", self._guarded(self._numbers))
+                profiles = {"profile": self._profiler.stacks, "memory": self._profiler.memory}
+                for name, profile in profiles.items():
+                    app.router.add_get(f"/debug/{name}", self._guarded(_profile(profile)))
         context = own_certificate() if secure else None
         bound = await serve(self._stack, app, address, next(iter(flags)), context)
+        # The server waits for its responses before it closes.
+        self._stack.callback(self._profiler.stop)
         self.bound |= dict.fromkeys(flags, bound)
 
     def _page(self, check: Check) -> Handler:
@@ -297,18 +307,38 @@ class Probes:
 
         return page
 
-    async def _numbers(self, request: web.Request) -> web.Response:
-        if self._authorizer is not None:
-            try:
-                status = await self._authorizer.status(request.headers.get("Authorization"))
-            except ClientError as error:
-                log.warning("A token for /metrics cannot be reviewed: %s", error)
-                status = 503
-            if status != 200:
-                return web.Response(status=status)
+    def _guarded(self, handler: Handler) -> Handler:
+        async def page(request: web.Request) -> web.StreamResponse:
+            if self._authorizer is not None:
+                header = request.headers.get("Authorization")
+                try:
+                    status = await self._authorizer.status(header, request.path)
+                except ClientError as error:
+                    log.warning("A token for %s cannot be reviewed: %s", request.path, error)
+                    status = 503
+                if status != 200:
+                    return web.Response(status=status)
+            return await handler(request)
+
+        return page
+
+    async def _numbers(self, _: web.Request) -> web.Response:
         return web.Response(
             body=generate_latest(self._metrics), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
         )
+
+
+def _profile(take: Callable[[float], Awaitable[str]]) -> Handler:
+    async def page(request: web.Request) -> web.Response:
+        text = request.query.get("seconds", "10")
+        if not _SECONDS.fullmatch(text):
+            return web.Response(status=400, text="seconds is a number from 1 to 60\n")
+        try:
+            return web.Response(text=await take(int(text)))
+        except ProfileRunsError:
+            return web.Response(status=429, text="another profile is being taken\n")
+
+    return page
 
 
 def own_certificate() -> ssl.SSLContext:
