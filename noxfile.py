@@ -43,7 +43,7 @@ CODE = (
 
 SHARED = (
     *("examples", "tests/docs", "tests/test_joining.py", "tests/test_load.py"),
-    *("tests/e2e/test_cloud_config.py", "tests/e2e/test_helpers.py"),
+    *("tests/e2e/test_cloud_config.py", "tests/e2e/test_helpers.py", "tests/providers"),
 )
 """Tests that belong to no package and need neither a cluster nor a container engine."""
 QUICK = (
@@ -266,6 +266,13 @@ def e2e(session: nox.Session) -> None:
     """On a kind cluster. Skips with the reason if a container engine or image is missing."""
     install(session)
     pytest(session, "-n0", paths=["tests/e2e"])
+
+
+@nox.session(default=False)
+def providers(session: nox.Session) -> None:
+    """Conformance of real providers in Go, for the table in the documents. Takes minutes."""
+    install(session)
+    session.run("python", "-m", "tests.providers", *session.posargs)
 
 
 @nox.session(default=False)
