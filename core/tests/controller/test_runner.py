@@ -297,6 +297,73 @@ async def test_an_unreadable_watched_object_is_logged_once_and_skipped(
     ]
 
 
+def config_map(name: str, *, uid: str = "1", **more: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "sea", "uid": uid, "labels": {"kept": "yes"}}
+    return {"metadata": metadata, "data": {"size": "1"}, **more}
+
+
+def fish_of(config_map: ConfigMap) -> list[ObjectKey]:
+    return [ObjectKey("sea", config_map.name)]
+
+
+SIZES = Watches(
+    ConfigMap,
+    to=fish_of,
+    labels={"kept": "yes"},
+    when_changed=lambda config_map: config_map.data.get("size"),
+)
+UNLABELLED = {"name": "a", "namespace": "sea", "uid": "1"}
+DELETION: dict[str, Any] = {"deleted": True}
+
+
+@pytest.mark.parametrize(
+    ("event", "options", "counts"),
+    [
+        (config_map("a"), {}, False),
+        (config_map("a", data={"size": "1", "colour": "red"}), {}, False),
+        (config_map("a", data={"size": "2"}), {}, True),
+        (config_map("a", data={}), {}, True),
+        (config_map("a", uid="2"), {}, True),
+        (config_map("a"), DELETION, True),
+    ],
+    ids=["same", "other field", "changed", "removed", "another object", "deleted"],
+)
+async def test_a_watch_can_skip_changes_of_other_fields(
+    event: dict[str, Any], options: dict[str, Any], counts: bool
+) -> None:
+    setup = Setup(lambda _: Done())
+    setup.runner.changed(SIZES, config_map("a"))
+    assert setup.queue.depth == 1
+    await setup.run()
+    setup.runner.changed(SIZES, event, **options)
+    assert setup.queue.depth == counts
+
+
+@pytest.mark.parametrize(
+    ("between", "options"),
+    [(config_map("a"), DELETION), ({"metadata": UNLABELLED, "data": {"size": "1"}}, {})],
+    ids=["deleted", "not selected"],
+)
+async def test_an_object_that_returns_counts_again(
+    between: dict[str, Any], options: dict[str, Any]
+) -> None:
+    setup = Setup(lambda _: Done())
+    setup.runner.changed(SIZES, config_map("a"))
+    setup.runner.changed(SIZES, between, **options)
+    await setup.run()
+    setup.runner.changed(SIZES, config_map("a"))
+    assert setup.queue.depth == 1
+
+
+async def test_an_unreadable_object_counts_again_when_it_is_readable() -> None:
+    setup = Setup(lambda _: Done(), Murky())
+    for data in ({"size": "1"}, ["not", "a", "mapping"]):
+        setup.runner.changed(SIZES, config_map("a", data=data))
+    await setup.run()
+    setup.runner.changed(SIZES, config_map("a"))
+    assert setup.queue.depth == 1
+
+
 async def test_a_missing_result_is_a_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

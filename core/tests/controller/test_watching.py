@@ -137,11 +137,13 @@ class FakeQueue:
 
     def __init__(self) -> None:
         self.keys: list[str] = []
+        self.deleted: list[str] = []
         self.unreadable: list[str] = []
         self.all = 0
         self.retries = 0
 
-    def changed(self, watch: Watch, body: Mapping[str, Any]) -> None:
+    def changed(self, watch: Watch, body: Mapping[str, Any], *, deleted: bool) -> None:
+        self.deleted += [body["metadata"]["name"]] if deleted else []
         try:
             keys = cast("list[ObjectKey]", concerned(watch, Crab.resource, body))
         except Unreadable as error:
@@ -204,6 +206,7 @@ async def test_existing_and_changed_objects_are_queued(api: Api) -> None:
         await until(lambda: sorted(queue.keys) == ["a", "a", "b", "of-m"])
         api.lines[MAPS].put_nowait({**changed("m"), "type": "DELETED"})
         await until(lambda: sorted(queue.keys) == ["a", "a", "b", "of-m", "of-m"])
+    assert queue.deleted == ["m"]
     assert (queue.all, queue.retries) == (0, 0)
 
 

@@ -28,26 +28,28 @@ class For(Generic[KindT]):
     """The reconciler's own kind. Each object of it is a key.
 
     The reconciler may read the object, and patch it and its status. With `status_only` it may patch
-    only the status, and so cannot add a finalizer.
+    only the status, and so cannot add a finalizer. For `when_changed`, see `Watches`.
     """
 
     kind: type[KindT]
     labels: Labels = field(default_factory=dict[str, str | None])
     status_only: bool = False
+    when_changed: Callable[[KindT], Hashable] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Owns(Generic[KindT]):
     """A kind that the reconciler creates. Its events concern the owner.
 
-    The reconciler may read, create and patch it, and with `deletes` delete it. For `optional`, see
-    `Watches`.
+    The reconciler may read, create and patch it, and with `deletes` delete it. For `optional` and
+    `when_changed`, see `Watches`.
     """
 
     kind: type[KindT]
     labels: Labels = field(default_factory=dict[str, str | None])
     deletes: bool = False
     optional: bool = False
+    when_changed: Callable[[KindT], Hashable] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,10 @@ class Watches(Generic[KindT]):
 
     The manager waits until a kind is installed. It does not wait for an `optional` kind, which it
     starts to watch after its installation, and which may be removed again.
+
+    With `when_changed`, an event counts only if this value of the object differs from that of its
+    previous event. The first event of an object and its deletion always count. The function gets
+    the same object as `to`, and that of `For` and `Owns` only the metadata.
     """
 
     kind: type[KindT]
@@ -70,6 +76,7 @@ class Watches(Generic[KindT]):
     labels: Labels = field(default_factory=dict[str, str | None])
     metadata_only: bool = False
     optional: bool = False
+    when_changed: Callable[[KindT], Hashable] | None = None
 
 
 Watch = For[Any] | Owns[Any] | Watches[Any]
@@ -201,7 +208,7 @@ def _check_watches(cls: type[Reconciler[Any]], kind: type[BaseObject] | None) ->
 class KeyQueue(Protocol):
     """Receives the events of a watch, in the manager's event loop."""
 
-    def changed(self, watch: Watch, body: Mapping[str, Any]) -> None: ...
+    def changed(self, watch: Watch, body: Mapping[str, Any], *, deleted: bool) -> None: ...
 
     def add_all(self) -> None: ...
 
@@ -262,7 +269,7 @@ def concerned(
             ]
         case Watches():
             to: Callable[..., Any] = watch.to
-            obj = _read(watch, body)
+            obj = object_in(watch, body)
             return to(ctx, obj) if iscoroutinefunction(to) else list(to(obj))
 
 
@@ -272,7 +279,12 @@ def group_of(reconciler: Reconciler[Any], body: Mapping[str, Any]) -> Hashable |
     return reconciler.group(kind.model_construct(metadata=ObjectMeta.read(body["metadata"])))
 
 
-def _read(watch: Watches[KindT], body: Mapping[str, Any]) -> KindT:
+def object_in(watch: Watch, body: Mapping[str, Any]) -> Any:
+    """The object of an event, with only its metadata unless the watch looks inside.
+
+    Raises:
+        Unreadable: The watch looks inside, and the object is not readable.
+    """
     if looks_inside(watch):
         try:
             if UNREADABLE in body:

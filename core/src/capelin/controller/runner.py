@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from capelin.api import BaseObject
 from capelin.client import ClientError, Conflict, Unreadable
+from capelin.controller.changes import Changes
 from capelin.controller.context import Context
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.logs import LogContext, explained, log_context
@@ -65,6 +66,7 @@ class Runner(Generic[ObjectT]):
         self._threads: ThreadPoolExecutor | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._open = False
+        self._changes = Changes()
         metrics.watch_queue(reconciler.name, queue, concurrency, clock)
 
     def start(self) -> None:
@@ -74,9 +76,11 @@ class Runner(Generic[ObjectT]):
     def add(self, key: ObjectKey) -> None:
         self._add((key,))
 
-    def changed(self, watch: Watch, body: Mapping[str, Any]) -> None:
+    def changed(self, watch: Watch, body: Mapping[str, Any], *, deleted: bool = False) -> None:
         kind = self.reconciler.main_watch.kind.resource
         try:
+            if not self._changes.matter(watch, body, deleted=deleted):
+                return
             keys = concerned(watch, kind, body, self._context)
             if isinstance(watch, For) and not isinstance(keys, Awaitable):
                 for key in keys:

@@ -253,8 +253,10 @@ class Watching:
             await self._session.close()
 
     async def _changed(self, source: _Source, *, event: kopf.RawEvent, **_: Any) -> None:
+        deleted = event["type"] == "DELETED"
         for subscription in source.subscriptions:
-            self._tell(subscription.queue.changed, subscription.watch, event["object"])
+            changed = partial(subscription.queue.changed, deleted=deleted)
+            self._tell(changed, subscription.watch, event["object"])
 
     async def _login(self, **_: Any) -> kopf.AiohttpSession:
         clock, server = asyncio.get_running_loop().time, self._config.server

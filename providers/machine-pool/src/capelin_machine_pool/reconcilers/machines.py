@@ -68,11 +68,13 @@ def machine_of(machine: Machine) -> Iterable[ObjectKey]:
     return [ObjectKey(machine.namespace or "", name)]
 
 
+def is_paused(cluster: Cluster) -> bool:
+    """Whether a cluster is paused. Its other fields do not concern its machines."""
+    return cluster.spec.paused is True
+
+
 async def machines_of_cluster(ctx: Context, cluster: Cluster) -> list[ObjectKey]:
     """The machines that do not report their Cluster's pause yet, or its end."""
-    if cluster.metadata.generation == cluster.status.observed_generation:
-        # Core has observed the present spec: only the status has changed, and it often does.
-        return []
     labels = {CLUSTER_NAME_LABEL: cluster.name}
     return [
         ObjectKey(machine.namespace or "", machine.name)
@@ -83,7 +85,10 @@ async def machines_of_cluster(ctx: Context, cluster: Cluster) -> list[ObjectKey]
 
 class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
     finalizer = FINALIZER
-    watches = (Watches(Machine, to=machine_of), Watches(Cluster, to=machines_of_cluster))
+    watches = (
+        Watches(Machine, to=machine_of),
+        Watches(Cluster, to=machines_of_cluster, when_changed=is_paused),
+    )
 
     def __init__(
         self,

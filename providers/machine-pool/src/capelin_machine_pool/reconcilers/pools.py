@@ -71,6 +71,16 @@ _CONCURRENCY = 20
 """Requests in flight when machines are created or deleted."""
 
 
+def awaited_fields(cluster: Cluster) -> tuple[bool | None, ...]:
+    """The fields of a cluster that concern its pools."""
+    milestones = cluster.status.initialization
+    return (
+        cluster.spec.paused,
+        milestones.infrastructure_provisioned,
+        milestones.control_plane_initialized,
+    )
+
+
 async def pools_of_cluster(ctx: Context, cluster: Cluster) -> list[ObjectKey]:
     """The pools that have waited for a cluster's control plane, or do not report its pause yet."""
     initialized = cluster.status.initialization.control_plane_initialized
@@ -105,7 +115,7 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
     watches = (
         Owns(CapelinMachine, deletes=True),
         Watches(CapelinMachine, to=pools_of_machine, metadata_only=True),
-        Watches(Cluster, to=pools_of_cluster),
+        Watches(Cluster, to=pools_of_cluster, when_changed=awaited_fields),
     )
     permissions = (
         Permission("cluster.x-k8s.io", ("machines",), ("list", "delete")),
