@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_network
+from pathlib import Path
 from random import Random
 from typing import Any, cast
 
@@ -33,6 +35,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+
+from .runtime.server_process import certificate, serving, write
 
 REMOTE_TRACE, REMOTE_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{REMOTE_TRACE}-{REMOTE_SPAN}-01"
@@ -230,6 +234,7 @@ class Receiver(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Traces)
+        self.url = f"http://127.0.0.1:{self.server_port}"
         self.requests: list[tuple[str, ExportTraceServiceRequest]] = []
 
 
@@ -254,14 +259,23 @@ with tracing.span("reconcile", "shoal", namespace="sea", name="a") as span:
 """
 
 
-def exported(**variables: str) -> tuple[Receiver, str]:
-    """The receiver of a process after it ended, and the log of the process."""
+@contextmanager
+def receiving() -> Generator[Receiver]:
     with Receiver() as receiver:
         thread = threading.Thread(target=receiver.serve_forever)
         thread.start()
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
-        endpoint = f"http://127.0.0.1:{receiver.server_port}"
-        given = {k: v.replace("ENDPOINT", endpoint) for k, v in variables.items()}
+        try:
+            yield receiver
+        finally:
+            receiver.shutdown()
+            thread.join()
+
+
+def exported(**variables: str) -> tuple[Receiver, str]:
+    """The receiver of a process after it ended, and the log of the process."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
+    with receiving() as receiver:
+        given = {k: v.replace("ENDPOINT", receiver.url) for k, v in variables.items()}
         done = subprocess.run(
             [sys.executable, "-c", EXPORT],
             env={**environ, "NO_PROXY": "127.0.0.1", **given},
@@ -269,8 +283,6 @@ def exported(**variables: str) -> tuple[Receiver, str]:
             text=True,
             check=True,
         )
-        receiver.shutdown()
-        thread.join()
     return receiver, done.stderr
 
 
@@ -332,3 +344,24 @@ def test_without_configuration_the_libraries_are_not_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_server_exports_the_calls_of_its_handlers(tmp_path: Path) -> None:
+    write(tmp_path, certificate())
+    path = BeforeClusterCreate.id.path("pid")
+    with (
+        receiving() as receiver,
+        serving(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, NO_PROXY="127.0.0.1") as served,
+    ):
+        connection = served.connect()
+        connection.request("POST", path, b'{"cluster":{}}', {"Traceparent": TRACEPARENT})
+        assert connection.getresponse().read()
+        connection.close()
+    spans = [
+        span
+        for _, message in receiver.requests
+        for traces in message.resource_spans
+        for span in traces.scope_spans[0].spans
+    ]
+    ids = [(span.name, span.trace_id.hex(), span.parent_span_id.hex()) for span in spans]
+    assert ids == [("hook BeforeClusterCreate", REMOTE_TRACE, REMOTE_SPAN)]
