@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 import aiohttp
 from yarl import URL
 
+from capelin import tracing
 from capelin.client.auth import Credentials, Proof
 from capelin.client.config import Config
 from capelin.client.destinations import (
@@ -319,7 +320,11 @@ class Transport:
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": self._options.user_agent},
-            trace_configs=list(self._options.traces),
+            # Servers that a tenant chose learn nothing about our traces.
+            trace_configs=[
+                *self._options.traces,
+                *tracing.client_traces(propagate=self._options.destinations is None),
+            ],
         )
 
     def _warn(self, header: str) -> None:

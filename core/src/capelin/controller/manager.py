@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, NoReturn, Protocol
 
+from capelin import tracing
 from capelin.api import Resource
 from capelin.client import (
     Client,
@@ -385,6 +386,7 @@ def main(
             os.environ if environ is None else environ,
         )
         logs.configure(chosen.log_format, chosen.verbosity)
+        tracing.configure(name, os.environ if environ is None else environ)
         config = Config.find(chosen.kubeconfig, environ=os.environ if environ is None else environ)
         manager = Manager(name, build(chosen), chosen, config, ends_process=True)
         asyncio.run(serve(manager))

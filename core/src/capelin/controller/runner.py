@@ -10,6 +10,7 @@ from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Generic, Literal, TypeVar
 
+from capelin import tracing
 from capelin.api import BaseObject
 from capelin.client import ClientError, Conflict, Unreadable
 from capelin.controller.changes import Changes
@@ -176,7 +177,13 @@ class Runner(Generic[ObjectT]):
         name = self.reconciler.name
         started = self._clock()
         outcome: Outcome = Failed()
-        with log_context(LogContext(name, key.namespace, key.name, uuid.uuid4().hex[:8])):
+        id_ = uuid.uuid4().hex[:8]
+        with (
+            log_context(LogContext(name, key.namespace, key.name, id_)),
+            tracing.span(
+                "reconcile", name, namespace=key.namespace, name=key.name, reconcile_id=id_
+            ) as span,
+        ):
             try:
                 outcome = await self._step(key)
                 log.debug("%s", outcome)
@@ -192,7 +199,9 @@ class Runner(Generic[ObjectT]):
             finally:
                 now = self._clock()
                 self.queue.finish(key, outcome, now)
-                self._metrics.reconciled(name, _result(outcome), now - started)
+                result = _result(outcome)
+                self._metrics.reconciled(name, result, now - started)
+                span.end(result, failed=result == "error")
 
     def _report_unreadable(self, key: ObjectKey, error: Unreadable) -> None:
         unreadable = error.object

@@ -210,11 +210,16 @@ def test_only_known_variables_are_inherited() -> None:
     variables = {
         "GOPROXY": "off",
         "GOFLAGS": "-mod=readonly",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
         "GOOGLE_CREDENTIALS": "a secret",
         "GOOGLE_APPLICATION_CREDENTIALS": "/a/secret",
         "AWS_SECRET_ACCESS_KEY": "a secret",
     }
-    assert inherited_variables(variables) == {"GOFLAGS": "-mod=readonly", "GOPROXY": "off"}
+    assert inherited_variables(variables) == {
+        "GOFLAGS": "-mod=readonly",
+        "GOPROXY": "off",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
+    }
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,12 @@ def component_command(component: Component, placement: Placement) -> Command:
 
 
 def inherited_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that configure the sources of binaries, for processes that download some."""
-    return {name: value for name, value in sorted(variables.items()) if name in _PASSED_ON}
+    """The variables that configure the sources of binaries, and those of OpenTelemetry."""
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if name in _PASSED_ON or name.startswith("OTEL_")
+    }
 
 
 def choose_ports(

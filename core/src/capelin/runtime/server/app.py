@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any
 from urllib.parse import parse_qs
 
+from capelin import tracing
 from capelin.api import parse_duration
 from capelin.runtime.dispatch import EncodedResponse, HandlerRunner, handler_runners
 from capelin.runtime.extension import Extension
@@ -58,6 +59,13 @@ class App:
         if runner is None or scope["method"] != "POST":
             await self._documents(scope, receive, send)
             return
+        handler = runner.handler
+        hook = handler.hook.id.name
+        with tracing.span("hook", hook, scope["headers"], handler=handler.name) as span:
+            outcome = await self._call(runner, scope, receive, send)
+            span.end(outcome, failed=outcome in {"failure", "timeout"})
+
+    async def _call(self, runner: HandlerRunner, scope: Scope, receive: Receive, send: Send) -> str:
         start = time.perf_counter()
         seconds = time_limit(runner.handler.timeout_seconds, scope["query_string"])
         late = partial(self._respond_late, send, runner, start)
@@ -73,10 +81,10 @@ class App:
             outcome = response.outcome
         except DeadlineExceededError:
             await late()
-            return
+            return "timeout"
         except RespondedError as error:
             await error.responding
-            return
+            return "timeout"
         except BodyTooLargeError:
             outcome = "failure"
             limit = f"{MAX_BODY_BYTES // 2**20} MiB"
@@ -87,6 +95,7 @@ class App:
         except ClientGoneError:
             outcome = "abandoned"
         self.metrics.count(runner.handler.path, outcome, time.perf_counter() - start)
+        return outcome
 
     async def _respond_late(self, send: Send, runner: HandlerRunner, start: float) -> None:
         _log.warning("handler %s did not respond in time", runner.handler.name)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from capelin import tracing
 from capelin.flags import OptionsError, flag, one_of, parse, report, truth
 from capelin.hosts import is_loopback
 from capelin.runtime.extension import Extension, InvalidExtensionError
@@ -131,6 +132,7 @@ def run(extension: Extension, arguments: Sequence[str] | None = None) -> int:
         stream=sys.stderr,
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    tracing.configure(name, environment)
     try:
         extension.check()
         certificates = Certificates(cert_dir_of(chosen, name, environment), chosen.client_ca)
