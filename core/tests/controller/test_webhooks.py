@@ -1,20 +1,31 @@
-"""The conversion webhook of a manager: reviews, bounds, certificates, and a real API server."""
+"""The webhooks of a manager: reviews, bounds, certificates, and a real API server."""
 
 import asyncio
 import io
 import json
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import aiohttp
 import pytest
-from annotated_types import Ge, Le
-from capelin.api import Model, Object, Unstructured, converts, kind, move_field
+from annotated_types import Ge, Le, MaxLen
+from capelin.api import (
+    Model,
+    Object,
+    Problem,
+    Resource,
+    Unstructured,
+    converts,
+    kind,
+    move_field,
+    problems,
+    validates,
+)
 from capelin.api.core import CustomResourceDefinition
-from capelin.client import ApiError, Client, Config
+from capelin.client import ApiError, Client, Config, Invalid
 from capelin.controller import (
     Context,
     Done,
@@ -25,15 +36,23 @@ from capelin.controller import (
     Reconciler,
     Result,
 )
-from capelin.controller.webhooks import MAX_BODY_BYTES, Webhooks, convert_review
+from capelin.controller.reviews import convert_review, validate_review
+from capelin.controller.webhooks import MAX_BODY_BYTES, Webhooks
 from capelin.provider import Provider, migrate_storage
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
-from capelin.testing.webhooks import LOOPBACK, local_crds, write_certificate
+from capelin.testing.webhooks import LOOPBACK, local_crds, local_validation, write_certificate
 from capelin.tls import CertificateError
 
 GROUP = "webhooks.capelin.test"
 Count = Annotated[int, Ge(0), Le(1000)]
+CONFIGURATIONS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "ValidatingWebhookConfiguration",
+    "validatingwebhookconfigurations",
+    namespaced=False,
+)
 
 
 class OldSpec(Model):
@@ -279,3 +298,163 @@ class OldBooks(Reconciler[OldBook]):
 
     async def reconcile(self, _: Context, __: OldBook, /) -> Result:
         return Done()
+
+
+class ShelfSpec(Model):
+    books: Annotated[list[Annotated[str, MaxLen(63)]], MaxLen(100)] = []
+    width: Count = 1
+
+
+@kind(group=GROUP, version="v1")
+class Shelf(Object[ShelfSpec, Status]):
+    """A shelf."""
+
+
+@validates(Shelf)
+def has_different_books(shelf: Shelf, _: Shelf | None) -> Iterator[Problem]:
+    for book in sorted({book for book in shelf.spec.books if shelf.spec.books.count(book) > 1}):
+        yield Problem("spec.books", f"{book} is on the shelf twice")
+
+
+@validates(Shelf)
+def does_not_shrink(shelf: Shelf, old: Shelf | None) -> Iterator[Problem]:
+    if shelf.spec.width == 13:
+        raise ValueError("a secret reason")
+    if old is not None and shelf.spec.width < old.spec.width:
+        yield Problem("spec.width", f"must be at least {old.spec.width}")
+
+
+class Shelves(Reconciler[Shelf]):
+    watches = (For(Shelf),)
+
+    async def reconcile(self, _: Context, __: Shelf, /) -> Result:
+        return Done()
+
+
+def shelf(*books: str, width: int = 1) -> Shelf:
+    return Shelf.of("a", "library", spec=ShelfSpec(books=list(books), width=width))
+
+
+def admission(obj: object, old: object = None) -> Unstructured:
+    request = {"uid": "42", "object": obj, "oldObject": old}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def test_problems_of_an_object_come_from_all_its_functions() -> None:
+    assert problems(shelf("a", "b"), shelf("a")) == []
+    found = problems(shelf("a", "b", "a"), shelf(width=2))
+    assert [str(problem) for problem in found] == [
+        "spec.books: a is on the shelf twice",
+        "spec.width: must be at least 2",
+    ]
+
+
+def test_a_validation_allows_an_object_or_lists_its_problems() -> None:
+    valid = validate_review(admission(shelf("a").dump()))
+    assert valid == {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": "42", "allowed": True},
+    }
+    response = validate_review(admission(shelf("a", "a").dump(), shelf(width=2).dump()))["response"]
+    assert response["allowed"] is False
+    assert response["status"]["code"] == 422
+    assert response["status"]["message"] == (
+        "spec.books: a is on the shelf twice; spec.width: must be at least 2"
+    )
+    assert [cause["field"] for cause in response["status"]["details"]["causes"]] == [
+        "spec.books",
+        "spec.width",
+    ]
+
+
+def test_a_function_that_fails_rejects_the_object_without_its_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    response = validate_review(admission(shelf(width=13).dump()))["response"]
+    assert (response["allowed"], response["status"]["code"]) == (False, 500)
+    assert response["status"]["message"] == "the validation of Shelf failed with ValueError"
+    assert "a secret reason" in caplog.text
+    of_nobody = validate_review(admission({"apiVersion": "a/v1", "kind": "Box"}))["response"]
+    assert (of_nobody["allowed"], of_nobody["status"]["message"]) == (
+        False,
+        "the manager has no function that validates Box",
+    )
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{}, review(), admission(None), admission([]), admission({}, 1), {"apiVersion": "v1"}],
+)
+def test_other_requests_than_validations_are_rejected(broken: Unstructured) -> None:
+    with pytest.raises(ValueError, match="AdmissionReview"):
+        validate_review(broken)
+
+
+@kind(group=GROUP, version="v1alpha1", name="Shelf")
+class OldShelf(Object[ShelfSpec, Status]):
+    """A shelf."""
+
+
+@validates(OldShelf)
+def is_old(_: OldShelf, __: OldShelf | None) -> Iterator[Problem]:
+    yield Problem("spec", "is old")
+
+
+def test_functions_validate_the_stored_version() -> None:
+    with pytest.raises(ValueError, match=r"v1 of the kind is stored, so write @validates\(Shelf\)"):
+        Provider.of(
+            "shelves",
+            "AddonProvider",
+            version="v0.1.0",
+            module="shelves",
+            reconcilers=[Shelves],
+            kinds=[OldShelf],
+        )
+
+
+async def test_an_api_server_validates_with_a_manager(
+    client: Client,
+    config: Config,
+    namespace: str,
+    tmp_path: Path,
+    install_crds: Callable[..., None],
+) -> None:
+    shelves = Provider.of(
+        "shelves", "AddonProvider", version="v0.1.0", module="shelves", reconcilers=[Shelves]
+    )
+    assert shelves.serves_webhooks
+    await asyncio.to_thread(install_crds, shelves)
+    ca = write_certificate(tmp_path)
+    webhooks: dict[str, Any] = {"webhook_address": LOOPBACK, "cert_dir": tmp_path}
+    try:
+        async with running(Shelves(), config=config, namespace=namespace, **webhooks) as manager:
+            (configuration,) = await local_validation(shelves, manager, ca)
+            await client.apply(configuration)
+
+            async def is_rejected() -> bool:
+                try:
+                    wrong = Shelf.of("b", namespace, spec=ShelfSpec(books=["a", "a"]))
+                    await client.create(wrong, dry_run=True)
+                except Invalid as error:
+                    return str(error).endswith(
+                        f'admission webhook "shelves.{GROUP}" denied the request: '
+                        "spec.books: a is on the shelf twice"
+                    )
+                return False
+
+            await until(is_rejected)
+            made = Shelf.of("a", namespace, spec=ShelfSpec(books=["a"], width=2))
+            made = await client.create(made)
+            with pytest.raises(Invalid, match=r"spec\.width: must be at least 2"):
+                await client.patch(Shelf, "a", namespace, {"spec": {"width": 1}})
+            await client.patch(Shelf, "a", namespace, {"metadata": {"finalizers": ["a.test/b"]}})
+        # No manager answers now. Only a new spec needs one.
+        with pytest.raises(ApiError, match="failed calling webhook"):
+            await client.patch(Shelf, "a", namespace, {"spec": {"width": 3}})
+        await client.delete(Shelf, "a", namespace)
+        await client.patch(Shelf, "a", namespace, {"metadata": {"finalizers": None}})
+        assert await client.find(Shelf, "a", namespace) is None
+    finally:
+        await client.delete(CONFIGURATIONS, "addon-shelves-validation")
+        await client.delete(CustomResourceDefinition, f"shelves.{GROUP}")

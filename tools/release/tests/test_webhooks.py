@@ -1,10 +1,20 @@
-"""Charts and component files of a provider that converts between versions."""
+"""Charts and component files of a provider that converts and validates objects."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pytest
 from annotated_types import Ge, Le
-from capelin.api import Model, Object, Unstructured, converts, kind, move_field
+from capelin.api import (
+    Model,
+    Object,
+    Problem,
+    Unstructured,
+    converts,
+    kind,
+    move_field,
+    validates,
+)
 from capelin.controller import Context, Done, For, Reconciler, Result
 from capelin.embedded.binaries import Binaries
 from capelin.provider import Provider
@@ -51,6 +61,12 @@ def upgrade(fish: Unstructured) -> None:
 @converts(Fish, OldFish)
 def downgrade(fish: Unstructured) -> None:
     move_field(fish, "spec.finCount", "spec.fins")
+
+
+@validates(Fish)
+def has_even_fins(fish: Fish, _: Fish | None) -> Iterator[Problem]:
+    if fish.spec.fin_count % 2:
+        yield Problem("spec.finCount", "must be even")
 
 
 class Fishes(Reconciler[Fish]):
@@ -105,6 +121,12 @@ async def test_a_release_calls_its_own_service_with_a_certificate() -> None:
     }
     annotations = objects["CustomResourceDefinition", CRD]["metadata"]["annotations"]
     assert annotations["cert-manager.io/inject-ca-from"] == f"ocean/{name}"
+    validation = objects["ValidatingWebhookConfiguration", "addon-fish-validation"]
+    assert validation["metadata"]["annotations"] == {
+        "cert-manager.io/inject-ca-from": f"ocean/{name}"
+    }
+    (webhook,) = validation["webhooks"]
+    assert webhook["clientConfig"]["service"]["name"] == name
     (port,) = objects["Service", name]["spec"]["ports"]
     assert port == {"name": "webhooks", "port": 443, "targetPort": "webhooks"}
     certificate = objects["Certificate", name]["spec"]
@@ -145,6 +167,15 @@ async def test_component_files_have_the_webhook() -> None:
     }
     for kind_ in ("Service", "Certificate", "Issuer"):
         assert objects[kind_, name]["metadata"]["namespace"] == namespace
+    validation = objects["ValidatingWebhookConfiguration", "addon-fish-validation"]
+    assert validation["metadata"]["annotations"] == {
+        "cert-manager.io/inject-ca-from": f"{namespace}/{name}"
+    }
+    (webhook,) = validation["webhooks"]
+    service = {"name": name, "namespace": namespace, "path": "/validate"}
+    assert webhook["clientConfig"] == {"service": service}
+    (rule,) = webhook["rules"]
+    assert (rule["apiVersions"], rule["resources"]) == (["v1"], ["fishes"])
 
 
 async def test_an_uninstall_keeps_kinds_without_webhooks_too() -> None:

@@ -58,10 +58,20 @@ from capelin.api.objects import (
 from capelin.api.rules import Marker, Rule, Schema, immutable, kept, major, minor, rule
 from capelin.api.schema import BareType, SchemaWalker
 from capelin.api.templates import Template, TemplateMetadata, immutable_templates
+from capelin.api.validation import (
+    VALIDATION_PATH,
+    Problem,
+    has_validators,
+    problems,
+    problems_of_json,
+    validates,
+    validating_webhook,
+)
 
 __all__ = [
     "CONTRACTS",
     "CONVERSION_PATH",
+    "VALIDATION_PATH",
     "AnyObject",
     "AnyValue",
     "BareType",
@@ -88,6 +98,7 @@ __all__ = [
     "ObjectMeta",
     "OwnerReference",
     "Port",
+    "Problem",
     "Quantity",
     "Replicas",
     "Resource",
@@ -110,6 +121,7 @@ __all__ = [
     "crd",
     "described_fields",
     "format_duration",
+    "has_validators",
     "immutable",
     "immutable_templates",
     "kept",
@@ -121,9 +133,13 @@ __all__ = [
     "move_field",
     "parse_duration",
     "plural_of",
+    "problems",
+    "problems_of_json",
     "resource_of",
     "rule",
     "set_list",
+    "validates",
+    "validating_webhook",
     "violations",
     "wire_name",
     "with_v",

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from capelin.api import admission_policy
-from capelin.provider.installation import ENTRY_POINTS, Provider, needs_webhook
+from capelin.provider.installation import ENTRY_POINTS, Provider, is_validation, needs_webhook
 from capelin.provider.topology import may_patch_status
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ __all__ = [
     "delete_pool_machine",
     "has_pool_labels",
     "is_pool_member",
+    "is_validation",
     "may_patch_status",
     "migrate_storage",
     "needs_webhook",

@@ -5,7 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
-from capelin.api import CONVERSION_PATH, BaseObject, Unstructured, crd, immutable_templates
+from capelin.api import (
+    CONVERSION_PATH,
+    VALIDATION_PATH,
+    BaseObject,
+    Unstructured,
+    crd,
+    has_validators,
+    immutable_templates,
+    validating_webhook,
+)
 from capelin.contract import ProviderType, provider_label
 from capelin.provider.roles import aggregated_roles, is_aggregated
 from capelin.provider.topology import topology_owned
@@ -73,7 +82,7 @@ class Provider:
 
         They determine its CRDs and permissions: their kinds, the templates that a contract
         requires, and two policies. Templates of machines are immutable, and only controllers
-        change objects of a topology.
+        change objects of a topology. Functions with `validates` get a webhook.
 
         Args:
             name: Its name in clusterctl, without the type: `fish`.
@@ -104,12 +113,12 @@ class Provider:
         label = provider_label(type_, name)
         all_kinds = kinds_of(reconcilers, kinds)
 
-        service = {"name": label, "namespace": f"{label}-system", "path": CONVERSION_PATH}
+        service = {"name": label, "namespace": f"{label}-system"}
+        conversion = {"service": {**service, "path": CONVERSION_PATH}}
 
         def crds() -> list[Unstructured]:
             return [
-                crd(*versions, provider=label, client_config={"service": service})
-                for versions in all_kinds
+                crd(*versions, provider=label, client_config=conversion) for versions in all_kinds
             ]
 
         stored = [versions[-1] for versions in all_kinds]
@@ -117,6 +126,10 @@ class Provider:
         policies = immutable_templates(f"{label}-templates", *frozen) if frozen else []
         if owned := contract_kinds(reconcilers, stored):
             policies += topology_owned(f"{label}-topology-owned", owned)
+        _check_validators(all_kinds)
+        if validated := [kind for kind in stored if has_validators(kind)]:
+            config = {"service": {**service, "path": VALIDATION_PATH}}
+            policies.append(validating_webhook(f"{label}-validation", validated, config))
         return cls(
             name=name,
             type=type_,
@@ -144,8 +157,8 @@ class Provider:
 
     @property
     def serves_webhooks(self) -> bool:
-        """Whether the API server calls its manager, to convert objects."""
-        return any(needs_webhook(crd) for crd in self.crds)
+        """Whether the API server calls its manager, to convert or validate objects."""
+        return any(map(is_validation, self.objects)) or any(map(needs_webhook, self.crds))
 
     @property
     def aggregated_roles(self) -> list[Unstructured]:
@@ -199,6 +212,22 @@ class Provider:
 def needs_webhook(definition: Unstructured) -> bool:
     """Whether a CRD has a conversion webhook."""
     return "webhook" in definition["spec"].get("conversion", {})
+
+
+def is_validation(obj: Unstructured) -> bool:
+    """Whether an object configures validating webhooks."""
+    return obj["kind"] == "ValidatingWebhookConfiguration"
+
+
+def _check_validators(kinds: Sequence[Sequence[type[BaseObject]]]) -> None:
+    for *others, stored in kinds:
+        for kind in others:
+            if has_validators(kind):
+                version = stored.resource.version
+                raise ValueError(
+                    f"@validates({kind.__name__}) is not called: {version} of the kind is stored, "
+                    f"so write @validates({stored.__name__})"
+                )
 
 
 def _check_names(name: str, version: str) -> None:

@@ -1,4 +1,4 @@
-"""Conversion webhooks of managers that run in a test.
+"""Webhooks of managers that run in a test.
 
 ca = write_certificate(tmp_path)
 webhooks = {"webhook_address": LOOPBACK, "cert_dir": tmp_path}
@@ -15,7 +15,7 @@ from capelin.api import Unstructured
 from capelin.controller import Address, Manager
 from capelin.embedded.management import WebhookEndpoint, localize
 from capelin.pki import issue, new_ca
-from capelin.provider import Provider
+from capelin.provider import Provider, is_validation
 from capelin.testing.waiting import until
 
 LOOPBACK: Final = Address("127.0.0.1", 0)
@@ -34,11 +34,25 @@ def write_certificate(folder: Path) -> bytes:
 
 async def local_crds(provider: Provider, manager: Manager, ca_pem: bytes) -> list[Unstructured]:
     """The CRDs of a provider, for an API server on this machine that calls this manager."""
+    return localize(
+        provider.crds, provider=provider.label, listener=await _endpoint(manager, ca_pem)
+    )
 
+
+async def local_validation(
+    provider: Provider, manager: Manager, ca_pem: bytes
+) -> list[Unstructured]:
+    """The validating webhooks of a provider, for an API server that calls this manager."""
+    configurations = filter(is_validation, provider.objects)
+    return localize(
+        configurations, provider=provider.label, listener=await _endpoint(manager, ca_pem)
+    )
+
+
+async def _endpoint(manager: Manager, ca_pem: bytes) -> WebhookEndpoint:
     def bound() -> Address | None:
         return manager.webhooks.bound if manager.webhooks else None
 
     await until(lambda: bound() is not None)
     host, port = bound() or LOOPBACK
-    endpoint = WebhookEndpoint(host, port, ca_pem)
-    return localize(provider.crds, provider=provider.label, listener=endpoint)
+    return WebhookEndpoint(host, port, ca_pem)

@@ -13,7 +13,7 @@ import yaml
 from capelin.api import Model, Unstructured
 from capelin.contract import PROVIDER_LABEL
 from capelin.controller import diagnostics_rules, lease_rules
-from capelin.provider import Provider, needs_webhook
+from capelin.provider import Provider, is_validation, needs_webhook
 
 from capelin_release.alerts import EXTENSION_ALERTS, MANAGER_ALERTS
 from capelin_release.files import BUILDER, File, write_tar
@@ -219,7 +219,7 @@ def _kinds(provider: Provider, *, labelled: bool) -> dict[str, str]:
         for obj in provider.objects
         if "namespace" not in obj["metadata"] and obj["kind"] != "ExtensionConfig"
     ]
-    others = [*provider.aggregated_roles, *outside]
+    others = [*provider.aggregated_roles, *map(_calling_pods, outside)]
     if labelled and provider.serves_webhooks:
         msg = f"the kinds of {provider.label} have webhooks: keep them in the chart of its pods"
         raise ValueError(msg)
@@ -242,12 +242,24 @@ def _of_pods(definition: Unstructured) -> Unstructured:
     annotations = {**metadata.get("annotations", {}), "helm.sh/resource-policy": "keep"}
     if needs_webhook(definition):
         annotations = {_INJECT_HERE: None, **annotations}
-        webhook = spec["conversion"]["webhook"]
-        service = webhook["clientConfig"]["service"]
-        here = {"service": {**service, "name": _SERVICE_HERE, "namespace": _NAMESPACE_HERE}}
-        conversion = {**spec["conversion"], "webhook": {**webhook, "clientConfig": here}}
-        spec = {**spec, "conversion": conversion}
+        webhook = _at_release(spec["conversion"]["webhook"])
+        spec = {**spec, "conversion": {**spec["conversion"], "webhook": webhook}}
     return {**definition, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
+
+
+def _calling_pods(obj: Unstructured) -> Unstructured:
+    """The object. If it configures webhooks, the API server calls those of the release."""
+    if not is_validation(obj):
+        return obj
+    metadata = {**obj["metadata"], "annotations": {_INJECT_HERE: None}}
+    return {**obj, "metadata": metadata, "webhooks": [*map(_at_release, obj["webhooks"])]}
+
+
+def _at_release(webhook: Unstructured) -> Unstructured:
+    """A webhook at the Service of the release."""
+    service = webhook["clientConfig"]["service"]
+    here = {"service": {**service, "name": _SERVICE_HERE, "namespace": _NAMESPACE_HERE}}
+    return {**webhook, "clientConfig": here}
 
 
 def _guarded(obj: Unstructured, text: str) -> str:
