@@ -47,6 +47,8 @@ pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl"
 
 CAPELIN = f"{sys.executable} -m capelin_infra"
 MACHINE_CRD = "mycloudmachines.infrastructure.cluster.x-k8s.io"
+LARGE = json.dumps({"spec": {"size": "large"}})
+OLD_MACHINES = "mycloudmachines.v1alpha1.infrastructure.cluster.x-k8s.io"
 MACHINES = "mycloudmachines.v1beta1.infrastructure.cluster.x-k8s.io"
 PROVIDER_IS_AVAILABLE = (
     "kubectl wait --for=condition=Available --namespace=infrastructure-my-cloud-system"
@@ -189,7 +191,7 @@ async def test_users_create_a_cluster_of_a_new_provider(
 async def test_users_upgrade_to_a_release_with_another_version_of_a_kind(
     user: Shell, cluster: KindCluster, record_property: Callable[[str, object], None]
 ) -> None:
-    (before,) = await found(user, "mycloudmachines.v1alpha1.infrastructure.cluster.x-k8s.io")
+    (before,) = await found(user, OLD_MACHINES)
     upgrade, migrate = blocks(USERS, "bash")[3].strip().splitlines()
     started = monotonic()
     await in_shell(user, upgrade)
@@ -213,6 +215,11 @@ async def test_users_upgrade_to_a_release_with_another_version_of_a_kind(
     kept = before["metadata"]["uid"], before["spec"]["providerID"]
     assert kept in [(each["metadata"]["uid"], each["spec"]["providerID"]) for each in machines]
     assert [each["spec"]["flavor"] for each in machines] == ["small", "small"]
+
+    # Also in the old version of the kind.
+    name = before["metadata"]["name"]
+    with pytest.raises(CommandFailedError, match=r"spec\.flavor: must stay small"):
+        await in_shell(user, f"kubectl patch {OLD_MACHINES} {name} --type=merge --patch='{LARGE}'")
 
     await asyncio.to_thread(user.run, migrate.replace("capelin ", f"{CAPELIN} "))
     (stored,) = await found(user, f"crds --field-selector=metadata.name={MACHINE_CRD}")

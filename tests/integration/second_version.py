@@ -23,6 +23,12 @@ def upgrade(machine: Unstructured) -> None:
 @converts(MyCloudMachine, MyCloudMachineV1Alpha1)
 def downgrade(machine: Unstructured) -> None:
     move_field(machine, "spec.flavor", "spec.size")
+
+
+@validates(MyCloudMachine)
+def flavor_stays(machine: MyCloudMachine, old: MyCloudMachine | None) -> Iterator[Problem]:
+    if old is not None and old.spec.flavor != machine.spec.flavor:
+        yield Problem("spec.flavor", f"must stay {old.spec.flavor}")
 """
 
 
@@ -32,7 +38,8 @@ def release_second_version(project: Shell, released: Path) -> None:
     changes = {
         package / "api.py": [
             ("import Object, kind", "import Object, kind\nfrom capelin.api import {NAMES}"),
-            ("{NAMES}", "Unstructured, converts, move_field"),
+            ("{NAMES}", "Problem, Unstructured, converts, move_field, validates"),
+            ('"""The kinds of the provider."""', "\\0\n\nfrom collections.abc import Iterator"),
             ("    size:", "    flavor:"),
             ("VERSION, definition=INFRA_MACHINE", '"v1beta1", definition=INFRA_MACHINE'),
         ],
