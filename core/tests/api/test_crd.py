@@ -326,3 +326,20 @@ def test_an_undecorated_class_fails_and_names_the_decorator() -> None:
 def test_a_definition_rejects_unknown_contracts(contracts: Any) -> None:
     with pytest.raises(ValueError, match="must be a tuple of v1beta1 and v1beta2"):
         Definition(contracts=contracts)
+
+
+@pytest.mark.parametrize(
+    ("paths", "problem"),
+    [
+        (("spec.gone",), "selectable: spec.gone has to be a string"),
+        (("spec",), "selectable: spec has to be a string"),
+        (("spec.version",) * 9, "at most eight fields"),
+    ],
+)
+def test_crd_rejects_fields_that_cannot_be_selected(paths: tuple[str, ...], problem: str) -> None:
+    @kind(group=GROUP, version="v1", definition=Definition(selectable=paths))
+    class Unselectable(Object[Spec, Status]):
+        """A kind."""
+
+    with pytest.raises(SchemaError, match=problem):
+        crd(Unselectable)

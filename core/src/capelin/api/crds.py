@@ -1,12 +1,14 @@
 """Custom resource definitions from kinds."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
 
 from capelin.api.conversion import missing_conversions
 from capelin.api.objects import BaseObject, Column, Definition, Resource, Scale, Unstructured
 from capelin.api.rules import Schema
 from capelin.api.schema import Structure
+
+_MAX_SELECTABLE: Final = 8
 
 
 class SchemaError(TypeError):
@@ -157,6 +159,7 @@ def _version(version: type[BaseObject], *, stored: bool) -> Unstructured:
     if definition.scale:
         subresources["scale"] = _scale(definition.scale)
         structure.problems += _scale_problems(definition.scale, schema)
+    structure.problems += _selectable_problems(definition.selectable, schema)
     if structure.problems:
         what = f"{version.resource.api_version} {version.resource.kind}"
         raise SchemaError("\n  ".join([f"{what} cannot become a CRD:", *structure.problems]))
@@ -167,6 +170,7 @@ def _version(version: type[BaseObject], *, stored: bool) -> Unstructured:
         **_deprecation(definition),
         "schema": {"openAPIV3Schema": schema},
         "subresources": subresources,
+        "selectableFields": [{"jsonPath": f".{path}"} for path in definition.selectable],
         "additionalPrinterColumns": [_column(column) for column in definition.columns],
     }
     return {key: value for key, value in version_entry.items() if value not in ({}, [])}
@@ -208,6 +212,16 @@ def _scale_problems(scale: Scale, schema: Schema) -> list[str]:
         if (found := _field(path, schema))
         and (found.get("minimum", -1) < 0 or found.get("format") != "int32")
     ]
+
+
+def _selectable_problems(paths: Sequence[str], schema: Schema) -> list[str]:
+    problems = [
+        f"selectable: {path} has to be a string, an integer or a boolean that exists"
+        for path in paths
+        if _field(path, schema).get("type") not in {"string", "integer", "boolean"}
+    ]
+    too_many = len(paths) > _MAX_SELECTABLE
+    return [*problems, *(["selectable: a kind has at most eight fields"] if too_many else [])]
 
 
 def _field(path: str, schema: Schema) -> Schema:

@@ -175,6 +175,9 @@ class Definition:
     """The scale subresource, if the kind has one."""
     columns: tuple[Column, ...] = ()
     """Columns of `kubectl get`."""
+    selectable: tuple[str, ...] = ()
+    """Fields by which `list` can select, such as `spec.size`: at most eight strings, integers or
+    booleans. Kubernetes has this since v1.32."""
     short_names: tuple[str, ...] = ()
     """Short names for kubectl."""
     categories: tuple[str, ...] = ()
