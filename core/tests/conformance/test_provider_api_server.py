@@ -1,12 +1,14 @@
-"""The rule that needs an API server with the provider's kinds, and no manager."""
+"""The rule and the samples that need an API server with kinds, and no manager."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 
 import pytest
 from capelin.api import Unstructured, crd
+from capelin.api.core import ConfigMap
 from capelin.client import Client
 from capelin.conformance.providers import ProviderManifests, Subject, UntriedError, World
+from capelin.conformance.providers.bench import STUB_CLUSTER, stub_manifests
 from capelin.conformance.providers.benches import MachineBench
 from capelin.conformance.providers.machines import template_dry_run
 from capelin.provider import template_of
@@ -16,9 +18,14 @@ from .desks import DeskMachine, StandingMachine
 Installed = Callable[..., None]
 
 
-def bench_of(client: Client, namespace: str, *definitions: Unstructured) -> MachineBench:
+def bench_of(
+    client: Client,
+    namespace: str,
+    *definitions: Unstructured,
+    samples: Sequence[Unstructured] = (),
+) -> MachineBench:
     subject = Subject.of(ProviderManifests(definitions), "infra-machine")
-    return MachineBench(World(client, subject), namespace)
+    return MachineBench(World(client, subject, samples), namespace)
 
 
 async def test_template_accepts_a_dry_run(
@@ -59,3 +66,25 @@ async def test_template_without_provider_id_is_checked_by_its_labels(
     del template["metadata"]
     with pytest.raises(UntriedError, match="neither"):
         assert [problem async for problem in template_dry_run.check(bench)]
+
+
+async def test_samples_of_other_providers_surround_the_object(
+    client: Client, namespace: str, install_crds: Installed
+) -> None:
+    definitions = [crd(DeskMachine)]
+    stubs = [obj for obj in stub_manifests() if obj["kind"] == "CustomResourceDefinition"]
+    install_crds(*definitions, *stubs)
+    cluster = {
+        "apiVersion": STUB_CLUSTER.api_version,
+        "kind": STUB_CLUSTER.kind,
+        "metadata": {"name": "sample"},
+        "spec": {"region": "north"},
+    }
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}}
+    bench = bench_of(client, namespace, *definitions, samples=[cluster, settings])
+    resource = await bench.create_infrastructure()
+    assert (await client.get(resource, bench.name, namespace))["spec"] == {"region": "north"}
+    assert await client.find(ConfigMap, "settings", namespace)
+    del settings["apiVersion"]
+    with pytest.raises(UntriedError, match="the sample of ConfigMap has no apiVersion"):
+        await bench.create_infrastructure()

@@ -77,10 +77,30 @@ class World:
         return next((obj for obj in self.samples if obj.get("kind") == kind), empty)
 
     @property
-    def own_cluster(self) -> CustomKind | None:
-        """The provider's own infrastructure cluster, if there is a sample of it."""
-        kinds = (kind for kind in self.subject.manifests.kinds if kind.kind.endswith("Cluster"))
-        return next((kind for kind in kinds if self.sample(kind.kind)), None)
+    def own_cluster(self) -> Unstructured | None:
+        """The sample of the Cluster's infrastructure, of this provider or of another one."""
+        tested = self.subject.kind.kind
+        kinds = (obj["kind"] for obj in self.samples if obj["kind"] != tested)
+        return next((self.sample(kind) for kind in kinds if kind.endswith("Cluster")), None)
+
+    @property
+    def others(self) -> list[Unstructured]:
+        """Samples of other providers' kinds, such as the machine template of a control plane."""
+        find = self.subject.manifests.find_kind
+        own = self.own_cluster
+        return [obj for obj in self.samples if find(obj["kind"]) is None and obj != own]
+
+    async def resource_of(self, sample: Unstructured) -> Resource:
+        """The resource of a sample, which for other providers' kinds is in the sample's version.
+
+        Raises:
+            UntriedError: the sample has no version.
+        """
+        if (kind := self.subject.manifests.find_kind(sample["kind"])) is not None:
+            return resource_of_kind(kind)
+        if "apiVersion" not in sample:
+            raise UntriedError(f"the sample of {sample['kind']} has no apiVersion")
+        return await self.client.resource_of(sample)
 
 
 def stub_manifests() -> list[Unstructured]:
@@ -277,9 +297,12 @@ class Bench(ABC):
         return {"apiGroup": resource.group, "kind": resource.kind, "name": self.name}
 
     async def create_infrastructure(self) -> Resource:
-        """Create the Cluster's infrastructure: the provider's own, or a stub."""
+        """Create the Cluster's infrastructure, from a sample or as a stub, and other samples."""
+        for other in self.world.others:
+            manifest = {**other, "metadata": {**other["metadata"], "namespace": self.namespace}}
+            await self.client.create(manifest, resource=await self.world.resource_of(other))
         own = self.world.own_cluster
-        resource = STUB_CLUSTER if own is None else resource_of_kind(own)
+        resource = STUB_CLUSTER if own is None else await self.world.resource_of(own)
         await self.create_object(resource)
         return resource
 

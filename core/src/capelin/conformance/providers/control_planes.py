@@ -79,7 +79,8 @@ async def kubeconfig_usable(bench: ControlPlaneBench) -> AsyncIterator[str]:
         return
     try:
         async with Client(config) as workload:
-            await workload.request("GET", "/version")
+            # Core reads this, too. Unlike /version, it requires a valid certificate.
+            await workload.request("GET", "/api")
     except ClientError as error:
         yield f"{config.server.address} does not respond to it: {error}"
 
