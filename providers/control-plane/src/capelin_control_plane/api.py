@@ -180,7 +180,7 @@ class BackupRetention(Model):
 class BackupDestination(Model):
     """Where backups are stored."""
 
-    folder: Annotated[str, Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+    folder: Annotated[str, MaxLen(63), Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
     """The name of a folder, not a path. The provider creates it in a folder of the namespace below
     its option `--backup-folder`."""
 
