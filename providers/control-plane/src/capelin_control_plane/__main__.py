@@ -74,6 +74,13 @@ class ControlPlaneOptions(Options):
         shown="only each control plane's own loopback address",
     )
 
+    backup_folder: Path | None = flag(
+        None,
+        Path,
+        "Existing folder for backups of control planes on processes. Users choose names of folders"
+        " below it, in a folder of their namespace.",
+        shown="none: the provider takes no backups",
+    )
     delete_orphans_after: float | None = flag(
         None,
         seconds,
@@ -109,7 +116,9 @@ def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
         return PodsBackend(Client(config, manager=MANAGER), options.namespace)
 
     backends: dict[BackendName, Backend] = {name: backend(name) for name in options.backends}
-    reconciler = CapelinControlPlaneReconciler(backends, options.policy, options.orphan_grace)
+    reconciler = CapelinControlPlaneReconciler(
+        backends, options.policy, options.orphan_grace, options.backup_folder
+    )
     return [reconciler]
 
 

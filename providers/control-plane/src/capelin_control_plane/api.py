@@ -10,6 +10,7 @@ from capelin.api import (
     DNSSubdomain,
     Host,
     Int32,
+    Int64,
     Marker,
     Model,
     Object,
@@ -158,6 +159,49 @@ class Scheduler(ComponentSpec):
     """Additional flags, without dashes. A change restarts the component."""
 
 
+class SecretKey(Model):
+    """An entry of a Secret in the same namespace."""
+
+    name: DNSSubdomain
+    """The name of the Secret."""
+    key: Annotated[str, MinLen(1), MaxLen(253)] = "key"
+    """The entry."""
+
+
+class BackupRetention(Model):
+    """Which backups to keep. The provider deletes the others after each new one."""
+
+    last: Annotated[int, Ge(1), Le(1000)] = 7
+    """The number of newest backups to keep."""
+    days: Annotated[int, Ge(0), Le(3650)] = 0
+    """For this many days, today included, also keep the newest backup of each day in UTC."""
+
+
+class BackupDestination(Model):
+    """Where backups are stored."""
+
+    folder: Annotated[str, MaxLen(63), Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+    """The name of a folder, not a path. The provider creates it in a folder of the namespace below
+    its option `--backup-folder`."""
+
+
+class EtcdBackup(Model):
+    """Backups of etcd, and of the certificate authorities and keys."""
+
+    schedule: Annotated[str, MinLen(1), MaxLen(128)] | None = None
+    """When to take them, as a cron expression such as `0 3 * * *`. Without a schedule, only the
+    annotation `controlplane.cluster.x-k8s.io/backup-after` requests them."""
+    time_zone: Annotated[str, MinLen(1), MaxLen(64)] = "UTC"
+    """The time zone of the schedule, such as `Europe/Berlin`."""
+    retention: BackupRetention = BackupRetention()
+    """Which backups to keep."""
+    destination: BackupDestination
+    """Where they are stored."""
+    encryption_key: SecretKey
+    """The key that encrypts them: at least 32 random bytes. Store a copy elsewhere: without it,
+    they are useless."""
+
+
 class Etcd(ComponentSpec):
     """Settings of the control plane's own etcd cluster."""
 
@@ -169,6 +213,8 @@ class Etcd(ComponentSpec):
     On the backend Processes you can change it: members join and leave one at a time, and the API
     keeps serving. On the backend Pods you cannot.
     """
+    backup: EtcdBackup | None = None
+    """Backups. Only the backend Processes has them."""
 
 
 class ControlPlaneEndpoint(Model):
@@ -281,6 +327,12 @@ class ControlPlaneTemplateSpec(Model):
             "the number of etcd members cannot be changed on pods yet",
             field_path=".etcd.replicas",
         ),
+        rule(
+            "!has(self.etcd.backup)"
+            " || (has(self.backend) ? self.backend != 'Pods' : !has(self.pods))",
+            "backups of control planes on pods do not exist yet: leave it out",
+            field_path=".etcd.backup",
+        ),
     )
 
 
@@ -357,8 +409,24 @@ class Spec(ControlPlaneTemplateSpec):
     )
 
 
+class LastBackup(Model):
+    """The last complete backup."""
+
+    name: Annotated[str, MaxLen(63)]
+    """Its name, as in the destination."""
+    time: Time
+    """When it was begun. Later writes may be missing."""
+    revision: Int64
+    """It has every write up to this revision of etcd."""
+    bytes: Annotated[Int64, Ge(0)]
+    """Size of etcd's snapshot."""
+
+
 class Status(ControlPlaneStatus):
     """Observed state of the control plane."""
+
+    backup: LastBackup | None = None
+    """The last complete backup."""
 
 
 def _follows(version: str, before: str) -> str:

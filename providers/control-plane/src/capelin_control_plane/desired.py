@@ -197,13 +197,22 @@ def desired_state(
 
 def requested_renewal(control_plane: CapelinControlPlane) -> datetime | None:
     """The time in the annotation that asks for renewed certificates. It may be in the future."""
-    text = control_plane.metadata.annotations.get(RENEW_ANNOTATION)
+    return annotated_moment(control_plane, RENEW_ANNOTATION)
+
+
+def annotated_moment(control_plane: CapelinControlPlane, annotation: str) -> datetime | None:
+    """The time in an annotation. None without the annotation.
+
+    Raises:
+        InvalidSpecError: its value is not a moment.
+    """
+    text = control_plane.metadata.annotations.get(annotation)
     if text is None:
         return None
     moment = _moment(text)
     if moment is None:
         raise InvalidSpecError(
-            f"metadata.annotations[{RENEW_ANNOTATION}]: {text!r} is not a moment: write one such as"
+            f"metadata.annotations[{annotation}]: {text!r} is not a moment: write one such as"
             " 2026-01-31T12:00:00Z"
         )
     return moment

@@ -1,5 +1,7 @@
 """The API of an etcd member, with which the provider changes the members of its cluster."""
 
+import base64
+import json
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -16,6 +18,7 @@ from capelin_control_plane.etcd import (
 )
 
 _TIMEOUT_SECONDS = 5.0
+_SNAPSHOT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=60)
 
 
 class MembershipError(Exception):
@@ -32,6 +35,10 @@ class MemberStatus:
     """Whether it belongs to a quorum."""
     leader: str = ""
     """The ID of the leader, as in the list of members."""
+    revision: int = 0
+    """The latest write that the member has."""
+    version: str = ""
+    """The version of etcd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,29 @@ class EtcdApi:
         """The state of the member itself. A member that never had a leader does not answer."""
         status = await self._post("maintenance/status", {})
         leader = str(status.get("leader", "0"))
-        return MemberStatus(int(status["raftIndex"]), leader != "0", leader)
+        return MemberStatus(
+            int(status["raftIndex"]),
+            leader != "0",
+            leader,
+            int(status.get("header", {}).get("revision", 0)),
+            str(status.get("version", "")),
+        )
+
+    async def snapshot(self) -> AsyncGenerator[bytes]:
+        """The member's database in pieces, followed by its SHA-256."""
+        url = f"{self.url}/v3/maintenance/snapshot"
+        try:
+            async with self.session.post(
+                url, json={}, timeout=_SNAPSHOT, read_bufsize=2**20
+            ) as response:
+                async for line in response.content:
+                    piece: dict[str, Any] = json.loads(line)
+                    if "result" not in piece:
+                        message = piece.get("error", piece).get("message", response.status)
+                        raise MembershipError(f"{url}: {message}")
+                    yield base64.b64decode(piece["result"].get("blob", ""))
+        except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+            raise MembershipError(f"{url} does not answer") from error
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         url = f"{self.url}/v3/{path}"

@@ -163,6 +163,26 @@ class Reason(Reasons):
         "the workload cluster rejects its add-ons or other objects",
         "read the message. It names the object and the error of the workload cluster",
     )
+    BACKUPS_NOT_ALLOWED = (
+        "BackupsNotAllowed",
+        "the provider has no folder for backups",
+        "ask the provider's administrator for `--backup-folder`, or leave `spec.etcd.backup` out",
+    )
+    BACKUP_KEY_NOT_USABLE = (
+        "BackupKeyNotUsable",
+        "the Secret of `spec.etcd.backup.encryptionKey` is missing or too short",
+        "create the Secret with at least 32 random bytes, and store a copy elsewhere",
+    )
+    BACKUP_FAILED = (
+        "BackupFailed",
+        "etcd could not be read, or the backup could not be written",
+        "read the message. The provider tries again every minute",
+    )
+    BACKUP_DAMAGED = (
+        "BackupDamaged",
+        "backups in the destination have no readable manifest or lack a file",
+        "delete the files that begin with the names in the message. The other backups are usable",
+    )
     WORKERS_REMAIN = (
         "WaitingForWorkersDeletion",
         "the provider deletes it after its workers",

@@ -1,9 +1,12 @@
 """Reconciles hosted control planes: observes, decides, applies, reports."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from capelin.api import BaseObject, with_v
@@ -36,6 +39,7 @@ from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
 from capelin_control_plane.audit_policy import find_audit_policy
 from capelin_control_plane.backends import Backend, reconcile_instances
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
+from capelin_control_plane.backup_tasks import Backups, BackupState
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import (
     ControlPlane,
@@ -97,11 +101,13 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         backends: Mapping[BackendName, Backend],
         policy: Policy = DEFAULT_POLICY,
         orphan_grace: timedelta | None = None,
+        backup_folder: Path | None = None,
     ) -> None:
         self._backends = backends
         self._policy = policy
         self._orphans = Orphans(backends.values(), orphan_grace)
         self._workload = WorkloadSync(MANAGER)
+        self._backups = Backups(backup_folder, self.wake)
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
@@ -113,6 +119,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             finally:
                 sweeping.cancel()
                 await asyncio.gather(sweeping, return_exceptions=True)
+                await self._backups.close()
                 for backend in self._backends.values():
                     await backend.close()
 
@@ -202,7 +209,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             await ensure_kubeconfig(
                 ctx.client, obj, desired, endpoint=endpoint, authorities=authorities, now=now
             )
-        ctx.set_status(conditions.running_status(obj, desired, observed))
+        backup = self._back_up(ctx, obj, desired, authorities, backend)
+        ctx.set_status(conditions.running_status(obj, desired, observed, backup))
         if obj.spec.backend == "Pods":
             ctx.set_conditions(conditions.pods_stay())
         ctx.set_conditions(_workload_before(obj, observed))
@@ -213,7 +221,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             ctx.set_conditions(objects)
             if objects.status == "False":
                 return After(_RETRY_SECONDS)
-        return _requeue(desired, observed, now)
+        return _requeue(desired, observed, now, backup and backup.next)
 
     async def reconcile_delete(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
         """Wait for the workers, then stop and delete the control plane."""
@@ -238,18 +246,42 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             return After(_RETRY_SECONDS)
         ctx.set_conditions(ConditionSpec(DELETING, "True", DELETING, "stopping and deleting it"))
         await ctx.send_status()
+        self._backups.forget(key)
         await backend.delete(key)
         self._orphans.keep(key)
         self._workload.forget(key)
         return Done()
 
+    def _back_up(
+        self,
+        ctx: Context,
+        obj: CapelinControlPlane,
+        desired: ControlPlane,
+        authorities: Authorities,
+        backend: Backend,
+    ) -> BackupState | None:
+        """Take a backup if one is due, as soon as there is something to back up."""
+        if not (obj.status or Status()).initialization.control_plane_initialized:
+            return None
+        key = _key(obj)
+        authority = hashlib.sha256(authorities.ca.certificate_pem).hexdigest()
+        return self._backups.reconcile(ctx, obj, desired, authority, partial(backend.etcd, key))
+
     async def _release(self, key: ObjectKey) -> None:
+        self._backups.forget(key)
         self._workload.forget(key)
         for backend in self._backends.values():
             await backend.release(key)
 
     async def _complete_spec(self, ctx: Context, obj: CapelinControlPlane) -> None:
         """Write the fields that the user left to the provider, before anything is started."""
+        if obj.spec.etcd.backup is not None and self._backend_name(obj) == "Pods":
+            # The CRD refuses it as soon as the backend is written.
+            raise Blocked(
+                Reason.INVALID_CONFIGURATION,
+                "spec.etcd.backup: backups of control planes on pods do not exist yet",
+                "leave it out",
+            )
         if obj.spec.version != with_v(obj.spec.version):
             await _add_v(ctx.client, obj)
         # Owned also if it is set: a ClusterClass that had a backend may leave it out later.
@@ -379,13 +411,16 @@ def _workload_before(control_plane: CapelinControlPlane, observed: Observed) -> 
     return ConditionSpec(type_, "Unknown", Reason.STARTING, "being applied")
 
 
-def _requeue(desired: ControlPlane, observed: Observed, now: datetime) -> Result:
+def _requeue(
+    desired: ControlPlane, observed: Observed, now: datetime, backup_at: datetime | None
+) -> Result:
     """When to look again. The backend reports changes of processes, but not the passing of time."""
     if observed.blocked is not None:
         return After(_RETRY_SECONDS)
     wait = RESYNC
-    if observed.renew_at is not None:
-        wait = min(wait, max(observed.renew_at - now, timedelta(seconds=1)))
+    for moment in (observed.renew_at, backup_at):
+        if moment is not None:
+            wait = min(wait, max(moment - now, timedelta(seconds=1)))
     if desired.changes_at is not None:
         wait = min(wait, desired.changes_at - now)
     return After(wait.total_seconds())

@@ -41,7 +41,7 @@ from capelin_control_plane.reasons import Reason
 
 KeysT = TypeVar("KeysT")
 Purpose = Literal["ca", "etcd", "proxy", "sa"]
-_PURPOSES: tuple[Purpose, ...] = ("ca", "etcd", "proxy", "sa")
+PURPOSES: tuple[Purpose, ...] = ("ca", "etcd", "proxy", "sa")
 
 CREATED_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-created"
 """Marks secrets that the provider has created. It changes no others."""
@@ -74,11 +74,11 @@ async def ensure_authorities(
             return await _create(client, control_plane, desired, purpose)
         return secret
 
-    ca, etcd, proxy, sa = secrets = await asyncio.gather(*map(ensure, _PURPOSES))
+    ca, etcd, proxy, sa = secrets = await asyncio.gather(*map(ensure, PURPOSES))
     if ca is None or etcd is None or proxy is None or sa is None:
         missing = [
             secret_name(desired.cluster, purpose)
-            for purpose, secret in zip(_PURPOSES, secrets, strict=True)
+            for purpose, secret in zip(PURPOSES, secrets, strict=True)
             if secret is None
         ]
         raise Blocked(

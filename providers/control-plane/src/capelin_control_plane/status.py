@@ -14,6 +14,7 @@ from capelin.versions import Version
 
 from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.backends.pods import Names
+from capelin_control_plane.backup_tasks import BackupState
 from capelin_control_plane.desired import Component, ControlPlane
 from capelin_control_plane.etcd import quorum
 from capelin_control_plane.instances import InstanceStatus, Observed
@@ -42,7 +43,10 @@ _COMPONENTS: dict[str, Component] = {
 
 
 def running_status(
-    control_plane: CapelinControlPlane, desired: ControlPlane, observed: Observed
+    control_plane: CapelinControlPlane,
+    desired: ControlPlane,
+    observed: Observed,
+    backup: BackupState | None = None,
 ) -> Status:
     """The status of a control plane that runs or starts, without the frame's own fields."""
     before = control_plane.status or Status()
@@ -65,9 +69,10 @@ def running_status(
         remediating(unhealthy),
     ]
     return Status(
+        backup=None if backup is None else backup.newest,
         conditions=update_conditions(
             before.conditions,
-            conditions,
+            conditions if backup is None else [*conditions, backup.condition],
             now=desired.now,
             generation=control_plane.metadata.generation,
         ),

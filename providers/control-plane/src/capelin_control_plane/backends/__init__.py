@@ -1,6 +1,7 @@
 """How control planes run: one package per backend, all with the same protocol."""
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from capelin.provider import Blocked
 
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.etcd_api import EtcdApi
 from capelin_control_plane.instances import Endpoint, Observed
 
 __all__ = ["Backend", "Wake", "reconcile_instances"]
@@ -73,6 +75,10 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Release the backend's own resources. Control planes keep running."""
+        ...
+
+    def etcd(self, key: ObjectKey) -> AbstractAsyncContextManager[EtcdApi]:
+        """A connection to a member of etcd that is ready. Not every backend has one."""
         ...
 
     def client_config(self, endpoint: Endpoint) -> Config: ...

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -75,7 +76,7 @@ from capelin_control_plane.etcd import (
     next_replacement,
     next_restarts,
 )
-from capelin_control_plane.etcd_api import MembershipError, make_room
+from capelin_control_plane.etcd_api import EtcdApi, MembershipError, make_room
 from capelin_control_plane.instances import (
     AgentsEndpoint,
     Endpoint,
@@ -299,6 +300,10 @@ class PodsBackend:
     async def close(self) -> None:
         """Close the connections to the management cluster."""
         await self._client.close()
+
+    def etcd(self, key: ObjectKey) -> AbstractAsyncContextManager[EtcdApi]:
+        """Not available: `spec.etcd.backup` is refused on pods."""
+        raise NotImplementedError(key)
 
     def client_config(self, endpoint: Endpoint) -> Config:
         for known in self._known.values():

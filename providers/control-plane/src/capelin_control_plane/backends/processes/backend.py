@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -77,7 +77,7 @@ from capelin_control_plane.etcd import (
     StartLearner,
     quorum,
 )
-from capelin_control_plane.etcd_api import MembershipError
+from capelin_control_plane.etcd_api import EtcdApi, MembershipError
 from capelin_control_plane.instances import (
     DesiredComponents,
     Endpoint,
@@ -307,6 +307,16 @@ class ProcessesBackend:
 
     async def close(self) -> None:
         """Nothing to do: supervisors and locks end with the provider."""
+
+    @asynccontextmanager
+    async def etcd(self, key: ObjectKey) -> AsyncGenerator[EtcdApi]:
+        """A connection to a member of etcd that is ready."""
+        supervised = self._supervised.get(key)
+        ready = [] if supervised is None else _ready_voters(supervised)
+        if supervised is None or not ready:
+            raise MembershipError("no etcd member is ready")
+        async with member_data.connect(supervised.state_dir, ready[-1]) as api:
+            yield api
 
     def client_config(self, endpoint: Endpoint) -> Config:
         state_dir = StateDir(self._state / endpoint.address, endpoint.address)

@@ -1,0 +1,108 @@
+"""When a backup of etcd is due, and which backups to keep. Pure."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from capelin_control_plane.api import BackupRetention, CapelinControlPlane, EtcdBackup
+from capelin_control_plane.desired import InvalidSpecError, annotated_moment
+
+BACKUP_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/backup-after"
+"""Its value is a moment. The provider takes a backup if the newest one is older."""
+_FIELD: Final = "spec.etcd.backup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The description of a backup. Without it, the backup does not exist."""
+
+    format: Literal["capelin-backup/1"] = "capelin-backup/1"
+    namespace: str
+    cluster: str
+    control_plane: str
+    authority: str
+    """SHA-256 of the CA's certificate. It distinguishes two clusters of one name."""
+    kubernetes_version: str
+    etcd_version: str
+    revision: int
+    """The backup has every write up to this revision of etcd."""
+    taken_at: datetime
+    """When the provider began to read. Later writes may be missing."""
+    seconds: float
+    """How long the provider read and wrote."""
+    snapshot_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The name of the backup, and of its files without their endings."""
+        return f"{self.taken_at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The moments that a backup should follow."""
+
+    last: datetime | None
+    """The latest one in the past. A backup is due if none was taken since."""
+    next: datetime | None
+    """The next one in the future."""
+
+    def includes(self, newest: Manifest | None) -> bool:
+        """Whether a backup is due. The first one is due if it has any moment."""
+        if newest is None:
+            return (self.last or self.next) is not None
+        return self.last is not None and newest.taken_at < self.last
+
+
+def due(control_plane: CapelinControlPlane, backup: EtcdBackup, now: datetime) -> Due:
+    """The moments of the schedule and the annotation around now.
+
+    Raises:
+        InvalidSpecError: the schedule, the time zone or the annotation cannot be read.
+    """
+    past: list[datetime] = []
+    future: list[datetime] = []
+    requested = annotated_moment(control_plane, BACKUP_ANNOTATION)
+    if requested is not None:
+        (past if requested <= now else future).append(requested)
+    if backup.schedule is not None:
+        local = now.astimezone(_zone(backup.time_zone))
+        try:
+            past.append(next(CronSim(backup.schedule, local, reverse=True)))
+            future.append(next(CronSim(backup.schedule, local)))
+        except CronSimError as error:
+            raise InvalidSpecError(
+                f"{_FIELD}.schedule: {backup.schedule!r} is not a cron expression: {error}"
+            ) from error
+        except StopIteration:
+            raise InvalidSpecError(f"{_FIELD}.schedule: {backup.schedule!r} never occurs") from None
+    return Due(max(past, default=None), min(future, default=None))
+
+
+def expired(
+    manifests: Collection[Manifest], retention: BackupRetention, now: datetime
+) -> list[Manifest]:
+    """The backups to delete: neither among the newest, nor the newest of a recent day in UTC."""
+    newest_first = sorted(manifests, key=lambda manifest: manifest.taken_at, reverse=True)
+    kept = {manifest.name for manifest in newest_first[: retention.last]}
+    oldest_day = (now.astimezone(UTC) - timedelta(days=retention.days)).date()
+    days: dict[object, str] = {}
+    for manifest in newest_first:
+        day = manifest.taken_at.astimezone(UTC).date()
+        if day > oldest_day:
+            days.setdefault(day, manifest.name)
+    kept.update(days.values())
+    return [manifest for manifest in newest_first if manifest.name not in kept]
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidSpecError(
+            f"{_FIELD}.timeZone: {name!r} is not a time zone: write one such as Europe/Berlin"
+        ) from None
