@@ -1,13 +1,22 @@
-"""A provider of lamps that keeps every rule, and for each rule one that breaks it."""
+"""A provider of lamps that keeps every rule, and for each rule one that breaks it.
 
+As a program, it runs the manager of the reconciler whose name is the first argument.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from capelin.api import Definition, KubernetesVersion, Model, Object, ObjectMeta, kind
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
-from capelin.client import Client, Config
+from capelin.client import Client, ClientError, Config, Expired
 from capelin.contract import (
     CLUSTER_NAME_LABEL,
     PAUSED_ANNOTATION,
@@ -16,7 +25,7 @@ from capelin.contract import (
     kubeconfig_secret,
     secret_name,
 )
-from capelin.controller import After, Context, Done, Result
+from capelin.controller import After, Context, Done, Result, main
 from capelin.provider import (
     INFRA_CLUSTER,
     INFRA_MACHINE,
@@ -240,7 +249,90 @@ class ChangesProviderID(LampMachines):
         return Done()
 
 
+class IdentifiesByUID(LampMachines):
+    async def work(self, ctx: InfraMachineContext, obj: LampMachine) -> Result:
+        ctx.set_provisioned(f"lamp:///{obj.uid}")
+        return Done()
+
+
+class GivesUp(LampMachines):
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed: set[str] = set()
+
+    async def reconcile(self, ctx: Context, obj: LampMachine, /) -> Result:
+        if obj.uid in self.failed and obj.metadata.deletion_timestamp is None:
+            return Done()
+        try:
+            return await super().reconcile(ctx, obj)
+        except ClientError:
+            self.failed.add(obj.uid)
+            return Done()
+
+
+class EndsWithItsWatch(LampMachines):
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_over = False
+
+    @asynccontextmanager
+    async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
+        since = (await ctx.client.list(LampMachine)).resource_version
+
+        async def follow() -> None:
+            try:
+                async for _ in ctx.client.watch(LampMachine, since=since):
+                    pass
+            except Expired:
+                self.is_over = True
+
+        following = asyncio.create_task(follow())
+        try:
+            async with super().lifespan(ctx):
+                yield
+        finally:
+            following.cancel()
+
+    async def reconcile(self, ctx: Context, obj: LampMachine, /) -> Result:
+        is_ignored = self.is_over and obj.uid not in self.made
+        return Done() if is_ignored else await super().reconcile(ctx, obj)
+
+
+class MakesInstancesOnce(LampMachines):
+    """Remembers only in memory which instances it has made. A leader does all the work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.instances: dict[str, str] = {}
+
+    async def work(self, ctx: InfraMachineContext, obj: LampMachine) -> Result:
+        name = self.instances.setdefault(obj.uid, f"{obj.name}-{uuid4()}")
+        if not self.is_initialized(obj.status):
+            metadata = ObjectMeta(name=name, namespace=obj.namespace)
+            await ctx.client.apply(Secret(metadata=metadata))
+        return await super().work(ctx, obj)
+
+
+class WritesItsProcess(LampMachines):
+    async def work(self, ctx: InfraMachineContext, obj: LampMachine) -> Result:
+        number = str(os.getpid())
+        if obj.metadata.annotations.get(BEAT) != number:
+            annotation = {"metadata": {"annotations": {BEAT: number}}}
+            await ctx.client.patch(LampMachine, obj.name, obj.namespace, annotation)
+        return await super().work(ctx, obj)
+
+
+BROKEN_PROCESSES: dict[str, type[LampMachines]] = {
+    "failed-requests": GivesUp,
+    "expired-watches": EndsWithItsWatch,
+    "kills": MakesInstancesOnce,
+    "two-instances": WritesItsProcess,
+}
+"""A provider for each rule that needs a manager in a process of its own."""
+
+
 BROKEN_MACHINES: dict[str, type[LampMachines]] = {
+    "move": IdentifiesByUID,
     "milestone": NeverProvisioned,
     "waits-for-infrastructure": IgnoresInfrastructure,
     "waits-for-bootstrap-data": IgnoresBootstrapData,
@@ -393,3 +485,8 @@ def provider() -> Provider:
         module="lamps",
         reconcilers=reconcilers,
     )
+
+
+if __name__ == "__main__":
+    variant, *arguments = sys.argv[1:]
+    sys.exit(main("lamps", lambda _: [globals()[variant]()], arguments=arguments))

@@ -1,5 +1,7 @@
 """Behaviour rules with the real core: each provider breaks exactly the rule that it is for."""
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from capelin.client import Client, Config
 from capelin.conformance.providers import (
     BEHAVIOUR_RULES,
     Contract,
+    ManagerProcess,
     Subject,
     Timing,
     World,
@@ -26,10 +29,12 @@ from .lamps import (
     BROKEN_CONTROL_PLANES,
     BROKEN_MACHINES,
     BROKEN_POOLS,
+    BROKEN_PROCESSES,
     LampClusters,
     LampControlPlanes,
     LampMachines,
     LampPools,
+    MakesInstancesOnce,
     provider,
 )
 
@@ -39,27 +44,44 @@ TIMING = Timing(patience=25, hold=2, rest=4)
 REPRESENTATIVE = {"pausing", "quiet", "kubeconfig-usable"}
 WITHOUT_MANAGER = {"template-dry-run": "core/tests/conformance/test_provider_api_server.py"}
 """The rules that need only an API server, and the tests that break them."""
-PAGE = Path(__file__).parents[2] / "docs/project/conformance.md"
+ROOT = Path(__file__).parents[2]
+COMMAND = f"env PYTHONPATH={ROOT} {sys.executable} -m {provider.__module__}"
+OPTIONS = "--kubeconfig={kubeconfig} --health-address=0 --metrics-address=0"
+LEADER = (
+    "--leader-elect --leader-elect-lease-duration=4s"
+    " --leader-elect-renew-deadline=3s --leader-elect-retry-period=1s"
+)
+PAGE = ROOT / "docs/project/conformance.md"
 
 
 async def checked(
     management: Client,
     cluster: ManagementCluster,
     contract: Contract,
-    reconciler: Reconciler[Any],
+    reconciler: type[Reconciler[Any]],
+    *,
+    own_process: bool,
 ) -> ConformanceReport:
     """The report about a manager that works on the objects with its name in a label."""
     subject = Subject.of(manifests_of(provider()), contract)
     await apply_manifests(management, provider().crds)
-    variant = type(reconciler).__name__
+    variant = reconciler.__name__
     sample: Unstructured = {
         "kind": subject.kind.kind,
         "metadata": {"labels": {WATCH_LABEL: variant}},
         "spec": {"version": "v1.34.4"} if contract == "control-plane" else {},
     }
     config = Config.from_kubeconfig(cluster.kubeconfig)
-    async with running(reconciler, config=config, watch_filter=variant):
-        return await check_behaviour(World(management, subject, [sample], TIMING))
+    world = World(management, subject, [sample], TIMING)
+    if own_process:
+        leader = LEADER if reconciler is MakesInstancesOnce else ""
+        command = f"{COMMAND} {variant} {OPTIONS} --watch-filter={variant} {leader}"
+        async with ManagerProcess.run(command, config) as manager:
+            report = await check_behaviour(replace(world, manager=manager))
+            assert not manager.has_ended, manager.last_output()
+            return report
+    async with running(reconciler(), config=config, watch_filter=variant):
+        return await check_behaviour(world)
 
 
 def broken_rules(report: ConformanceReport) -> dict[str, tuple[str, ...]]:
@@ -86,13 +108,14 @@ async def test_complete_provider_keeps_every_rule(
     contract: Contract,
     reconciler: type[Reconciler[Any]],
 ) -> None:
-    report = await checked(management, management_cluster, contract, reconciler())
+    report = await checked(management, management_cluster, contract, reconciler, own_process=True)
     assert broken_rules(report) == {}
     assert report.named("untried") == []
 
 
 BROKEN: dict[str, tuple[Contract, type[Reconciler[Any]]]] = {
     **{name: ("infra-machine", machines) for name, machines in BROKEN_MACHINES.items()},
+    **{name: ("infra-machine", machines) for name, machines in BROKEN_PROCESSES.items()},
     **{name: ("control-plane", planes) for name, planes in BROKEN_CONTROL_PLANES.items()},
     **{name: ("machine-pool", pools) for name, pools in BROKEN_POOLS.items()},
 }
@@ -117,5 +140,7 @@ async def test_broken_provider_breaks_exactly_one_rule(
     management: Client, management_cluster: ManagementCluster, name: str
 ) -> None:
     contract, broken = BROKEN[name]
-    report = await checked(management, management_cluster, contract, broken())
+    report = await checked(
+        management, management_cluster, contract, broken, own_process=name in BROKEN_PROCESSES
+    )
     assert [*broken_rules(report)] == [name], broken_rules(report)

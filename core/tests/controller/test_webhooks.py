@@ -375,8 +375,8 @@ def test_a_function_that_fails_rejects_the_object_without_its_message(
     assert (response["allowed"], response["status"]["code"]) == (False, 500)
     assert response["status"]["message"] == "the validation of Shelf failed with ValueError"
     assert "a secret reason" in caplog.text
-    of_nobody = validate_review(admission({"apiVersion": "a/v1", "kind": "Box"}))["response"]
-    assert (of_nobody["allowed"], of_nobody["status"]["message"]) == (
+    of_others = validate_review(admission({"apiVersion": "a/v1", "kind": "Box"}))["response"]
+    assert (of_others["allowed"], of_others["status"]["message"]) == (
         False,
         "the manager has no function that validates Box",
     )

@@ -2,13 +2,9 @@
 
 import asyncio
 import os
-import shlex
-import tempfile
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from capelin.api import Unstructured
 from capelin.api.core import CustomResourceDefinition
@@ -16,6 +12,7 @@ from capelin.client import Client
 from capelin.conformance.providers import (
     BENCHES,
     Contract,
+    ManagerProcess,
     ProviderManifests,
     Subject,
     Timing,
@@ -29,7 +26,6 @@ from capelin.conformance.providers import (
 )
 from capelin.conformance.report import ConformanceReport, ReportFormat, render
 from capelin.embedded.management import (
-    Environment,
     SubstitutionError,
     apply_manifests,
     installed_providers,
@@ -40,9 +36,6 @@ from capelin.embedded.management import (
 from capelin.errors import InvalidInputError, MissingError, NotReadyError
 
 from capelin_infra.environments.connection import client_of, find_environment
-
-_STOP_SECONDS: Final = 10.0
-_LOG_LINES: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +111,8 @@ async def _behaviour(
         await _require_kind(client, subject, name)
         if request.manager is None:
             return await check_behaviour(world)
-        async with _running(request.manager, environment) as (process, log):
-            return await _while_running(process, log, world)
+        async with ManagerProcess.run(request.manager, client.config) as manager:
+            return await _while_running(world, manager)
 
 
 def _samples(path: Path | None, kind: str) -> list[Unstructured]:
@@ -162,53 +155,14 @@ async def _require_kind(client: Client, subject: Subject, environment: str) -> N
         )
 
 
-@asynccontextmanager
-async def _running(
-    command: str, environment: Environment
-) -> AsyncGenerator[tuple[asyncio.subprocess.Process, Path]]:
-    """Run a manager for a block, with its output in a file."""
-    kubeconfig = str(environment.kubeconfig)
-    variables = {**os.environ, "KUBECONFIG": kubeconfig}
-    with tempfile.NamedTemporaryFile(prefix="capelin-manager-", suffix=".log") as log:
-        try:
-            words = [word.replace("{kubeconfig}", kubeconfig) for word in shlex.split(command)]
-            process = await asyncio.create_subprocess_exec(
-                *words, env=variables, stdout=log, stderr=log
-            )
-        except (OSError, TypeError, ValueError) as error:
-            raise InvalidInputError(
-                f"The manager {command!r} cannot be started.",
-                reason=f"{error}.",
-                hint="Give --manager a command that runs in this folder.",
-            ) from None
-        try:
-            yield process, Path(log.name)
-        finally:
-            if process.returncode is None:
-                process.terminate()
-                try:
-                    await asyncio.wait_for(process.wait(), _STOP_SECONDS)
-                except TimeoutError:
-                    process.kill()
-                    await process.wait()
-
-
-async def _while_running(
-    process: asyncio.subprocess.Process, log: Path, world: World
-) -> ConformanceReport:
-    checks = asyncio.create_task(check_behaviour(world))
-    ended = asyncio.create_task(process.wait())
+async def _while_running(world: World, manager: ManagerProcess) -> ConformanceReport:
+    checks = asyncio.create_task(check_behaviour(replace(world, manager=manager)))
+    ended = asyncio.create_task(manager.wait())
     try:
         await asyncio.wait({checks, ended}, return_when=asyncio.FIRST_COMPLETED)
         if checks.done():
             return checks.result()
-        text = await asyncio.to_thread(log.read_text, encoding="utf-8", errors="replace")
-        last = " / ".join(text.splitlines()[-_LOG_LINES:]) or "it wrote nothing"
-        raise NotReadyError(
-            f"The manager ended with exit code {process.returncode}.",
-            reason=f"Its last output: {last}.",
-            hint="Run it by itself with the kubeconfig of the environment.",
-        )
+        raise manager.error()
     finally:
         for task in (checks, ended):
             task.cancel()

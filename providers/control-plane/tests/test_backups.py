@@ -99,7 +99,7 @@ def test_unreadable_settings_are_reported(
         due(control_plane(requested), backup(**fields), NOW)
 
 
-def test_the_newest_backups_and_one_of_each_day_are_kept() -> None:
+def test_retention_keeps_the_newest_backups_and_one_of_each_day() -> None:
     manifests = [manifest(NOW - timedelta(hours=6 * number)) for number in range(20)]
     old = expired(manifests, BackupRetention(last=2, days=3), NOW)
     kept = {present.name for present in manifests} - {present.name for present in old}

@@ -48,6 +48,8 @@ class ConformanceReport:
 
     title: str
     results: tuple[Result, ...]
+    seconds: float = 0.0
+    """The time that the checks of the behaviour took."""
 
     @property
     def passed(self) -> bool:
@@ -60,10 +62,11 @@ class ConformanceReport:
 
     @property
     def summary(self) -> str:
-        """The number of rules with each outcome, such as `20 rules: 18 ok, 2 n/a`."""
+        """The number of rules with each outcome, such as `20 rules in 95 s: 18 ok, 2 n/a`."""
         counts = [(word, len(self.named(outcome))) for outcome, word in _WORDS.items()]
         shown = ", ".join(f"{count} {word}" for word, count in counts if count)
-        return f"{len(self.results)} rules: {shown or 'none'}"
+        time = f" in {self.seconds:.0f} s" if self.seconds else ""
+        return f"{len(self.results)} rules{time}: {shown or 'none'}"
 
 
 def render(report: ConformanceReport, output: ReportFormat) -> str:

@@ -270,7 +270,7 @@ async def _authorities(client: Client, desired: ControlPlane) -> bytes:
 
 
 def _reported(obj: CapelinControlPlane) -> BackupState:
-    """What an earlier provider reported, until the backups are read again."""
+    """The report of an earlier provider, until this one has read the backups."""
     status = obj.status or Status()
     present = find_condition(status.conditions, BACKUP_HEALTHY)
     message = "the backups are being read"

@@ -4,6 +4,7 @@ from capelin.conformance.providers.bench import Timing, World
 from capelin.conformance.providers.benches import BENCHES
 from capelin.conformance.providers.components import COMPONENT_RULES
 from capelin.conformance.providers.definitions import KIND_RULES
+from capelin.conformance.providers.manager import ManagerProcess
 from capelin.conformance.providers.manifests import (
     CustomKind,
     ProviderManifests,
@@ -36,6 +37,7 @@ __all__ = [
     "KIND_RULES",
     "Contract",
     "CustomKind",
+    "ManagerProcess",
     "NotApplicableError",
     "ProviderManifests",
     "Rule",

@@ -8,7 +8,8 @@ control plane becomes ready.
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
@@ -16,8 +17,9 @@ from urllib.parse import urlsplit
 from capelin.api import ObjectMeta, Resource, Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace, Secret
-from capelin.client import Client, Invalid
+from capelin.client import Client, Invalid, NotServed
 from capelin.conformance.providers.fields import items_at, mapping_at, milestone_path, value_at
+from capelin.conformance.providers.manager import ManagerProcess
 from capelin.conformance.providers.manifests import CustomKind, Subject
 from capelin.conformance.providers.rules import UntriedError
 from capelin.contract import (
@@ -37,9 +39,13 @@ STUB_CONTROL_PLANE: Final = Resource(
     "ConformanceControlPlane",
     "conformancecontrolplanes",
 )
+STUB_MACHINE: Final = Resource(
+    "infrastructure.cluster.x-k8s.io", "v1alpha1", "ConformanceMachine", "conformancemachines"
+)
 STUB_CONFIG: Final = Resource(
     "bootstrap.cluster.x-k8s.io", "v1alpha1", "ConformanceConfig", "conformanceconfigs"
 )
+STUBS: Final = (STUB_CLUSTER, STUB_CONTROL_PLANE, STUB_MACHINE, STUB_CONFIG)
 # Plain JSON keeps the fields that our typed kinds do not have.
 CLUSTER: Final[Resource] = Cluster.resource
 SECRET: Final[Resource] = Secret.resource
@@ -70,6 +76,8 @@ class World:
     """Objects of the provider. Benches use their specs, labels and annotations."""
     timing: Timing = field(default_factory=Timing)
     kubernetes_version: str = "v1.34.4"
+    manager: ManagerProcess | None = None
+    """The provider's manager, if the checks run it."""
 
     def sample(self, kind: str) -> Unstructured:
         """The sample of a kind. It is empty if the user gave none."""
@@ -105,12 +113,11 @@ class World:
 
 def stub_manifests() -> list[Unstructured]:
     """The CRDs of the stub kinds, and the permission of all providers to read their objects."""
-    stubs = (STUB_CLUSTER, STUB_CONTROL_PLANE, STUB_CONFIG)
     rbac = "rbac.authorization.k8s.io"
     metadata = {"name": "capelin-conformance-stubs"}
     rules = [
         {"apiGroups": [stub.group], "resources": [stub.plural], "verbs": ["get", "list", "watch"]}
-        for stub in stubs
+        for stub in STUBS
     ]
     role = {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules}
     binding = {
@@ -120,7 +127,7 @@ def stub_manifests() -> list[Unstructured]:
         "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": metadata["name"]},
         "subjects": [{"apiGroup": rbac, "kind": "Group", "name": "system:serviceaccounts"}],
     }
-    return [*map(_stub_definition, stubs), role, binding]
+    return [*map(_stub_definition, STUBS), role, binding]
 
 
 def _stub_definition(stub: Resource) -> Unstructured:
@@ -165,6 +172,8 @@ class Bench(ABC):
     """The kind of Cluster API's object to which the object under test belongs."""
     agreement: ClassVar[str]
     """The field of the owner that core sets when the object has reached its milestone."""
+    identity: ClassVar[str] = "spec.controlPlaneEndpoint"
+    """The field that identifies the infrastructure of the object under test. It never changes."""
 
     def __init__(self, world: World, namespace: str) -> None:
         self.world = world
@@ -173,6 +182,17 @@ class Bench(ABC):
         self.timing = world.timing
         self.resource = resource_of_kind(world.subject.kind)
         self.milestone = milestone_path(world.subject.contract, world.subject.kind.generation)
+
+    @property
+    def manager(self) -> ManagerProcess:
+        """The provider's manager.
+
+        Raises:
+            UntriedError: the checks do not run it.
+        """
+        if self.world.manager is None:
+            raise UntriedError("the checks do not run the manager: add --manager")
+        return self.world.manager
 
     # The object under test
 
@@ -282,6 +302,32 @@ class Bench(ABC):
             await events.aclose()
         return found
 
+    @asynccontextmanager
+    async def recorded(self) -> AsyncGenerator[list[Unstructured]]:
+        """All states of the object under test during a block."""
+        states: list[Unstructured] = []
+
+        async def record() -> None:
+            fields = {"metadata.name": self.name}
+            async for event in self.client.watch(self.resource, self.namespace, fields=fields):
+                states.append(event.object)  # noqa: PERF401 - the caller reads it at any time
+
+        recording = asyncio.create_task(record())
+        try:
+            yield states
+        finally:
+            recording.cancel()
+            await asyncio.wait({recording})
+
+    async def size(self) -> dict[str, int]:
+        """The number of Secrets, and of objects of each of the provider's kinds."""
+        kinds = map(resource_of_kind, self.world.subject.manifests.kinds)
+        found: dict[str, int] = {}
+        for resource in (SECRET, *kinds):
+            with suppress(NotServed):
+                found[resource.kind] = len((await self.client.list(resource, self.namespace)).items)
+        return found
+
     # The Cluster and the other providers
 
     async def create_cluster(self, control_plane: Resource, infrastructure: Resource) -> None:
@@ -312,7 +358,8 @@ class Bench(ABC):
         endpoint = {"host": address.hostname, "port": address.port or 443}
         await self.create_object(STUB_CONTROL_PLANE, spec={"controlPlaneEndpoint": endpoint})
         kubeconfig = self.client.config.flattened(name=self.name)
-        await self.create_secret(secret_name(self.name, "kubeconfig"), KUBECONFIG_KEY, kubeconfig)
+        name = secret_name(self.name, "kubeconfig")
+        await self.create_secret(name, {KUBECONFIG_KEY: kubeconfig})
         return STUB_CONTROL_PLANE
 
     async def create_object(
@@ -334,10 +381,10 @@ class Bench(ABC):
         }
         await self.client.create(manifest, resource=resource)
 
-    async def create_secret(self, name: str, key: str, value: bytes) -> None:
+    async def create_secret(self, name: str, data: Mapping[str, bytes]) -> None:
         labels = {CLUSTER_NAME_LABEL: self.name}
         metadata = ObjectMeta(name=name, namespace=self.namespace, labels=labels)
-        await self.client.create(Secret(metadata=metadata, type=SECRET_TYPE, data={key: value}))
+        await self.client.create(Secret(metadata=metadata, type=SECRET_TYPE, data={**data}))
 
     async def finish_infrastructure(self) -> None:
         """Let the Cluster's infrastructure become ready, and wait until core has noticed.

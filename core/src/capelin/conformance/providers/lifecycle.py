@@ -1,6 +1,6 @@
 """Behaviour that the contracts of all kinds have in common, checked on a management cluster."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final, cast
 
 from capelin.api import Unstructured
@@ -12,16 +12,17 @@ from capelin.contract import PAUSED
 BehaviourCheck = Callable[[Any], AsyncIterator[str]]
 """Yields the problems of a provider on a bench of its contract."""
 
-_CONTRACTS: Final[tuple[Contract, ...]] = (
+COMMON_CONTRACTS: Final[tuple[Contract, ...]] = (
     "control-plane",
     "infra-cluster",
     "infra-machine",
     "machine-pool",
+    "bootstrap",
 )
 _FOREIGN: Final = "conformance.example.com/kept"
 
 
-@rule(*_CONTRACTS)
+@rule(*COMMON_CONTRACTS)
 async def milestone(bench: Bench) -> AsyncIterator[str]:
     """The object reaches its milestone, and Cluster API's core takes it over.
 
@@ -35,7 +36,7 @@ async def milestone(bench: Bench) -> AsyncIterator[str]:
         yield f"{bench.milestone} is true, and core has not taken it over"
 
 
-@rule(*_CONTRACTS)
+@rule(*COMMON_CONTRACTS)
 async def pausing(bench: Bench) -> AsyncIterator[str]:
     """The provider does not work on an object with the annotation of a pause until that is gone.
 
@@ -51,7 +52,7 @@ async def pausing(bench: Bench) -> AsyncIterator[str]:
         yield f"{bench.milestone} is not true {bench.timing.patience:g} s after the pause"
 
 
-@rule(*_CONTRACTS)
+@rule(*COMMON_CONTRACTS)
 async def cluster_pause(bench: Bench) -> AsyncIterator[str]:
     """The provider does not work on the objects of a paused Cluster.
 
@@ -66,7 +67,7 @@ async def cluster_pause(bench: Bench) -> AsyncIterator[str]:
         yield "the provider wrote the status of an object whose Cluster is paused"
 
 
-@rule(*_CONTRACTS)
+@rule(*COMMON_CONTRACTS)
 async def paused_deletion(bench: Bench) -> AsyncIterator[str]:
     """The provider does not delete anything for a paused object, and continues after the pause.
 
@@ -86,7 +87,7 @@ async def paused_deletion(bench: Bench) -> AsyncIterator[str]:
         yield f"the object still exists {bench.timing.patience:g} s after the pause"
 
 
-@rule(*_CONTRACTS, advice=True)
+@rule(*COMMON_CONTRACTS, advice=True)
 async def paused_condition(bench: Bench) -> AsyncIterator[str]:
     """The condition Paused shows whether the object is paused.
 
@@ -111,7 +112,7 @@ async def paused_condition(bench: Bench) -> AsyncIterator[str]:
         yield "Paused is not False after the pause"
 
 
-@rule(*_CONTRACTS)
+@rule(*COMMON_CONTRACTS)
 async def status_rebuilt(bench: Bench) -> AsyncIterator[str]:
     """The provider rebuilds a status that is missing, as it is after clusterctl move.
 
@@ -124,7 +125,7 @@ async def status_rebuilt(bench: Bench) -> AsyncIterator[str]:
         yield f"{bench.milestone} is not true {bench.timing.patience:g} s after the status was lost"
 
 
-@rule(*_CONTRACTS)
+@rule(*COMMON_CONTRACTS)
 async def finalizers_restored(bench: Bench) -> AsyncIterator[str]:
     """The provider adds its finalizers again if a user removes them.
 
@@ -143,7 +144,7 @@ async def finalizers_restored(bench: Bench) -> AsyncIterator[str]:
         yield f"{', '.join(before)} is missing {bench.timing.patience:g} s after its removal"
 
 
-@rule(*_CONTRACTS)
+@rule(*COMMON_CONTRACTS)
 async def metadata_kept(bench: Bench) -> AsyncIterator[str]:
     """The provider keeps owner references, labels and annotations that others wrote.
 
@@ -165,7 +166,7 @@ async def metadata_kept(bench: Bench) -> AsyncIterator[str]:
             yield f"the owner reference to {owner['kind']} {owner['name']} is missing"
 
 
-@rule(*_CONTRACTS)
+@rule(*COMMON_CONTRACTS)
 async def quiet(bench: Bench) -> AsyncIterator[str]:
     """The resourceVersion of an object at rest does not change.
 
@@ -176,12 +177,10 @@ async def quiet(bench: Bench) -> AsyncIterator[str]:
     await bench.hold()
     found = await bench.changes(await bench.get())
     if len(found) > 1:
-        fields = sorted({*_changed_fields(found[-2], found[-1])}) or ["nothing"]
-        writes = f"{len(found) - 1} writes in {bench.timing.rest:g} s"
-        yield f"{writes}; the last one changed {', '.join(fields)}"
+        yield writes(found, bench.timing.rest)
 
 
-@rule(*_CONTRACTS)
+@rule(*COMMON_CONTRACTS)
 async def deletion(bench: Bench) -> AsyncIterator[str]:
     """The object is deleted with its owner.
 
@@ -207,6 +206,12 @@ async def early_deletion(bench: Bench) -> AsyncIterator[str]:
     await bench.client.delete(bench.resource, bench.name, bench.namespace)
     if not await bench.becomes(bench.is_gone):
         yield f"it exists {bench.timing.patience:g} s after the deletion"
+
+
+def writes(states: Sequence[Unstructured], seconds: float) -> str:
+    """A description of the writes between the states of an object at rest."""
+    fields = sorted({*_changed_fields(states[-2], states[-1])}) or ["nothing"]
+    return f"{len(states) - 1} writes in {seconds:g} s; the last one changed {', '.join(fields)}"
 
 
 def _changed_fields(before: Unstructured, after: Unstructured, prefix: str = "") -> Iterator[str]:

@@ -54,6 +54,8 @@ class Rule(Generic[CheckT_co]):
     contracts: tuple[Contract, ...]
     advice: bool
     """Whether Cluster API works without it."""
+    alone: bool
+    """Whether its check disturbs the whole manager, so that no other check can run."""
     document: str
 
     def source(self, contract: Contract) -> str:
@@ -66,7 +68,9 @@ class Rule(Generic[CheckT_co]):
         return f"{_BOOK}{document}"
 
 
-def rule(*contracts: Contract, advice: bool = False) -> Callable[[CheckT], Rule[CheckT]]:
+def rule(
+    *contracts: Contract, advice: bool = False, alone: bool = False
+) -> Callable[[CheckT], Rule[CheckT]]:
     """Make a rule of a check.
 
     The docstring of the check has the requirement as its first paragraph, and then the lines
@@ -76,6 +80,7 @@ def rule(*contracts: Contract, advice: bool = False) -> Callable[[CheckT], Rule[
     Args:
         contracts: The contracts that have the rule. Without any, those of all kinds.
         advice: Whether Cluster API works without it.
+        alone: Whether no other check can run at the same time.
     """
 
     def make(check: CheckT) -> Rule[CheckT]:
@@ -88,6 +93,7 @@ def rule(*contracts: Contract, advice: bool = False) -> Callable[[CheckT], Rule[
             check=check,
             contracts=contracts or KIND_CONTRACTS,
             advice=advice,
+            alone=alone,
             document=document,
         )
 

@@ -16,6 +16,8 @@ from capelin.conformance.providers.definitions import KIND_RULES
 from capelin.conformance.providers.lifecycle import LIFECYCLE_RULES, BehaviourCheck
 from capelin.conformance.providers.machines import MACHINE_RULES
 from capelin.conformance.providers.manifests import ProviderManifests, Subject
+from capelin.conformance.providers.moves import MOVE_RULES
+from capelin.conformance.providers.resilience import RESILIENCE_RULES
 from capelin.conformance.providers.rules import (
     Contract,
     NotApplicableError,
@@ -28,6 +30,8 @@ from capelin.embedded.management import apply_manifests
 
 BEHAVIOUR_RULES: Final[tuple[Rule[BehaviourCheck], ...]] = (
     *LIFECYCLE_RULES,
+    *MOVE_RULES,
+    *RESILIENCE_RULES,
     *MACHINE_RULES,
     *CONTROL_PLANE_RULES,
 )
@@ -78,21 +82,27 @@ async def check_behaviour(world: World) -> ConformanceReport:
     """
     contract = world.subject.contract
     await apply_manifests(world.client, stub_manifests())
+    began = time.monotonic()
     slots = asyncio.Semaphore(_CONCURRENT_CHECKS)
     milestone, *others = rules_of(BEHAVIOUR_RULES, contract)
+    names = [rule.name for rule in others]
     first = await _judge_behaviour(milestone, world, slots)
     if first.outcome == "ok":
-        results = await asyncio.gather(*(_judge_behaviour(rule, world, slots) for rule in others))
+        together = [rule for rule in others if not rule.alone]
+        judged = await asyncio.gather(*(_judge_behaviour(rule, world, slots) for rule in together))
+        judged += [await _judge_behaviour(rule, world, slots) for rule in others if rule.alone]
+        results = sorted(judged, key=lambda result: names.index(result.name))
     else:
         reason = f"the provider does not keep the rule {milestone.name}"
         results = [_result(rule, contract, "untried", reason=reason) for rule in others]
-    return ConformanceReport(f"{contract}: {world.subject.kind.kind}", (first, *results))
+    title = f"{contract}: {world.subject.kind.kind}"
+    return ConformanceReport(title, (first, *results), time.monotonic() - began)
 
 
 def combined(manifests: ConformanceReport, behaviour: ConformanceReport) -> ConformanceReport:
     """One report about the manifests and the behaviour of a kind."""
     results = [result for result in manifests.results if result.name != _BEHAVIOUR]
-    return ConformanceReport(manifests.title, (*results, *behaviour.results))
+    return ConformanceReport(manifests.title, (*results, *behaviour.results), behaviour.seconds)
 
 
 def _judge_manifests(rule: Rule[Any], contract: Contract, subject: object) -> Result:

@@ -302,7 +302,7 @@ class PodsBackend:
         await self._client.close()
 
     def etcd(self, key: ObjectKey) -> AbstractAsyncContextManager[EtcdApi]:
-        """Not available: `spec.etcd.backup` is refused on pods."""
+        """Not available: the CRD rejects `spec.etcd.backup` on pods."""
         raise NotImplementedError(key)
 
     def client_config(self, endpoint: Endpoint) -> Config:
