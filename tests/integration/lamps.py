@@ -258,16 +258,19 @@ class IdentifiesByUID(LampMachines):
 class GivesUp(LampMachines):
     def __init__(self) -> None:
         super().__init__()
-        self.failed: set[str] = set()
+        self.begun: dict[str, bool] = {}
+        """Whether the first write of an object was successful, by its uid."""
 
     async def reconcile(self, ctx: Context, obj: LampMachine, /) -> Result:
-        if obj.uid in self.failed and obj.metadata.deletion_timestamp is None:
-            return Done()
-        try:
-            return await super().reconcile(ctx, obj)
-        except ClientError:
-            self.failed.add(obj.uid)
-            return Done()
+        if obj.uid not in self.begun:
+            annotation = {"metadata": {"annotations": {BEAT: "begun"}}}
+            try:
+                await ctx.client.patch(LampMachine, obj.name, obj.namespace, annotation)
+                self.begun[obj.uid] = True
+            except ClientError:
+                self.begun[obj.uid] = False
+        is_deleting = obj.metadata.deletion_timestamp is not None
+        return await super().reconcile(ctx, obj) if self.begun[obj.uid] or is_deleting else Done()
 
 
 class EndsWithItsWatch(LampMachines):

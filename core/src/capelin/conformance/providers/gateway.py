@@ -162,9 +162,9 @@ class Gateway:
             if "protobuf" not in request.headers.get("Accept", ""):
                 # API servers respond with an event. Clients of the other format accept both.
                 failure.set_status(200)
-                failure.text = json.dumps(
-                    {"type": "ERROR", "object": json.loads(failure.text or "")}
-                )
+                event = {"type": "ERROR", "object": json.loads(failure.text or "")}
+                # Clients wait for the end of the line.
+                failure.text = f"{json.dumps(event)}\n"
             return failure
         async with self._forward(request) as upstream:
             response = web.StreamResponse(status=upstream.status, headers=_kept(upstream.headers))
