@@ -37,6 +37,9 @@ STUB_CONTROL_PLANE: Final = Resource(
     "ConformanceControlPlane",
     "conformancecontrolplanes",
 )
+STUB_MACHINE: Final = Resource(
+    "infrastructure.cluster.x-k8s.io", "v1alpha1", "ConformanceMachine", "conformancemachines"
+)
 STUB_CONFIG: Final = Resource(
     "bootstrap.cluster.x-k8s.io", "v1alpha1", "ConformanceConfig", "conformanceconfigs"
 )
@@ -105,7 +108,7 @@ class World:
 
 def stub_manifests() -> list[Unstructured]:
     """The CRDs of the stub kinds, and the permission of all providers to read their objects."""
-    stubs = (STUB_CLUSTER, STUB_CONTROL_PLANE, STUB_CONFIG)
+    stubs = (STUB_CLUSTER, STUB_CONTROL_PLANE, STUB_MACHINE, STUB_CONFIG)
     rbac = "rbac.authorization.k8s.io"
     metadata = {"name": "capelin-conformance-stubs"}
     rules = [
@@ -312,7 +315,8 @@ class Bench(ABC):
         endpoint = {"host": address.hostname, "port": address.port or 443}
         await self.create_object(STUB_CONTROL_PLANE, spec={"controlPlaneEndpoint": endpoint})
         kubeconfig = self.client.config.flattened(name=self.name)
-        await self.create_secret(secret_name(self.name, "kubeconfig"), KUBECONFIG_KEY, kubeconfig)
+        name = secret_name(self.name, "kubeconfig")
+        await self.create_secret(name, {KUBECONFIG_KEY: kubeconfig})
         return STUB_CONTROL_PLANE
 
     async def create_object(
@@ -334,10 +338,10 @@ class Bench(ABC):
         }
         await self.client.create(manifest, resource=resource)
 
-    async def create_secret(self, name: str, key: str, value: bytes) -> None:
+    async def create_secret(self, name: str, data: Mapping[str, bytes]) -> None:
         labels = {CLUSTER_NAME_LABEL: self.name}
         metadata = ObjectMeta(name=name, namespace=self.namespace, labels=labels)
-        await self.client.create(Secret(metadata=metadata, type=SECRET_TYPE, data={key: value}))
+        await self.client.create(Secret(metadata=metadata, type=SECRET_TYPE, data={**data}))
 
     async def finish_infrastructure(self) -> None:
         """Let the Cluster's infrastructure become ready, and wait until core has noticed.

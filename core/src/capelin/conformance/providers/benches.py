@@ -1,13 +1,15 @@
 """The bench of each contract: which objects surround the object under test."""
 
+from datetime import UTC, datetime
 from typing import ClassVar, Final
 
-from capelin.api import Unstructured
+from capelin.api import Resource, Unstructured
 from capelin.api.capi import Machine, MachinePool
-from capelin.conformance.providers.bench import CLUSTER, SECRET, STUB_CONFIG, Bench
+from capelin.conformance.providers.bench import CLUSTER, SECRET, STUB_CONFIG, STUB_MACHINE, Bench
 from capelin.conformance.providers.fields import value_at
 from capelin.conformance.providers.rules import Contract
-from capelin.contract import BOOTSTRAP_DATA_KEY
+from capelin.contract import BOOTSTRAP_DATA_KEY, CERTIFICATE_KEY, PRIVATE_KEY_KEY, secret_name
+from capelin.pki import new_ca
 
 POOL_REPLICAS: Final = 2
 
@@ -69,12 +71,7 @@ class MachineBench(Bench):
         await self.create_cluster(await self.create_control_plane(), cluster)
         await self.create_object(STUB_CONFIG)
         await self.create_object(self.resource, paused=paused)
-        spec = {
-            "clusterName": self.name,
-            "version": self.world.kubernetes_version,
-            "bootstrap": {"configRef": self.reference(STUB_CONFIG)},
-            "infrastructureRef": self.reference(self.resource),
-        }
+        spec = _machine_spec(self, config=STUB_CONFIG, infrastructure=self.resource)
         await self.create_object(self.owner, spec=self.owner_spec(spec))
         await self.finish_control_plane()
         if infrastructure:
@@ -89,13 +86,38 @@ class MachineBench(Bench):
             UntriedError: core has not noticed in time.
         """
         name = f"{self.name}-data"
-        await self.create_secret(name, BOOTSTRAP_DATA_KEY, b"#cloud-config\n{}\n")
+        await self.create_secret(name, {BOOTSTRAP_DATA_KEY: b"#cloud-config\n{}\n"})
         status = {"initialization": {"dataSecretCreated": True}, "dataSecretName": name}
         await self.set_status(STUB_CONFIG, status)
         await self.wait_for(self.owner, f"{self.template}.bootstrap.dataSecretName", value=name)
 
     async def identities(self) -> object:
         return value_at(await self.get(), self.identity)
+
+
+class BootstrapBench(Bench):
+    """A Machine with the object under test as its bootstrap data."""
+
+    owner = Machine.resource
+    agreement = "status.initialization.bootstrapDataSecretCreated"
+
+    async def create(
+        self, *, paused: bool = False, infrastructure: bool = True, data: bool = True
+    ) -> None:
+        del data
+        cluster = await self.create_infrastructure()
+        await self.create_cluster(await self.create_control_plane(), cluster)
+        # The nodes that join verify the API server with the authority of its control plane.
+        ca = new_ca(self.name, now=datetime.now(UTC))
+        authority = {CERTIFICATE_KEY: ca.certificate_pem, PRIVATE_KEY_KEY: ca.private_key_pem}
+        await self.create_secret(secret_name(self.name, "ca"), authority)
+        await self.create_object(STUB_MACHINE)
+        await self.create_object(self.resource, paused=paused)
+        spec = _machine_spec(self, config=self.resource, infrastructure=STUB_MACHINE)
+        await self.create_object(self.owner, spec=spec)
+        await self.finish_control_plane()
+        if infrastructure:
+            await self.finish_infrastructure()
 
 
 class MachinePoolBench(MachineBench):
@@ -109,10 +131,20 @@ class MachinePoolBench(MachineBench):
         return {"clusterName": self.name, "replicas": POOL_REPLICAS, "template": {"spec": machine}}
 
 
+def _machine_spec(bench: Bench, *, config: Resource, infrastructure: Resource) -> Unstructured:
+    return {
+        "clusterName": bench.name,
+        "version": bench.world.kubernetes_version,
+        "bootstrap": {"configRef": bench.reference(config)},
+        "infrastructureRef": bench.reference(infrastructure),
+    }
+
+
 BENCHES: Final[dict[Contract, type[Bench]]] = {
     "control-plane": ControlPlaneBench,
     "infra-cluster": InfraClusterBench,
     "infra-machine": MachineBench,
     "machine-pool": MachinePoolBench,
+    "bootstrap": BootstrapBench,
 }
 """The contracts whose behaviour can be checked."""

@@ -17,6 +17,7 @@ _CONTRACTS: Final[tuple[Contract, ...]] = (
     "infra-cluster",
     "infra-machine",
     "machine-pool",
+    "bootstrap",
 )
 _FOREIGN: Final = "conformance.example.com/kept"
 
