@@ -42,7 +42,7 @@ def render_manifests(provider: RealProvider, into: Path) -> None:
     shutil.copyfile(root / "metadata.yaml", into / "metadata.yaml")
     source = asyncio.run(_source(provider.project, provider.source))
     kubectl = asyncio.run(Binaries().path("kubectl"))
-    with (into / "components.yaml").open("wb") as file:
+    with (into / f"{provider.type}-components.yaml").open("wb") as file:
         folder = source / provider.folder / "config/default"
         subprocess.run([kubectl, "kustomize", folder], check=True, stdout=file)
 

@@ -52,6 +52,8 @@ class RealProvider:
     """The Go module with its manifests, by its name among the project's sources."""
     folder: str
     """The folder in it that has config/default."""
+    type: str
+    """The type of the provider, as in the name of its released file."""
     checks: tuple[Check, ...]
 
     @property
@@ -73,10 +75,27 @@ _CLUSTERCTL: Final = Check("clusterctl")
 
 PROVIDERS: Final = (
     RealProvider(
+        "kubeadm control plane",
+        CLUSTER_API,
+        "cluster-api",
+        "controlplane/kubeadm",
+        "control-plane",
+        (Check("control-plane", "KubeadmControlPlane", "kubeadm.yaml"), _CLUSTERCTL),
+    ),
+    RealProvider(
+        "kubeadm bootstrap",
+        CLUSTER_API,
+        "cluster-api",
+        "bootstrap/kubeadm",
+        "bootstrap",
+        (Check("bootstrap", "KubeadmConfig", "bootstrap.yaml"), _CLUSTERCTL),
+    ),
+    RealProvider(
         "Docker",
         CLUSTER_API,
         "cluster-api/test",
         "infrastructure/docker",
+        "infrastructure",
         (
             Check("infra-cluster", "DevCluster", "dev.yaml"),
             Check("infra-machine", "DevMachine", "dev.yaml"),
@@ -92,6 +111,7 @@ PROVIDERS: Final = (
         GCP,
         "gcp",
         "",
+        "infrastructure",
         (
             Check("infra-cluster", "GCPCluster"),
             Check("infra-machine", "GCPMachine"),
@@ -106,6 +126,7 @@ PROVIDERS: Final = (
         AWS,
         "aws",
         "",
+        "infrastructure",
         (
             Check("infra-cluster", "AWSCluster"),
             Check("infra-machine", "AWSMachine"),
