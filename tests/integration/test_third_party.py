@@ -1,5 +1,6 @@
 """Projects of other people, from `capelin new` to their users, with the printed commands."""
 
+import json
 import socket
 import threading
 from collections.abc import AsyncGenerator, Generator
@@ -73,6 +74,15 @@ def test_a_cluster_of_a_new_provider_comes_up_and_the_provider_can_change(provid
     provider.run("uv run capelin kubectl delete cluster demo --timeout=5m")
     assert addresses(provider) == []
     provider.run("uv run capelin down --yes")
+
+
+@pytest.mark.parametrize("contract", ["infra-cluster", "infra-machine", "clusterctl"])
+def test_a_release_keeps_its_contracts(provider: Shell, released: Path, contract: str) -> None:
+    checked = f"uv run capelin conformance {contract} --manifests {released} --output json"
+    results = json.loads(provider.run(f"{checked} 2>/dev/null"))["results"]
+    broken = [each for each in results if each["outcome"] in {"failed", "advice"}]
+    assert broken == []
+    assert sum(each["outcome"] == "ok" for each in results) > 5
 
 
 @pytest.fixture
