@@ -61,7 +61,7 @@ def check_provider(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="Install the manifests, and run this manager during the checks, which also disturb "
+            help="Install the manifests, and run this manager during the checks. They also disturb "
             "it. {kubeconfig} is the path of its kubeconfig, which KUBECONFIG has, too. {instance} "
             "is 0, or 1 if it runs twice, for its ports. Without this option, the provider has to "
             "run in the environment.",
