@@ -222,7 +222,8 @@ class _Job:
                 await self._in_thread(file.write, piece)
             digest.verify()
         except BaseException as error:
-            file.__exit__(type(error), error, None)
+            # Not awaited: on a destination that hangs, it would block the event loop.
+            self.threads.submit(file.__exit__, type(error), error, None)
             raise
         await self._in_thread(file.__exit__, None, None, None)
         return digest.size
