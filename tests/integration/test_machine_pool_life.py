@@ -32,6 +32,7 @@ PAUSED = "cluster.x-k8s.io/paused"
 ZONE = "topology.kubernetes.io/zone"
 BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 FAILS_NOW: dict[str, Any] = {"spec": {"simulated": {"faults": {"dies": 100, "afterSeconds": 0}}}}
+HELD = "test.capelin.cluster.x-k8s.io/held"
 LONG_ENOUGH = 8.0
 """Seconds in which an active pool would certainly change something."""
 
@@ -110,6 +111,33 @@ async def test_a_marked_machine_is_deleted_before_the_policy_decides(pool: Whole
     await pool.scale(2)
     await until(lambda: pool.is_whole(2, VERSION))
     assert await names(pool) == left
+
+
+async def test_core_counts_the_machines_again_when_a_deleted_one_is_gone(pool: Whole) -> None:
+    # Core does not watch the Machines of a pool, and the last to go is one of them.
+    for machine in await pool.machines():
+        held = {"metadata": {"finalizers": [*machine.metadata.finalizers, HELD]}}
+        await pool.management.patch(Machine, machine.name, pool.namespace, held)
+    await pool.scale(2)
+
+    async def is_held() -> str | None:
+        gone = (await names(pool)).symmetric_difference(
+            machine.name for machine in await pool.machines()
+        )
+        counted = (await pool.pool()).status
+        deleted = [one for one in await pool.machines() if one.metadata.finalizers == [HELD]]
+        return min(gone) if deleted and counted.replicas == counted.ready_replicas == 2 else None
+
+    held = await until(is_held)
+    assert [entry.replicas for entry in (await pool.pool()).status.versions] == [3]
+    for machine in await pool.machines():
+        kept = [one for one in machine.metadata.finalizers if one != HELD]
+        released = {"metadata": {"finalizers": kept}}
+        await pool.management.patch(Machine, machine.name, pool.namespace, released)
+    await until(
+        pool.pool, lambda counted: [entry.replicas for entry in counted.status.versions] == [2]
+    )
+    assert held not in {machine.name for machine in await pool.machines()}
 
 
 async def test_a_pool_replaces_a_deleted_node(pool: Whole) -> None:

@@ -15,7 +15,7 @@ from capelin.provider import (
     is_pool_member,
     new_machine_name,
 )
-from capelin.provider.pools import PoolMember, next_pool_changes
+from capelin.provider.pools import RECOUNT_ANNOTATION, PoolMember, is_recount_due, next_pool_changes
 
 
 def member(name: str, day: int = 1, **differences: Any) -> PoolMember:
@@ -90,3 +90,21 @@ def test_member_of_a_pool_may_have_lost_its_owner_or_its_labels(kept: str) -> No
         case _:
             machine.metadata.labels = pool_machine_labels(cluster="demo", pool="others")
     assert is_pool_member(machine, pool) is (kept != "nothing")
+
+
+@pytest.mark.parametrize(
+    ("requested", "is_due"),
+    [
+        (None, True),
+        ("2026-01-01T00:00:00+00:00", True),
+        ("2026-01-01T00:00:50+00:00", False),
+        ("2026-01-01T00:02:00+00:00", True),
+        ("2026-01-01T00:00:50", True),
+        ("yesterday", True),
+    ],
+)
+def test_core_is_given_time_to_count(requested: str | None, *, is_due: bool) -> None:
+    pool = Pool.of("workers", "team", spec=InfraMachinePoolSpec())
+    if requested is not None:
+        pool.metadata.annotations[RECOUNT_ANNOTATION] = requested
+    assert is_recount_due(pool, datetime(2026, 1, 1, 0, 1, tzinfo=UTC)) is is_due

@@ -22,6 +22,7 @@ from capelin_machine_pool.plan import (
     PoolChanges,
     PoolMember,
     PoolStep,
+    is_counted,
     is_settled,
     machine_waits_for,
     needs_owner,
@@ -426,3 +427,57 @@ def test_an_owner_reference_is_written_only_if_it_is_missing(
         api_version=Cluster.resource.api_version, kind="Cluster", name="demo", uid="1"
     )
     assert needs_owner([reference.model_copy(update=changed)], owner) is needed
+
+
+def settled_pool(**counted: Any) -> tuple[DesiredPool, CapelinMachine]:
+    """A pool with its only machine, and the status of its MachinePool."""
+    machine_pool = MachinePool.read({"metadata": {"name": "p"}, "status": counted})
+    desired = DesiredPool(
+        cluster="c", machine_pool=machine_pool, limits=RolloutLimits(1), revision="r"
+    )
+    now = "2026-01-01T00:00:00Z"
+    ready = {"type": "Ready", "status": "True", "reason": "Ready", "lastTransitionTime": now}
+    machine = CapelinMachine.read(
+        {
+            "metadata": {"name": "m", "labels": {REVISION_LABEL: "r"}},
+            "spec": {"version": "v1.34.4"},
+            "status": {"conditions": [ready]},
+        }
+    )
+    return desired, machine
+
+
+COUNTED: dict[str, Any] = {
+    "readyReplicas": 1,
+    "availableReplicas": 1,
+    "upToDateReplicas": 1,
+    "versions": [{"version": "v1.34.4", "replicas": 1}],
+}
+STILL_COUNTED = {"versions": [{"version": "v1.33.13", "replicas": 1}, *COUNTED["versions"]]}
+LEAVING = MachineInfo(START - timedelta(seconds=5), node_ready=False, delete_first=False)
+STUCK = replace(LEAVING, deleting_since=START - timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("counted", "infos", "miscounted", "seconds"),
+    [
+        (COUNTED, {}, False, 60),
+        (COUNTED | STILL_COUNTED, {}, True, 2),
+        (COUNTED | STILL_COUNTED, {"old": LEAVING}, False, 2),
+        (COUNTED | STILL_COUNTED, {"old": STUCK}, False, 15),
+        (COUNTED | {"readyReplicas": 0}, {"m": replace(LEAVING, deleting_since=None)}, False, 15),
+    ],
+)
+def test_settled_pool_looks_again_until_core_has_counted_its_machines(
+    counted: dict[str, Any], infos: dict[str, MachineInfo], seconds: float, *, miscounted: bool
+) -> None:
+    desired, machine = settled_pool(**counted)
+    observed = ObservedPool([machine], infos, miscounted)
+    assert next_pool_step(desired, observed, START) == PoolStep((), (), seconds)
+
+
+def test_pool_whose_machines_start_does_not_wait_for_core() -> None:
+    desired, machine = settled_pool()
+    assert not is_counted(desired, [machine])
+    machine.status = None
+    assert is_counted(desired, [machine])

@@ -50,7 +50,9 @@ from capelin.contract.machine_pools import (
     LONGEST_PROVIDER_ID,
     MOST_PROVIDER_IDS,
     emptiest_domain,
+    is_miscounted,
     is_to_go_first,
+    machine_counts,
     provider_id_list,
 )
 from capelin.contract.references import (
@@ -138,10 +140,12 @@ __all__ = [
     "is_condition_true",
     "is_controlled_by",
     "is_managed_elsewhere",
+    "is_miscounted",
     "is_to_go_first",
     "kubeconfig_reason",
     "kubeconfig_secret",
     "label_value",
+    "machine_counts",
     "named_by",
     "owner_of",
     "paused",

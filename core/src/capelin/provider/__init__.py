@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         has_pool_labels,
         is_pool_member,
         new_machine_name,
+        request_recount,
         scale_pool,
     )
     from capelin.provider.reconciler import ProviderReconciler
@@ -139,6 +140,7 @@ __all__ = [
     "migrate_storage",
     "needs_webhook",
     "new_machine_name",
+    "request_recount",
     "scale_pool",
     "storage_plan",
     "template_of",

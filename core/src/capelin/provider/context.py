@@ -232,9 +232,12 @@ class ProviderContext(Context, Generic[OwnerT]):
         """Send these conditions at the end, in addition to those that the object already has."""
         self.draft.set_conditions(*specs)
 
-    async def send_status(self) -> None:
-        """Send the status now, before a long operation. It is also sent at the end."""
-        await self.draft.send(self.client, self.now())
+    async def send_status(self) -> bool:
+        """Send the status now, before a long operation. It is also sent at the end.
+
+        Returns whether it changed.
+        """
+        return await self.draft.send(self.client, self.now())
 
     @asynccontextmanager
     async def workload(self, *, secret: Secret | None = None) -> AsyncGenerator[Client]:

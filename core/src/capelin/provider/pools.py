@@ -1,9 +1,10 @@
 """Machines of a pool, each with an object of its own and a Machine that core creates for it."""
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from capelin.api import BaseObject, Model, Object, ObjectMeta
@@ -15,7 +16,9 @@ from capelin.contract import (
     cluster_name_of,
     find_owner,
     is_condition_true,
+    is_miscounted,
     is_to_go_first,
+    machine_counts,
     pool_machine_labels,
     reference_to,
 )
@@ -27,7 +30,11 @@ MachineT = TypeVar("MachineT", bound=Object[Any, Any])
 POOL_MACHINES = Permission("cluster.x-k8s.io", ("machines",), ("list", "delete"))
 """The permission of a reconciler that scales a pool."""
 
+RECOUNT_ANNOTATION = "capelin.cluster.x-k8s.io/recount-requested-at"
+"""The time at which a provider last changed a pool, so that core counts its Machines again."""
+
 _SOON, _SETTLED = 2.0, 60.0
+_RECOUNT_INTERVAL = timedelta(seconds=15)
 _MAX_NAME_LENGTH = 63
 """Core limits the names of Machines, and Kubernetes the host name label of Nodes."""
 
@@ -95,6 +102,28 @@ async def delete_pool_machine(
         await client.delete(kind, name, namespace)
 
 
+def is_recount_due(pool: BaseObject, now: datetime) -> bool:
+    """Whether core has had enough time since the last request to count a pool's Machines."""
+    try:
+        requested = datetime.fromisoformat(pool.metadata.annotations[RECOUNT_ANNOTATION])
+        return not timedelta() <= now - requested < _RECOUNT_INTERVAL
+    except (KeyError, ValueError, TypeError):
+        return True
+
+
+async def request_recount(ctx: InfraMachinePoolContext, pool: Object[Any, Any]) -> None:
+    """Make core count the Machines of a pool again, if `is_miscounted`.
+
+    Core reconciles a MachinePool after any change of its pool, such as that of the status, which
+    this sends first.
+    """
+    if await ctx.send_status() or not is_recount_due(pool, ctx.now()):
+        return
+    requested = {RECOUNT_ANNOTATION: ctx.now().isoformat(timespec="seconds")}
+    change = {"metadata": {"annotations": requested}}
+    await ctx.client.patch(type(pool), pool.name, pool.namespace, change)
+
+
 async def scale_pool(
     ctx: InfraMachinePoolContext,
     pool: Object[Any, Any],
@@ -146,8 +175,12 @@ async def scale_pool(
             owner_references=[reference_to(pool)],
         )
         await client.create(kind.read({"metadata": metadata.dump(), "spec": given}))
-    settled = len(members) == replicas and not create and not delete
-    return After(_SETTLED if settled else _SOON)
+    settled = len(members) == len(machines) == replicas and not create and not delete
+    counts = sum((machine_counts(owner, one) for one in machines.values()), Counter[str]())
+    if not is_miscounted(owner, counts):
+        return After(_SETTLED if settled else _SOON)
+    await request_recount(ctx, pool)
+    return After(_SOON)
 
 
 async def delete_pool(

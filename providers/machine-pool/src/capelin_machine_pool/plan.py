@@ -1,6 +1,7 @@
 """Decides the next step: what to wait for, which machines to create and which to delete."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ from capelin.contract import (
     emptiest_domain,
     find_condition,
     is_condition_true,
+    is_miscounted,
     is_to_go_first,
     paused,
     reference_to,
@@ -81,6 +83,8 @@ class ObservedPool:
 
     machines: Sequence[CapelinMachine]
     infos: Mapping[str, MachineInfo]
+    miscounted: bool = False
+    """Whether the MachinePool's status does not match the Machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,14 @@ def is_settled(desired: DesiredPool, machines: Sequence[CapelinMachine]) -> bool
     )
 
 
+def is_counted(desired: DesiredPool, machines: Sequence[CapelinMachine]) -> bool:
+    """Whether core counts the machines of a settled pool correctly, or some still start."""
+    counts = Counter(machine.spec.version for machine in machines if machine.spec.version)
+    counts.update(dict.fromkeys(("Ready", "Available", "UpToDate"), len(machines)))
+    all_ready = all(is_ready(machine) for machine in machines)
+    return not all_ready or not is_miscounted(desired.machine_pool, counts)
+
+
 def next_pool_step(desired: DesiredPool, observed: ObservedPool, now: datetime) -> PoolStep:
     """The machines to create and to delete now."""
     machines, revision = observed.machines, desired.revision
@@ -226,7 +238,11 @@ def next_pool_step(desired: DesiredPool, observed: ObservedPool, now: datetime) 
         # A missing bootstrap config usually comes back unchanged: replace nothing meanwhile.
         return PoolStep((), (), LATER)
     if is_settled(desired, machines):
-        return PoolStep((), (), _SETTLED)
+        if is_counted(desired, machines):
+            return PoolStep((), (), _SETTLED)
+        # The Machines are not watched: look again to see whether the others are gone, or ready.
+        changing = observed.miscounted or deletions_under_way(observed.infos.values(), now)
+        return PoolStep((), (), SOON if changing else LATER)
     members = [pool_member(machine, observed.infos, revision, now) for machine in machines]
     deletions = max(0, _MAX_DELETIONS - deletions_under_way(observed.infos.values(), now))
     changes = next_changes(members, desired.limits, max_deletions=deletions)

@@ -1,10 +1,11 @@
 """A pool on a real API server, with a few lines for Cluster API's core and a cloud in memory."""
 
 import pytest
-from capelin.api.capi import Cluster, Machine
+from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.client import Client
 from capelin.contract import CLUSTER_NAME_LABEL, find_condition
 from capelin.controller import ObjectKey
+from capelin.provider.pools import RECOUNT_ANNOTATION
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolSpec
 from capelin_machine_pool.desired import FINALIZER, REVISION_LABEL
 from capelin_machine_pool.reconcilers import MachinePoolReconciler
@@ -160,6 +161,31 @@ async def test_a_paused_machine_is_not_removed(world: World) -> None:
     await world.provider_steps(world.client)
     assert one in world.cloud.instances
     assert one in {instance.name for instance in await world.instances()}
+
+
+async def test_core_is_made_to_count_the_machines_again(world: World) -> None:
+    async def pool() -> CapelinMachinePool:
+        await MachinePoolReconciler().reconcile(context_for(world.client), await read_pool(world))
+        return await read_pool(world)
+
+    async def count(**replicas: int) -> None:
+        status = {"status": {"readyReplicas": 0, **replicas}}
+        kind = MachinePool.resource
+        await world.client.patch(kind, NAME, world.namespace, status, subresource="status")
+
+    await world.provider_steps(world.client)
+    settled = await pool()
+    assert RECOUNT_ANNOTATION not in settled.metadata.annotations, "core counts no Machine as ready"
+    await count(readyReplicas=1)
+    miscounted = await pool()
+    assert RECOUNT_ANNOTATION in miscounted.metadata.annotations
+    assert (await pool()).metadata.resource_version == miscounted.metadata.resource_version
+    await count()
+    assert (await pool()).metadata.resource_version == miscounted.metadata.resource_version
+
+
+async def read_pool(world: World) -> CapelinMachinePool:
+    return await world.client.get(CapelinMachinePool, NAME, world.namespace)
 
 
 async def test_a_settled_pool_writes_nothing(world: World) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -13,6 +14,8 @@ from capelin.contract import (
     DELETING,
     ConditionSpec,
     find_owner,
+    is_miscounted,
+    machine_counts,
     named_by,
     reference_to,
     served_resource,
@@ -36,6 +39,7 @@ from capelin.provider import (
     has_pool_labels,
     is_pool_member,
     new_machine_name,
+    request_recount,
 )
 
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolStatus
@@ -47,8 +51,10 @@ from capelin_machine_pool.desired import (
 )
 from capelin_machine_pool.plan import (
     SOON,
+    MachineInfo,
     ObservedPool,
     PoolStep,
+    is_counted,
     is_in_pool,
     is_settled,
     machine_info,
@@ -171,6 +177,8 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
             await _apply(ctx.client, obj, desired, step)
             for reason, message in step_events(desired, observed, step):
                 ctx.event(obj, "Normal", reason, message)
+        elif observed.miscounted:
+            await request_recount(ctx, obj)
         return After(step.requeue_after)
 
     async def reconcile_delete(
@@ -235,18 +243,20 @@ async def _observe(client: Client, pool: CapelinMachinePool, desired: DesiredPoo
         _without_managed_fields(machine)
         async for machine in client.iterate(CapelinMachine, pool.namespace, labels=labels)
     ]
-    if is_settled(desired, machines):
+    if is_settled(desired, machines) and is_counted(desired, machines):
         return ObservedPool(machines, {})
-    infos = {
-        named_by(machine.spec.infrastructure_ref, CapelinMachine) or "": machine_info(machine)
-        async for machine in client.iterate(Machine, pool.namespace, labels=labels)
-    }
+    infos: dict[str, MachineInfo] = {}
+    counts = Counter[str]()
+    async for owner in client.iterate(Machine, pool.namespace, labels=labels):
+        name = named_by(owner.spec.infrastructure_ref, CapelinMachine) or ""
+        infos[name] = machine_info(owner)
+        counts.update(machine_counts(desired.machine_pool, owner))
     # A machine that has lost its labels still has its Machine.
     for name in infos.keys() - {"", *(machine.name for machine in machines)}:
         machine = await client.find(CapelinMachine, name, pool.namespace)
         if machine is not None:
             machines.append(_without_managed_fields(machine))
-    return ObservedPool(machines, infos)
+    return ObservedPool(machines, infos, is_miscounted(desired.machine_pool, counts))
 
 
 async def _apply(
