@@ -22,6 +22,7 @@ from capelin_control_plane.api import (
     Spec,
 )
 from capelin_control_plane.backup_files import open_backup
+from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import Backups, BackupState
 from capelin_control_plane.secrets import PURPOSES
 
@@ -81,13 +82,13 @@ async def test_a_real_etcd_is_backed_up(rig: Rig, tmp_path: Path) -> None:
                 root.mkdir()
             if key is not None:
                 await management.apply(Secret.of("backup-key", "default", data={"key": key}))
-            backups = Backups(root, wake)
+            backups = Backups(Stores(root), wake)
             stack.push_async_callback(backups.close)
             state = await result(backups, ctx, rig, woken)
             assert state.condition.reason == reason, state.condition.message
         assert state.newest is not None
         # Another provider finds the backup, and takes none.
-        again = Backups(root, wake)
+        again = Backups(Stores(root), wake)
         stack.push_async_callback(again.close)
         assert (await result(again, ctx, rig, woken)).newest == state.newest
 
