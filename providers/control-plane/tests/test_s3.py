@@ -214,7 +214,7 @@ async def test_connections_that_break_within_a_part_lose_nothing(
     check(server, taken, tmp_path / "opened")
 
 
-async def test_a_busy_server_is_asked_again(
+async def test_the_store_repeats_requests_to_a_busy_server(
     server: S3Server, faults: Faults, tmp_path: Path
 ) -> None:
     taken = manifest()
@@ -267,7 +267,7 @@ async def test_a_wrong_destination_is_reported(
 @pytest.mark.parametrize(
     ("credentials", "hours", "message"),
     [
-        (S3Credentials("nobody", SECRET), 0, "answers GET with XAdminUserNotFound"),
+        (S3Credentials("unknown", SECRET), 0, "answers GET with XAdminUserNotFound"),
         (S3Credentials(KEY_ID, "wrong"), 0, r"does not accept the credentials \(SignatureDoes"),
         (S3Credentials(KEY_ID, SECRET), 2, "the clocks of the provider and of .* differ"),
     ],

@@ -169,7 +169,7 @@ class S3Store:
             query: The query.
             body: Its pieces.
             sha256: The hash of the body.
-            missing: Whether a missing file or upload is no error.
+            missing: Whether a missing file or upload counts as success.
             attempts: How often to try.
         """
         bucket = self._bucket
