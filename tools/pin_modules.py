@@ -29,6 +29,7 @@ from capelin_release.tools import CERT_MANAGER, HELM, HELM_3
 
 from tests.alerts.promtool import PROMTOOL
 from tests.pulumi.bed import PULUMI, PULUMI_PYTHON
+from tests.s3.versitygw import VERSITYGW
 
 _LOCAL = re.compile(r"^\s*(?:replace )?(\S+) => \.\.?/", re.MULTILINE)
 _OLDEST_GO = "1.22"
@@ -43,6 +44,7 @@ COMPONENTS: tuple[Component, ...] = (
     PROMTOOL,
     PULUMI,
     PULUMI_PYTHON,
+    VERSITYGW,
 )
 PROJECTS: dict[str, Project] = {
     project.name: project
@@ -76,6 +78,7 @@ RECIPES = {
     "prometheus": Recipe(("github.com/prometheus/prometheus",)),
     "pulumi": Recipe(("github.com/pulumi/pulumi/pkg/v3",)),
     "pulumi-python": Recipe(("github.com/pulumi/pulumi/sdk/v3",)),
+    "versitygw": Recipe(("github.com/versity/versitygw",)),
 }
 
 

@@ -153,3 +153,37 @@ async def test_number_of_etcd_members_is_mutable_on_processes(
         assert written["spec"]["etcd"]["replicas"] == size
     with pytest.raises(Invalid, match="Unsupported value"):
         await client.patch(kind, "one", namespace, {"spec": {"etcd": {"replicas": 2}}})
+
+
+_S3 = {
+    "endpoint": "https://s3.example.com",
+    "bucket": "backups",
+    "credentials": {"name": "credentials"},
+}
+
+
+@pytest.mark.parametrize("backend", ["Processes", "Pods"])
+@pytest.mark.parametrize(
+    ("destination", "message"),
+    [
+        ({"s3": {**_S3, "prefix": "a/b.c"}}, None),
+        ({"folder": "etcd"}, None),
+        ({}, "write either folder or s3"),
+        ({"folder": "etcd", "s3": _S3}, "write either folder or s3"),
+        ({"s3": {**_S3, "endpoint": "https://a@b"}}, "endpoint"),
+        ({"s3": {**_S3, "endpoint": "https://a/b"}}, "endpoint"),
+        ({"s3": {**_S3, "bucket": "a..b"}}, "bucket"),
+        ({"s3": {**_S3, "prefix": "a/../b"}}, "prefix"),
+        ({"s3": {**_S3, "prefix": "a/"}}, "prefix"),
+    ],
+)
+async def test_the_api_server_accepts_one_valid_destination_of_backups(
+    client: Client, namespace: str, backend: str, destination: dict[str, Any], message: str | None
+) -> None:
+    backup = {"destination": destination, "encryptionKey": {"name": "key"}}
+    making = {"backend": backend, "etcd": {"backup": backup}}
+    if message is None:
+        await create(client, namespace, making)
+    else:
+        with pytest.raises(Invalid, match=message):
+            await create(client, namespace, making)

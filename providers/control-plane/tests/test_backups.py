@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,10 +24,12 @@ from capelin_control_plane.backup_files import (
     delete_leftovers,
     list_backups,
     open_backup,
+    read_backups,
 )
 from capelin_control_plane.backups import BACKUP_ANNOTATION, Manifest, due, expired
 from capelin_control_plane.desired import InvalidSpecError
 from capelin_control_plane.open_backup import main
+from capelin_control_plane.stores import FolderStore, StoreError, Workers
 
 NOW = datetime(2026, 3, 29, 12, 0, tzinfo=UTC)
 KEY = b"k" * 32
@@ -106,22 +109,29 @@ def test_retention_keeps_the_newest_backups_and_one_of_each_day() -> None:
     assert kept == {"20260329T120000Z", "20260329T060000Z", "20260328T180000Z", "20260327T180000Z"}
 
 
-def write(root: Path, published: Manifest | None, name: str) -> Path:
-    folder = root / "default" / "etcd" / "one"
-    writer = BackupWriter(root, folder, name, KEY, "a")
-    writer.authorities(b"secrets")
-    with writer.snapshot() as file:
-        for start in range(0, len(SNAPSHOT), 32768):
-            file.write(SNAPSHOT[start : start + 32768])
+def store(root: Path) -> FolderStore:
+    return FolderStore(root, Path("default/etcd/one"), Workers(1))
+
+
+async def pieces() -> AsyncGenerator[bytes]:
+    for start in range(0, len(SNAPSHOT), 32768):
+        yield SNAPSHOT[start : start + 32768]
+
+
+async def write(root: Path, published: Manifest | None, name: str) -> Path:
+    writer = BackupWriter(store(root), name, KEY, "a")
+    await writer.authorities(b"secrets")
+    assert await writer.snapshot(pieces()) == len(SNAPSHOT)
     if published is not None:
-        writer.publish(published)
-    return folder
+        await writer.publish(published)
+    return root / "default" / "etcd" / "one"
 
 
-def test_a_backup_is_encrypted_and_can_be_opened(tmp_path: Path) -> None:
+async def test_a_backup_is_encrypted_and_can_be_opened(tmp_path: Path) -> None:
     taken = manifest(NOW)
-    folder = write(tmp_path, taken, taken.name)
+    folder = await write(tmp_path, taken, taken.name)
     assert list_backups(folder).manifests == (taken,)
+    assert await read_backups(store(tmp_path)) == list_backups(folder)
     assert all(b"\7" * 64 not in path.read_bytes() for path in folder.iterdir())
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     (tmp_path / "key").write_bytes(KEY)
@@ -135,9 +145,9 @@ def test_a_backup_is_encrypted_and_can_be_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["cut", "flip", "swap", "chunk"])
-def test_a_changed_file_is_detected(tmp_path: Path, change: str) -> None:
+async def test_a_changed_file_is_detected(tmp_path: Path, change: str) -> None:
     taken = manifest(NOW)
-    folder = write(tmp_path, taken, taken.name)
+    folder = await write(tmp_path, taken, taken.name)
     path = folder / f"{taken.name}.snapshot"
     content = bytearray(path.read_bytes())
     header = len(content) - len(SNAPSHOT) - 3 * 16
@@ -157,19 +167,19 @@ def test_a_changed_file_is_detected(tmp_path: Path, change: str) -> None:
         open_backup(folder / f"{taken.name}.json", KEY, tmp_path / "opened")
 
 
-def test_a_backup_without_a_manifest_does_not_exist(tmp_path: Path) -> None:
+async def test_a_backup_without_a_manifest_does_not_exist(tmp_path: Path) -> None:
     first, second = manifest(NOW), manifest(NOW + timedelta(hours=1))
-    folder = write(tmp_path, first, first.name)
-    write(tmp_path, None, second.name)
+    folder = await write(tmp_path, first, first.name)
+    await write(tmp_path, None, second.name)
     assert list_backups(folder).manifests == (first,)
-    delete_leftovers(folder)
+    await delete_leftovers(store(tmp_path))
     assert {path.stem for path in folder.iterdir()} == {first.name}
-    delete_backup(folder, first.name)
+    await delete_backup(store(tmp_path), first.name)
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("killed_at", range(4))
-def test_a_killed_provider_leaves_a_complete_backup_or_none(
+@pytest.mark.parametrize("killed_at", range(5))
+async def test_a_killed_provider_leaves_a_complete_backup_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
 ) -> None:
     taken, writes = manifest(NOW), 0
@@ -183,33 +193,33 @@ def test_a_killed_provider_leaves_a_complete_backup_or_none(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", killed)
         with pytest.raises(KeyboardInterrupt):
-            write(tmp_path, taken, taken.name)
+            await write(tmp_path, taken, taken.name)
     folder = tmp_path / "default" / "etcd" / "one"
     assert list_backups(folder) == backup_files.Listed((), ())
-    delete_leftovers(folder)
-    write(tmp_path, taken, taken.name)
+    await delete_leftovers(store(tmp_path))
+    await write(tmp_path, taken, taken.name)
     assert list_backups(folder).manifests == (taken,)
 
 
-def test_a_damaged_manifest_hides_no_other_backup(tmp_path: Path) -> None:
+async def test_a_damaged_manifest_hides_no_other_backup(tmp_path: Path) -> None:
     good, bad, lacking = (manifest(NOW + timedelta(hours=hours)) for hours in range(3))
     for taken in (good, bad, lacking):
-        folder = write(tmp_path, taken, taken.name)
+        folder = await write(tmp_path, taken, taken.name)
     (folder / f"{bad.name}.json").write_bytes(b"{")
     (folder / f"{lacking.name}.snapshot").unlink()
-    delete_leftovers(folder)
+    await delete_leftovers(store(tmp_path))
     listed = list_backups(folder)
     assert listed.manifests == (good,)
     assert listed.damaged == (lacking.name, bad.name)
     assert (folder / f"{bad.name}.snapshot").exists()
 
 
-def test_a_missing_root_is_not_created(tmp_path: Path) -> None:
-    with pytest.raises(BackupError, match="not a folder"):
-        write(tmp_path / "unmounted", None, manifest(NOW).name)
+async def test_a_missing_root_is_not_created(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="--backup-folder"):
+        await write(tmp_path / "unmounted", None, manifest(NOW).name)
 
 
-def test_a_name_must_match_its_manifest(tmp_path: Path) -> None:
+async def test_a_name_must_match_its_manifest(tmp_path: Path) -> None:
     taken = manifest(NOW)
-    folder = write(tmp_path, replace(taken, taken_at=NOW - timedelta(days=1)), taken.name)
+    folder = await write(tmp_path, replace(taken, taken_at=NOW - timedelta(days=1)), taken.name)
     assert list_backups(folder).damaged == (taken.name,)

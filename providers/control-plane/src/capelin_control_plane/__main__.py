@@ -18,6 +18,7 @@ from capelin_control_plane.api import BackendName
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.backends.processes import ProcessesBackend
+from capelin_control_plane.backup_stores import AllowedEndpoint, Stores, read_endpoints
 from capelin_control_plane.policy import Network, Policy, read_names, read_networks
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
@@ -77,9 +78,16 @@ class ControlPlaneOptions(Options):
     backup_folder: Path | None = flag(
         None,
         Path,
-        "Existing folder for backups of control planes on processes. Users choose names of folders"
-        " below it, in a folder of their namespace.",
-        shown="none: the provider takes no backups",
+        "Existing folder for backups of control planes. Users choose names of folders in a"
+        " folder of their namespace below it.",
+        shown="none: no backups in folders",
+    )
+    backup_endpoints: tuple[AllowedEndpoint, ...] = flag(
+        (),
+        read_endpoints,
+        "S3 endpoints that users may back up to, with commas between them. `https://*.example.com`"
+        " and `https://*` allow more, except local addresses. `http` is possible for one endpoint.",
+        shown="none: no backups to S3",
     )
     delete_orphans_after: float | None = flag(
         None,
@@ -117,7 +125,10 @@ def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
 
     backends: dict[BackendName, Backend] = {name: backend(name) for name in options.backends}
     reconciler = CapelinControlPlaneReconciler(
-        backends, options.policy, options.orphan_grace, options.backup_folder
+        backends,
+        options.policy,
+        options.orphan_grace,
+        Stores(options.backup_folder, options.backup_endpoints),
     )
     return [reconciler]
 

@@ -177,12 +177,56 @@ class BackupRetention(Model):
     """For this many days, today included, also keep the newest backup of each day in UTC."""
 
 
-class BackupDestination(Model):
-    """Where backups are stored."""
+class SecretName(Model):
+    """A Secret in the same namespace."""
 
-    folder: Annotated[str, MaxLen(63), Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+    name: DNSSubdomain
+    """The name of the Secret."""
+
+
+class S3Destination(Model):
+    """A folder of a bucket in S3, or in a server with the same API."""
+
+    endpoint: Annotated[str, MaxLen(512), Field(pattern="^https?://[a-z0-9.:\\[\\]-]+$")]
+    """The URL of the server, without the bucket, such as `https://s3.eu-central-1.amazonaws.com`.
+    The provider's option `--backup-endpoints` has to allow it."""
+    region: Annotated[str, MaxLen(32), Field(pattern="^[a-z0-9-]+$")] = "us-east-1"
+    """The region of the bucket."""
+    bucket: Annotated[
+        str,
+        MinLen(3),
+        MaxLen(63),
+        Field(pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"),
+    ]
+    """The name of the bucket, which has to exist."""
+    prefix: (
+        Annotated[
+            str,
+            MaxLen(256),
+            Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$"),
+        ]
+        | None
+    ) = None
+    """A folder in the bucket. The provider appends the namespace and the name of the cluster."""
+    credentials: SecretName
+    """The Secret with the entries `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, and
+    `AWS_SESSION_TOKEN` for temporary keys."""
+    ca_bundle: Annotated[str, MaxLen(32768)] | None = None
+    """Certificates of the CAs to trust, in PEM. The CAs of the system, if unset."""
+
+
+class BackupDestination(Model):
+    """Where backups are stored: either in a folder or in S3."""
+
+    folder: (
+        Annotated[str, MaxLen(63), Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] | None
+    ) = None
     """The name of a folder, not a path. The provider creates it in a folder of the namespace below
     its option `--backup-folder`."""
+    s3: S3Destination | None = None
+    """A bucket."""
+
+    rules = (rule("has(self.folder) != has(self.s3)", "write either folder or s3"),)
 
 
 class EtcdBackup(Model):
@@ -214,7 +258,7 @@ class Etcd(ComponentSpec):
     keeps serving. On the backend Pods you cannot.
     """
     backup: EtcdBackup | None = None
-    """Backups. Only the backend Processes has them."""
+    """Backups."""
 
 
 class ControlPlaneEndpoint(Model):
@@ -326,12 +370,6 @@ class ControlPlaneTemplateSpec(Model):
             " || self.etcd.replicas == oldSelf.etcd.replicas",
             "the number of etcd members cannot be changed on pods yet",
             field_path=".etcd.replicas",
-        ),
-        rule(
-            "!has(self.etcd.backup)"
-            " || (has(self.backend) ? self.backend != 'Pods' : !has(self.pods))",
-            "backups of control planes on pods do not exist yet: leave it out",
-            field_path=".etcd.backup",
         ),
     )
 

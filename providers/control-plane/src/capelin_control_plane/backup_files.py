@@ -1,15 +1,16 @@
 """The files of backups: encrypted, and published in one step by their manifest."""
 
+import asyncio
 import hashlib
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from capelin.embedded.processes import private_folder, write_private
+from capelin.embedded.processes import private_folder
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import TypeAdapter
 
 from capelin_control_plane.backups import Manifest
+from capelin_control_plane.stores import Store, Upload, names_in, read_small
 
 FEWEST_KEY_BYTES: Final = 32
 _MAGIC: Final = b"capelin-backup/1\n"
@@ -26,7 +28,8 @@ _TAG_BYTES: Final = 16
 _HASH_BYTES: Final = 32
 _MANIFEST: Final = ".json"
 _PARTS: Final = (".authorities", ".snapshot")
-_PARTIAL: Final = ".partial"
+_READS: Final = 16
+"""How many manifests to read at once."""
 _ADAPTER: Final = TypeAdapter(Manifest)
 
 
@@ -36,7 +39,7 @@ class BackupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The backups in a folder."""
+    """The backups in a store."""
 
     manifests: tuple[Manifest, ...]
     damaged: tuple[str, ...]
@@ -45,110 +48,141 @@ class Listed:
 
 def list_backups(folder: Path) -> Listed:
     """The backups in a folder, the newest first. A damaged one does not hide the others."""
+    names = names_in(folder)
+    return _listed(names, {name: read_small(folder / name) for name in _manifests(names)})
+
+
+async def read_backups(store: Store) -> Listed:
+    """The backups in a store, the newest first. A damaged one does not hide the others."""
+    names = await store.names()
+    contents: dict[str, bytes | None] = {}
+    manifests = _manifests(names)
+    for start in range(0, len(manifests), _READS):
+        some = manifests[start : start + _READS]
+        contents.update(zip(some, await asyncio.gather(*map(store.read, some)), strict=True))
+    return _listed(names, contents)
+
+
+def _manifests(names: Collection[str]) -> list[str]:
+    return sorted(name for name in names if name[0].isdigit() and name.endswith(_MANIFEST))
+
+
+def _listed(names: Collection[str], contents: Mapping[str, bytes | None]) -> Listed:
+    present = set(names)
     manifests: list[Manifest] = []
     damaged: list[str] = []
-    for path in sorted(folder.glob(f"[0-9]*{_MANIFEST}"), reverse=True):
-        try:
-            manifest = _ADAPTER.validate_json(path.read_bytes())
-        except FileNotFoundError:
+    for name, content in sorted(contents.items(), reverse=True):
+        if content is None:
             continue
-        except (OSError, ValueError):
-            damaged.append(path.stem)
+        stem = name.removesuffix(_MANIFEST)
+        try:
+            manifest = _ADAPTER.validate_json(content)
+        except ValueError:
+            damaged.append(stem)
+            continue
+        complete = present.issuperset(f"{stem}{part}" for part in _PARTS)
+        if manifest.name == stem and complete:
+            manifests.append(manifest)
         else:
-            named = manifest.name == path.stem
-            complete = all(path.with_suffix(part).is_file() for part in _PARTS)
-            if named and complete:
-                manifests.append(manifest)
-            else:
-                damaged.append(path.stem)
+            damaged.append(stem)
     return Listed(tuple(manifests), tuple(damaged))
 
 
-def delete_backup(folder: Path, name: str) -> None:
+async def delete_backup(store: Store, name: str) -> None:
     """Delete a backup. The manifest goes first, so that no backup lacks a file."""
     for suffix in (_MANIFEST, *_PARTS):
-        (folder / f"{name}{suffix}").unlink(missing_ok=True)
+        await store.delete(f"{name}{suffix}")
 
 
-def delete_leftovers(folder: Path) -> None:
+async def delete_leftovers(store: Store) -> None:
     """Delete the files of backups that were never published or not deleted completely."""
-    for path in folder.glob("[0-9]*"):
-        is_part = path.suffix in (*_PARTS, _PARTIAL)
-        if is_part and not (folder / f"{path.name.partition('.')[0]}{_MANIFEST}").exists():
-            path.unlink(missing_ok=True)
+    await store.abort_uploads()
+    names = set(await store.names())
+    for name in sorted(names):
+        stem, dot, suffix = name.partition(".")
+        is_part = stem[:1].isdigit() and f"{dot}{suffix}" in _PARTS
+        if is_part and f"{stem}{_MANIFEST}" not in names:
+            await store.delete(name)
 
 
 class BackupWriter:
-    """Writes a backup. Nothing of it exists until `publish`."""
+    """Writes a backup. It does not exist until `publish`."""
 
-    def __init__(self, root: Path, folder: Path, name: str, key: bytes, authority: str) -> None:
-        if not root.is_dir():
-            # A volume that is not mounted must not fill the disk below it.
-            raise BackupError(f"{root} is not a folder")
-        path = root
-        for part in folder.relative_to(root).parts:
-            path = private_folder(path / part)
-        self._folder, self._name = folder, name
+    def __init__(self, store: Store, name: str, key: bytes, authority: str) -> None:
+        self._store, self._name = store, name
         self._key, self._authority = key, authority
 
-    def authorities(self, content: bytes) -> None:
+    async def authorities(self, content: bytes) -> None:
         """Write the CAs and keys."""
-        with self._encrypted(".authorities") as file:
-            file.write(content)
 
-    def snapshot(self) -> "EncryptedFile":
-        """The file for the snapshot of etcd."""
-        return self._encrypted(".snapshot")
+        async def pieces() -> AsyncGenerator[bytes]:
+            yield content
 
-    def publish(self, manifest: Manifest) -> None:
+        await self._write(".authorities", pieces())
+
+    async def snapshot(self, pieces: AsyncIterable[bytes]) -> int:
+        """Write the snapshot of etcd, and verify it. Returns its size."""
+        digest = SnapshotHash()
+
+        async def hashed() -> AsyncGenerator[bytes]:
+            async for piece in pieces:
+                digest.update(piece)
+                yield piece
+            digest.verify()
+
+        await self._write(".snapshot", hashed())
+        return digest.size
+
+    async def publish(self, manifest: Manifest) -> None:
         """Have the backup exist."""
-        for part in _PARTS:
-            path = self._folder / f"{self._name}{part}"
-            path.with_name(f"{path.name}{_PARTIAL}").replace(path)
-        _sync(self._folder)
-        content = _ADAPTER.dump_json(manifest, indent=2)
-        write_private(self._folder / f"{self._name}{_MANIFEST}", content, lasting=True)
-        _sync(self._folder)
+        async with _upload(self._store, f"{self._name}{_MANIFEST}") as upload:
+            await upload.write(_ADAPTER.dump_json(manifest, indent=2))
 
-    def _encrypted(self, part: str) -> "EncryptedFile":
-        path = self._folder / f"{self._name}{part}{_PARTIAL}"
-        return EncryptedFile(path, self._key, _purpose(self._authority, self._name, part))
+    async def _write(self, part: str, pieces: AsyncIterable[bytes]) -> None:
+        encryption = Encryption(self._key, _purpose(self._authority, self._name, part))
+        async with _upload(self._store, f"{self._name}{part}") as upload:
+            await upload.write(encryption.header)
+            async for piece in pieces:
+                for chunk in encryption.update(piece):
+                    await upload.write(chunk)
+            await upload.write(encryption.finish())
 
 
-class EncryptedFile:
-    """A file in chunks of AES-256-GCM, none of which can be changed, moved or left out."""
+@asynccontextmanager
+async def _upload(store: Store, name: str) -> AsyncGenerator[Upload]:
+    upload = await store.create(name)
+    try:
+        yield upload
+        await upload.finish()
+    except BaseException:
+        await upload.abort()
+        raise
 
-    def __init__(self, path: Path, key: bytes, purpose: bytes) -> None:
-        header = _MAGIC + os.urandom(_SALT_BYTES)
-        self._cipher, self._header = _cipher(key, header, purpose), header
+
+class Encryption:
+    """Chunks of AES-256-GCM, none of which can be changed, moved or left out."""
+
+    def __init__(self, key: bytes, purpose: bytes) -> None:
+        self.header = _MAGIC + os.urandom(_SALT_BYTES)
+        self._cipher = _cipher(key, self.header, purpose)
         self._pending, self._index = bytearray(), 0
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        self._file = os.fdopen(descriptor, "wb")
-        self._file.write(header)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
-    ) -> None:
-        with self._file:
-            if kind is None:
-                self._write(bytes(self._pending), is_last=True)
-                self._file.flush()
-                os.fsync(self._file.fileno())
-
-    def write(self, data: bytes) -> None:
-        """Encrypt more data. At most a chunk stays in memory."""
+    def update(self, data: bytes) -> Iterator[bytes]:
+        """The chunks that are complete with more data. At most one stays in memory."""
         self._pending += data
         while len(self._pending) > _CHUNK_BYTES:
-            self._write(bytes(self._pending[:_CHUNK_BYTES]), is_last=False)
+            chunk = bytes(self._pending[:_CHUNK_BYTES])
             del self._pending[:_CHUNK_BYTES]
+            yield self._encrypted(chunk, is_last=False)
 
-    def _write(self, chunk: bytes, *, is_last: bool) -> None:
+    def finish(self) -> bytes:
+        """The last chunk."""
+        return self._encrypted(bytes(self._pending), is_last=True)
+
+    def _encrypted(self, chunk: bytes, *, is_last: bool) -> bytes:
         nonce = _nonce(self._index, is_last=is_last)
-        self._file.write(self._cipher.encrypt(nonce, chunk, self._header))
         self._index += 1
+        return self._cipher.encrypt(nonce, chunk, self.header)
 
 
 class SnapshotHash:
@@ -230,11 +264,3 @@ def _nonce(index: int, *, is_last: bool) -> bytes:
 
 def _purpose(*parts: str) -> bytes:
     return "\0".join(parts).encode()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,14 +2,12 @@
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from capelin.api.core import Secret
 from capelin.client import Client, ClientError
@@ -23,24 +21,26 @@ from capelin_control_plane.backup_files import (
     BackupError,
     BackupWriter,
     Listed,
-    SnapshotHash,
     delete_backup,
     delete_leftovers,
-    list_backups,
+    read_backups,
 )
-from capelin_control_plane.backups import BACKUP_ANNOTATION, Manifest, due, expired
+from capelin_control_plane.backup_stores import Stores
+from capelin_control_plane.backups import BACKUP_ANNOTATION, Due, Manifest, due, expired
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.secrets import PURPOSES
+from capelin_control_plane.stores import Store, StoreError
 
 BACKUP_HEALTHY: Final = "BackupHealthy"
 _RETRY: Final = timedelta(minutes=1)
 _LONGEST: Final = timedelta(hours=6)
-_THREADS: Final = 4
+_AT_ONCE: Final = 16
+"""How many backups may run at once. Each takes about 20 MiB of memory."""
+_AT_ONCE_OF_NAMESPACE: Final = 2
 _FINE: Final = ConditionSpec(BACKUP_HEALTHY, "True", BACKUP_HEALTHY)
 
-T = TypeVar("T")
 OpenEtcd = Callable[[], AbstractAsyncContextManager[EtcdApi]]
 
 
@@ -65,16 +65,19 @@ class _Run:
 class Backups:
     """Takes the backups of control planes.
 
-    The folder of a control plane is the only state: after a crash, any provider reads it and
+    The store of a control plane is the only state: after a crash, any provider reads it and
     repeats an incomplete backup.
     """
 
-    def __init__(self, root: Path | None, wake: Callable[[ObjectKey], None]) -> None:
-        self._root, self._wake = root, wake
+    def __init__(self, stores: Stores, wake: Callable[[ObjectKey], None]) -> None:
+        self._stores, self._wake = stores, wake
         self._runs: dict[ObjectKey, _Run] = {}
         self._states: dict[ObjectKey, BackupState] = {}
-        # Its own threads: a destination that hangs must not use those of the event loop.
-        self._threads = ThreadPoolExecutor(_THREADS, "backup")
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        # A tenant's slow server must not use all of them.
+        self._slots_of: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(_AT_ONCE_OF_NAMESPACE)
+        )
 
     def reconcile(
         self,
@@ -97,8 +100,6 @@ class Backups:
         if backup is None:
             self.forget(key)
             return None
-        if self._root is None:
-            return BackupState(_unhealthy(Reason.BACKUPS_NOT_ALLOWED, "no --backup-folder is set"))
         settings = (backup, obj.metadata.annotations.get(BACKUP_ANNOTATION), authority)
         run, state = self._runs.get(key), self._states.get(key)
         if run is not None and run.settings != settings:
@@ -106,7 +107,7 @@ class Backups:
             run = None
         is_due = state is None or (state.next is not None and state.next <= desired.now)
         if run is None or (run.task.done() and is_due):
-            job = _Job(ctx, obj, backup, desired, authority, etcd, self._root, self._threads)
+            job = _Job(ctx, obj, backup, desired, authority, etcd, self._stores)
             task = asyncio.create_task(self._run(key, job))
             self._runs[key] = _Run(settings, task)
         return state or _reported(obj)
@@ -124,11 +125,15 @@ class Backups:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._stores.close()
 
     async def _run(self, key: ObjectKey, job: "_Job") -> None:
         try:
-            async with asyncio.timeout(_LONGEST.total_seconds()):
+            async with (
+                self._slots_of[key.namespace],
+                self._slots,
+                asyncio.timeout(_LONGEST.total_seconds()),
+            ):
                 state = await job.run()
         except Exception as error:  # noqa: BLE001 - the condition shows it, and the next task retries
             state = job.failed(error, self._states.get(key))
@@ -144,25 +149,24 @@ class _Job:
     desired: ControlPlane
     authority: str
     etcd: OpenEtcd
-    root: Path
-    threads: ThreadPoolExecutor
-
-    @property
-    def folder(self) -> Path:
-        namespace = self.root / self.desired.namespace
-        return namespace / self.backup.destination.folder / self.desired.cluster
+    stores: Stores
 
     async def run(self) -> BackupState:
         moments = due(self.obj, self.backup, self.ctx.now())
-        listed = await self._in_thread(list_backups, self.folder)
+        place = (self.desired.namespace, self.desired.cluster)
+        async with self.stores.open(self.ctx.client, self.backup.destination, *place) as store:
+            return await self._reconcile(store, moments)
+
+    async def _reconcile(self, store: Store, moments: Due) -> BackupState:
+        listed = await read_backups(store)
         own = self._own(listed)
         if moments.includes(own[0] if own else None):
-            manifest = await self._take()
+            manifest = await self._take(store)
             own.insert(0, manifest)
             message = f"{manifest.name}: revision {manifest.revision}"
             self.ctx.event(self.obj, "Normal", "BackedUp", message)
             for old in expired(own, self.backup.retention, self.ctx.now()):
-                await self._in_thread(delete_backup, self.folder, old.name)
+                await delete_backup(store, old.name)
         condition = _FINE
         if listed.damaged:
             names = ", ".join(listed.damaged[:5])
@@ -171,10 +175,8 @@ class _Job:
 
     def failed(self, error: Exception, before: BackupState | None) -> BackupState:
         reason, message = Reason.BACKUP_FAILED, str(error) or type(error).__name__
-        if isinstance(error, Blocked):
+        if isinstance(error, (Blocked, StoreError)):
             reason = error.reason
-        elif isinstance(error, OSError):
-            message = f"{self.folder.relative_to(self.root)}: {error.strerror or message}"
         elif not isinstance(error, (BackupError, ClientError, MembershipError, TimeoutError)):
             self.ctx.log.error("a backup of %s failed", self.obj.name, exc_info=error)
         condition = _unhealthy(reason, message)
@@ -184,7 +186,7 @@ class _Job:
         retry = self.ctx.now() + _RETRY
         return BackupState(condition, before.newest, retry)
 
-    async def _take(self) -> Manifest:
+    async def _take(self, store: Store) -> Manifest:
         key = await self._key()
         authorities = await _authorities(self.ctx.client, self.desired)
         async with self.etcd() as etcd:
@@ -202,31 +204,15 @@ class _Job:
                 seconds=0,
                 snapshot_bytes=0,
             )
-            await self._in_thread(delete_leftovers, self.folder)
-            writer = await self._in_thread(
-                BackupWriter, self.root, self.folder, manifest.name, key, self.authority
-            )
-            await self._in_thread(writer.authorities, authorities)
-            size = await self._copy(etcd, writer)
+            await delete_leftovers(store)
+            writer = BackupWriter(store, manifest.name, key, self.authority)
+            await writer.authorities(authorities)
+            async with aclosing(etcd.snapshot()) as pieces:
+                size = await writer.snapshot(pieces)
         seconds = round((self.ctx.now() - begun).total_seconds(), 3)
         manifest = replace(manifest, seconds=seconds, snapshot_bytes=size)
-        await self._in_thread(writer.publish, manifest)
+        await writer.publish(manifest)
         return manifest
-
-    async def _copy(self, etcd: EtcdApi, writer: BackupWriter) -> int:
-        digest = SnapshotHash()
-        file = await self._in_thread(writer.snapshot)
-        try:
-            async for piece in etcd.snapshot():
-                digest.update(piece)
-                await self._in_thread(file.write, piece)
-            digest.verify()
-        except BaseException as error:
-            # Not awaited: on a destination that hangs, it would block the event loop.
-            self.threads.submit(file.__exit__, type(error), error, None)
-            raise
-        await self._in_thread(file.__exit__, None, None, None)
-        return digest.size
 
     async def _key(self) -> bytes:
         name, entry = self.backup.encryption_key.name, self.backup.encryption_key.key
@@ -249,10 +235,6 @@ class _Job:
     def _own(self, listed: Listed) -> list[Manifest]:
         """The backups of this control plane, and not of an earlier one of its name."""
         return [manifest for manifest in listed.manifests if manifest.authority == self.authority]
-
-    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.threads, partial(function, *arguments))
 
 
 async def _authorities(client: Client, desired: ControlPlane) -> bytes:

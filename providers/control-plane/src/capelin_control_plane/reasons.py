@@ -165,8 +165,16 @@ class Reason(Reasons):
     )
     BACKUPS_NOT_ALLOWED = (
         "BackupsNotAllowed",
-        "the provider has no folder for backups",
-        "ask the provider's administrator for `--backup-folder`, or leave `spec.etcd.backup` out",
+        "the provider has no folder for backups, or does not allow the S3 endpoint",
+        (
+            "ask the provider's administrator for `--backup-folder` or `--backup-endpoints`, or "
+            "leave `spec.etcd.backup` out"
+        ),
+    )
+    BACKUP_DESTINATION_NOT_USABLE = (
+        "BackupDestinationNotUsable",
+        "S3 rejects the credentials, has no such bucket, or a field of the destination is invalid",
+        "correct the field, the Secret or the permissions that the message names",
     )
     BACKUP_KEY_NOT_USABLE = (
         "BackupKeyNotUsable",

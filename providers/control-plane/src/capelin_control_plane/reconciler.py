@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from capelin.api import BaseObject, with_v
@@ -39,6 +38,7 @@ from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
 from capelin_control_plane.audit_policy import find_audit_policy
 from capelin_control_plane.backends import Backend, reconcile_instances
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
+from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import Backups, BackupState
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import (
@@ -101,13 +101,13 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         backends: Mapping[BackendName, Backend],
         policy: Policy = DEFAULT_POLICY,
         orphan_grace: timedelta | None = None,
-        backup_folder: Path | None = None,
+        stores: Stores | None = None,
     ) -> None:
         self._backends = backends
         self._policy = policy
         self._orphans = Orphans(backends.values(), orphan_grace)
         self._workload = WorkloadSync(MANAGER)
-        self._backups = Backups(backup_folder, self.wake)
+        self._backups = Backups(stores or Stores(), self.wake)
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
@@ -275,13 +275,6 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
 
     async def _complete_spec(self, ctx: Context, obj: CapelinControlPlane) -> None:
         """Write the fields that the user left to the provider, before anything is started."""
-        if obj.spec.etcd.backup is not None and self._backend_name(obj) == "Pods":
-            # The CRD refuses it as soon as the backend is written.
-            raise Blocked(
-                Reason.INVALID_CONFIGURATION,
-                "spec.etcd.backup: backups of control planes on pods do not exist yet",
-                "leave it out",
-            )
         if obj.spec.version != with_v(obj.spec.version):
             await _add_v(ctx.client, obj)
         # Owned also if it is set: a ClusterClass that had a backend may leave it out later.

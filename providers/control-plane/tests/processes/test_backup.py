@@ -18,24 +18,40 @@ from capelin_control_plane.api import (
     CapelinControlPlane,
     Etcd,
     EtcdBackup,
+    S3Destination,
     SecretKey,
+    SecretName,
     Spec,
 )
 from capelin_control_plane.backup_files import open_backup
+from capelin_control_plane.backup_stores import Stores, read_endpoints
 from capelin_control_plane.backup_tasks import Backups, BackupState
 from capelin_control_plane.secrets import PURPOSES
 
+from tests.s3.versitygw import BUCKET, SECRET_DATA, VERSITYGW, s3_server
+
 from .rig import KEY, NEW, Rig, control_plane, settled
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(300),
+    pytest.mark.needs_programs(VERSITYGW),
+]
+FOLDER = BackupDestination(folder="etcd")
 SECRET = b"k" * 32
 
 
-async def result(backups: Backups, ctx: Context, rig: Rig, woken: asyncio.Event) -> BackupState:
+async def result(
+    backups: Backups,
+    ctx: Context,
+    rig: Rig,
+    woken: asyncio.Event,
+    destination: BackupDestination = FOLDER,
+) -> BackupState:
     """The result of the next task."""
     backup = EtcdBackup(
         schedule="0 3 * * *",
-        destination=BackupDestination(folder="etcd"),
+        destination=destination,
         encryption_key=SecretKey(name="backup-key"),
     )
     mine = CapelinControlPlane.of(
@@ -81,16 +97,35 @@ async def test_a_real_etcd_is_backed_up(rig: Rig, tmp_path: Path) -> None:
                 root.mkdir()
             if key is not None:
                 await management.apply(Secret.of("backup-key", "default", data={"key": key}))
-            backups = Backups(root, wake)
+            backups = Backups(Stores(root), wake)
             stack.push_async_callback(backups.close)
             state = await result(backups, ctx, rig, woken)
             assert state.condition.reason == reason, state.condition.message
         assert state.newest is not None
         # Another provider finds the backup, and takes none.
-        again = Backups(root, wake)
+        again = Backups(Stores(root), wake)
         stack.push_async_callback(again.close)
         assert (await result(again, ctx, rig, woken)).newest == state.newest
 
+        server = await stack.enter_async_context(s3_server(tmp_path / "s3"))
+        to_s3 = Backups(Stores(None, read_endpoints(server.endpoint)), wake)
+        stack.push_async_callback(to_s3.close)
+        s3 = S3Destination(
+            endpoint=server.endpoint,
+            bucket=BUCKET,
+            credentials=SecretName(name="credentials"),
+            ca_bundle=server.ca,
+        )
+        state = await result(to_s3, ctx, rig, woken, BackupDestination(s3=s3))
+        assert state.condition.reason == "BackupDestinationNotUsable"
+        await management.create(Secret.of("credentials", "default", data=SECRET_DATA))
+        to_s3.forget(KEY)
+        state = await result(to_s3, ctx, rig, woken, BackupDestination(s3=s3))
+        assert state.condition.reason == "BackupHealthy", state.condition.message
+
+    (path,) = server.objects.glob("default/one/*.json")
+    open_backup(path, SECRET, tmp_path / "opened-from-s3")
+    assert b"kept-in-the-backup" in (tmp_path / "opened-from-s3" / "etcd.db").read_bytes()
     (path,) = root.glob("default/etcd/one/*.json")
     manifest = open_backup(path, SECRET, tmp_path / "opened")
     assert manifest.etcd_version.startswith("3.")

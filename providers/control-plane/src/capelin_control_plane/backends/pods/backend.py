@@ -5,8 +5,9 @@ import base64
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import ssl
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -76,7 +77,7 @@ from capelin_control_plane.etcd import (
     next_replacement,
     next_restarts,
 )
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError, make_room
+from capelin_control_plane.etcd_api import EtcdApi, MembershipError, connect, make_room
 from capelin_control_plane.instances import (
     AgentsEndpoint,
     Endpoint,
@@ -301,9 +302,18 @@ class PodsBackend:
         """Close the connections to the management cluster."""
         await self._client.close()
 
-    def etcd(self, key: ObjectKey) -> AbstractAsyncContextManager[EtcdApi]:
-        """Not available: the CRD rejects `spec.etcd.backup` on pods."""
-        raise NotImplementedError(key)
+    @asynccontextmanager
+    async def etcd(self, key: ObjectKey) -> AsyncGenerator[EtcdApi]:
+        """A connection to a member of etcd that is ready."""
+        known = self._known.get(key)
+        ready = [] if known is None else [member for member in known.members if member.ready]
+        if known is None or not ready:
+            raise MembershipError("no etcd member is ready")
+        async with (
+            self._member(known, ready[-1].index) as (url, trust),
+            connect(url, trust) as api,
+        ):
+            yield api
 
     def client_config(self, endpoint: Endpoint) -> Config:
         for known in self._known.values():
@@ -315,15 +325,11 @@ class PodsBackend:
     async def _replace_member(self, known: _Known, replacement: Replacement) -> None:
         """Have an etcd member that lost its data copy that of the others."""
         names = known.names
-        lost, through = names.member(replacement.index), names.member(replacement.through)
+        lost = names.member(replacement.index)
         peer_url = f"https://{names.member_host(replacement.index)}:{ETCD_PEER_PORT}"
-        trust = tls_context(
-            known.etcd_ca, known.etcd_client.certificate_pem, known.etcd_client.private_key_pem
-        )
-        forwarding = forwarded_port(self._client.config, names.namespace, through, ETCD_CLIENT_PORT)
         try:
-            async with forwarding as port:
-                await make_room(f"https://127.0.0.1:{port}", trust, peer_url)
+            async with self._member(known, replacement.through) as (url, trust):
+                await make_room(url, trust, peer_url)
         except MembershipError as error:
             raise Blocked(
                 Reason.ETCD_MEMBER_LOST, f"{lost} cannot be replaced yet: {error}"
@@ -332,6 +338,18 @@ class PodsBackend:
         # It is not ready, so its disruption budget allows the eviction.
         await self._evict(names, known.pod(lost), grace_seconds=_STOP_SECONDS)
         _log.warning("%s lost its data, and is replaced from the others", lost)
+
+    @asynccontextmanager
+    async def _member(
+        self, known: _Known, index: int
+    ) -> AsyncGenerator[tuple[str, ssl.SSLContext]]:
+        """The URL and the certificates with which the provider reaches a member of etcd."""
+        names, client = known.names, known.etcd_client
+        trust = tls_context(known.etcd_ca, client.certificate_pem, client.private_key_pem)
+        async with forwarded_port(
+            self._client.config, names.namespace, names.member(index), ETCD_CLIENT_PORT
+        ) as port:
+            yield f"https://127.0.0.1:{port}", trust
 
     async def _restart_members(self, known: _Known, indexes: Sequence[int]) -> None:
         for name in map(known.names.member, indexes):

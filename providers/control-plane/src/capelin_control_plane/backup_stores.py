@@ -1,0 +1,171 @@
+"""Opens the store of a control plane's backups, within the limits of the administrator."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+from capelin.api.core import Secret
+from capelin.client import Client, CredentialError, Destinations, guarded_connector, tls_context
+from capelin.provider import Blocked
+
+from capelin_control_plane.api import BackupDestination
+from capelin_control_plane.reasons import Reason
+from capelin_control_plane.s3 import TIMEOUT, Bucket, S3Store
+from capelin_control_plane.s3_signature import S3Credentials
+from capelin_control_plane.stores import FolderStore, Store, Workers
+
+_FIELD: Final = "spec.etcd.backup.destination.s3"
+_THREADS: Final = 4
+_ENTRY: Final = re.compile(rb"[!-~]{1,4096}")
+_PORTS: Final = {"https": 443, "http": 80}
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedEndpoint:
+    """S3 endpoints that users may choose."""
+
+    scheme: str
+    host: str
+    """A name. One that begins with `*` stands for all names with the rest of it."""
+    port: int
+
+    @property
+    def is_pattern(self) -> bool:
+        return self.host.startswith("*")
+
+    def allows(self, endpoint: "AllowedEndpoint") -> bool:
+        """Whether it is this endpoint, or the pattern includes it."""
+        if (self.scheme, self.port) != (endpoint.scheme, endpoint.port):
+            return False
+        if self.is_pattern:
+            return endpoint.host.endswith(self.host[1:])
+        return self.host == endpoint.host
+
+
+def read_endpoints(text: str) -> tuple[AllowedEndpoint, ...]:
+    """An option such as `https://s3.eu-central-1.amazonaws.com,https://*.example.com`.
+
+    Raises:
+        ValueError: a part is not the URL of a server.
+    """
+    endpoints: list[AllowedEndpoint] = []
+    for part in filter(None, text.split(",")):
+        endpoint = _endpoint(part)
+        starless = None if endpoint is None else endpoint.host.removeprefix("*")
+        if endpoint is None or starless is None or "*" in starless:
+            raise ValueError(f'"{part}" is not an endpoint: write https://s3.example.com')
+        if endpoint.is_pattern and (endpoint.scheme != "https" or starless[:1] not in ("", ".")):
+            raise ValueError(f'"{part}" allows too much: write https://*.example.com or https://*')
+        endpoints.append(endpoint)
+    return tuple(endpoints)
+
+
+def destinations_of(endpoint: str, allowed: Sequence[AllowedEndpoint]) -> Destinations | None:
+    """The addresses that connections to an endpoint may have. None if the administrator named it.
+
+    Raises:
+        Blocked: the administrator does not allow the endpoint.
+    """
+    requested = _endpoint(endpoint)
+    matching = [one for one in allowed if requested is not None and one.allows(requested)]
+    if not matching:
+        raise Blocked(
+            Reason.BACKUPS_NOT_ALLOWED,
+            f"{_FIELD}.endpoint: --backup-endpoints of the provider does not allow {endpoint}",
+        )
+    if all(one.is_pattern for one in matching):
+        return Destinations.from_environ()
+    return None
+
+
+class Stores:
+    """Opens stores in the folder and at the endpoints of the administrator."""
+
+    def __init__(self, root: Path | None = None, endpoints: Sequence[AllowedEndpoint] = ()) -> None:
+        self._root, self._endpoints = root, endpoints
+        self._workers = Workers(_THREADS)
+
+    @asynccontextmanager
+    async def open(
+        self, client: Client, destination: BackupDestination, namespace: str, cluster: str
+    ) -> AsyncGenerator[Store]:
+        """The store of a cluster's backups.
+
+        Raises:
+            Blocked: the destination is not allowed, or lacks something.
+        """
+        if destination.folder is not None:
+            if self._root is None:
+                raise Blocked(Reason.BACKUPS_NOT_ALLOWED, "no --backup-folder is set")
+            folder = Path(namespace, destination.folder, cluster)
+            yield FolderStore(self._root, folder, self._workers)
+            return
+        s3 = destination.s3
+        if s3 is None:
+            raise Blocked(Reason.INVALID_CONFIGURATION, "spec.etcd.backup.destination is empty")
+        destinations = destinations_of(s3.endpoint, self._endpoints)
+        credentials = await _credentials(client, s3.credentials.name, namespace)
+        prefix = f"{s3.prefix}/" if s3.prefix else ""
+        bucket = Bucket(
+            endpoint=s3.endpoint.rstrip("/"),
+            region=s3.region,
+            name=s3.bucket,
+            folder=f"{prefix}{namespace}/{cluster}/",
+        )
+        ca = None if s3.ca_bundle is None else s3.ca_bundle.encode()
+        try:
+            # It reads the CAs of the system, which takes time.
+            tls = await asyncio.to_thread(tls_context, ca, None, None)
+        except CredentialError:
+            raise _not_usable("caBundle: it has to contain certificates in PEM") from None
+        async with aiohttp.ClientSession(
+            connector=guarded_connector(destinations, tls=tls),
+            timeout=TIMEOUT,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as session:
+            yield S3Store(session, bucket, credentials)
+
+    def close(self) -> None:
+        """End the threads. Those that hang do not keep the process from ending."""
+        self._workers.close()
+
+
+async def _credentials(client: Client, name: str, namespace: str) -> S3Credentials:
+    secret = await client.find(Secret, name, namespace)
+    if secret is None:
+        raise _not_usable(f"credentials: no Secret {name} exists in the namespace")
+
+    def entry(key: str, *, optional: bool = False) -> str:
+        content = secret.data.get(key, b"").strip()
+        if not _ENTRY.fullmatch(content) and not (optional and not content):
+            raise _not_usable(f"credentials: Secret {name} has no usable entry {key}")
+        return content.decode("ascii")
+
+    return S3Credentials(
+        entry("AWS_ACCESS_KEY_ID"),
+        entry("AWS_SECRET_ACCESS_KEY"),
+        entry("AWS_SESSION_TOKEN", optional=True) or None,
+    )
+
+
+def _not_usable(message: str) -> Blocked:
+    return Blocked(Reason.BACKUP_DESTINATION_NOT_USABLE, f"{_FIELD}.{message}")
+
+
+def _endpoint(url: str) -> AllowedEndpoint | None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS[parts.scheme]
+    except (KeyError, ValueError):
+        return None
+    is_plain = parts.path in ("", "/") and not parts.query and not parts.fragment
+    if not parts.hostname or "@" in parts.netloc or not is_plain:
+        return None
+    return AllowedEndpoint(parts.scheme, parts.hostname, port)
