@@ -30,7 +30,7 @@ from capelin_control_plane import orphans
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import RENEW_ANNOTATION, ControlPlane
-from capelin_control_plane.etcd_api import EtcdApi
+from capelin_control_plane.etcd_api import EtcdApi, MembershipError
 from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
 from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.pod_settings import Pods
@@ -99,8 +99,10 @@ class FakeBackend:
     async def close(self) -> None:
         pass
 
-    def etcd(self, key: ObjectKey) -> AbstractAsyncContextManager[EtcdApi]:
-        raise AssertionError(f"{key} has no etcd")
+    def etcd(
+        self, key: ObjectKey, index: int | None = None
+    ) -> AbstractAsyncContextManager[EtcdApi]:
+        raise MembershipError(f"{key} has no etcd {index}")
 
     def client_config(self, endpoint: Endpoint) -> Config:
         raise AssertionError(f"nothing answers at {endpoint}")

@@ -3,7 +3,7 @@
 import base64
 import json
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,10 @@ from capelin_control_plane.etcd import (
     next_membership_change,
 )
 
-_TIMEOUT_SECONDS = 5.0
+_TIMEOUT = aiohttp.ClientTimeout(total=5)
+_MAINTENANCE = aiohttp.ClientTimeout(total=600)
+"""Compaction and defragmentation read the whole database."""
+_NO_SPACE = "NOSPACE"
 _SNAPSHOT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=60)
 
 
@@ -39,6 +42,14 @@ class MemberStatus:
     """The latest write that the member has."""
     version: str = ""
     """The version of etcd."""
+    id: str = ""
+    """The ID of the member itself."""
+    size: int = 0
+    """Bytes of its database."""
+    used: int = 0
+    """Bytes of its database that have data."""
+    quota: int = 0
+    """At this size of the database, etcd rejects writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,39 @@ class EtcdApi:
             leader,
             int(status.get("header", {}).get("revision", 0)),
             str(status.get("version", "")),
+            str(status.get("header", {}).get("member_id", "")),
+            int(status.get("dbSize", 0)),
+            int(status.get("dbSizeInUse", 0)),
+            int(status.get("dbSizeQuota", 0)),
         )
+
+    async def members_without_space(self) -> list[str]:
+        """The IDs of members that reached their quota. With any, the cluster rejects writes."""
+        listed = await self._post("maintenance/alarm", {"action": "GET"})
+        return [
+            alarm["memberID"]
+            for alarm in listed.get("alarms", ())
+            if alarm.get("alarm") == _NO_SPACE
+        ]
+
+    async def accept_writes(self, member_id: str) -> None:
+        """End the alarm about the space of a member."""
+        body = {"action": "DEACTIVATE", "alarm": _NO_SPACE, "memberID": member_id}
+        await self._post("maintenance/alarm", body)
+
+    async def compact(self, revision: int) -> None:
+        """Forget the history before a revision, and wait until its space can be used again."""
+        body = {"revision": revision, "physical": True}
+        try:
+            await self._post("kv/compaction", body, _MAINTENANCE)
+        except MembershipError as error:
+            # kube-apiserver, or a provider that ended, was faster.
+            if "has been compacted" not in str(error):
+                raise
+
+    async def defragment(self) -> None:
+        """Write the member's database again. Meanwhile, the member answers nothing."""
+        await self._post("maintenance/defragment", {}, _MAINTENANCE)
 
     async def snapshot(self) -> AsyncGenerator[bytes]:
         """The member's database in pieces, followed by its SHA-256."""
@@ -105,10 +148,12 @@ class EtcdApi:
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
             raise MembershipError(f"{url} does not answer") from error
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _post(
+        self, path: str, body: Mapping[str, Any], within: aiohttp.ClientTimeout = _TIMEOUT
+    ) -> dict[str, Any]:
         url = f"{self.url}/v3/{path}"
         try:
-            async with self.session.post(url, json=body) as response:
+            async with self.session.post(url, json=body, timeout=within) as response:
                 content: dict[str, Any] = await response.json(content_type=None)
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
             raise MembershipError(f"{url} does not answer") from error
@@ -120,11 +165,21 @@ class EtcdApi:
 @asynccontextmanager
 async def connect(url: str, trust: ssl.SSLContext) -> AsyncGenerator[EtcdApi]:
     """The API of a member, with the certificates of a client of etcd."""
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=trust),
-        timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS),
-    ) as session:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
         yield EtcdApi(session, url)
+
+
+def ready_member(ready: Sequence[int], index: int | None) -> int:
+    """The index of the member to connect to: this one, or any.
+
+    Raises:
+        MembershipError: it is not ready.
+    """
+    if not ready:
+        raise MembershipError("no etcd member is ready")
+    if index is not None and index not in ready:
+        raise MembershipError(f"etcd-{index} is not ready")
+    return ready[-1] if index is None else index
 
 
 async def make_room(url: str, trust: ssl.SSLContext, peer_url: str) -> None:

@@ -191,6 +191,20 @@ class Reason(Reasons):
         "backups in the destination have no readable manifest or lack a file",
         "delete the files that begin with the names in the message. The other backups are usable",
     )
+    ETCD_OUT_OF_SPACE = (
+        "EtcdOutOfSpace",
+        "etcd reached its quota and rejects writes, or did a moment ago",
+        (
+            "delete objects, or raise `quota-backend-bytes` in `spec.etcd.extraArgs`. The provider "
+            "compacts and defragments etcd, and ends the alarm as soon as a tenth of the quota is "
+            "free"
+        ),
+    )
+    ETCD_SPACE_LOW = (
+        "EtcdSpaceLow",
+        "etcd's data needs more than 90 percent of its quota",
+        "delete objects, or raise `quota-backend-bytes` in `spec.etcd.extraArgs`",
+    )
     WORKERS_REMAIN = (
         "WaitingForWorkersDeletion",
         "the provider deletes it after its workers",

@@ -50,6 +50,7 @@ from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
+from capelin_control_plane.space_tasks import SpaceTasks
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
 FINALIZER = "controlplane.cluster.x-k8s.io/capelin"
@@ -108,6 +109,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         self._orphans = Orphans(backends.values(), orphan_grace)
         self._workload = WorkloadSync(MANAGER)
         self._backups = Backups(stores or Stores(), self.wake)
+        self._space = SpaceTasks(self.wake)
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
@@ -120,6 +122,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 sweeping.cancel()
                 await asyncio.gather(sweeping, return_exceptions=True)
                 await self._backups.close()
+                await self._space.close()
                 for backend in self._backends.values():
                     await backend.close()
 
@@ -210,7 +213,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 ctx.client, obj, desired, endpoint=endpoint, authorities=authorities, now=now
             )
         backup = self._back_up(ctx, obj, desired, authorities, backend)
-        ctx.set_status(conditions.running_status(obj, desired, observed, backup))
+        space = self._check_space(ctx, obj, desired, observed, backend)
+        ctx.set_status(conditions.running_status(obj, desired, observed, backup, space))
         if obj.spec.backend == "Pods":
             ctx.set_conditions(conditions.pods_stay())
         ctx.set_conditions(_workload_before(obj, observed))
@@ -247,6 +251,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         ctx.set_conditions(ConditionSpec(DELETING, "True", DELETING, "stopping and deleting it"))
         await ctx.send_status()
         self._backups.forget(key)
+        self._space.forget(key)
         await backend.delete(key)
         self._orphans.keep(key)
         self._workload.forget(key)
@@ -267,8 +272,23 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         authority = hashlib.sha256(authorities.ca.certificate_pem).hexdigest()
         return self._backups.reconcile(ctx, obj, desired, authority, partial(backend.etcd, key))
 
+    def _check_space(
+        self,
+        ctx: Context,
+        obj: CapelinControlPlane,
+        desired: ControlPlane,
+        observed: Observed,
+        backend: Backend,
+    ) -> ConditionSpec | None:
+        """Check etcd's space, unless its members change."""
+        if not observed.answers:
+            return self._space.last(_key(obj))
+        member = partial(backend.etcd, _key(obj))
+        return self._space.reconcile(ctx, obj, desired.etcd_replicas, member)
+
     async def _release(self, key: ObjectKey) -> None:
         self._backups.forget(key)
+        self._space.forget(key)
         self._workload.forget(key)
         for backend in self._backends.values():
             await backend.release(key)

@@ -47,6 +47,7 @@ def running_status(
     desired: ControlPlane,
     observed: Observed,
     backup: BackupState | None = None,
+    space: ConditionSpec | None = None,
 ) -> Status:
     """The status of a control plane that runs or starts, without the frame's own fields."""
     before = control_plane.status or Status()
@@ -67,12 +68,14 @@ def running_status(
         scaling_up(desired, observed, unhealthy),
         scaling_down(desired, observed),
         remediating(unhealthy),
+        *([] if backup is None else [backup.condition]),
+        *([] if space is None else [space]),
     ]
     return Status(
         backup=None if backup is None else backup.newest,
         conditions=update_conditions(
             before.conditions,
-            conditions if backup is None else [*conditions, backup.condition],
+            conditions,
             now=desired.now,
             generation=control_plane.metadata.generation,
         ),

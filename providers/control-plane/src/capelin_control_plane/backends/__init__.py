@@ -77,8 +77,10 @@ class Backend(Protocol):
         """Release the backend's own resources. Control planes keep running."""
         ...
 
-    def etcd(self, key: ObjectKey) -> AbstractAsyncContextManager[EtcdApi]:
-        """A connection to a member of etcd that is ready."""
+    def etcd(
+        self, key: ObjectKey, index: int | None = None
+    ) -> AbstractAsyncContextManager[EtcdApi]:
+        """A connection to the member of an index, or to any member that is ready."""
         ...
 
     def client_config(self, endpoint: Endpoint) -> Config: ...

@@ -77,7 +77,13 @@ from capelin_control_plane.etcd import (
     next_replacement,
     next_restarts,
 )
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError, connect, make_room
+from capelin_control_plane.etcd_api import (
+    EtcdApi,
+    MembershipError,
+    connect,
+    make_room,
+    ready_member,
+)
 from capelin_control_plane.instances import (
     AgentsEndpoint,
     Endpoint,
@@ -303,16 +309,13 @@ class PodsBackend:
         await self._client.close()
 
     @asynccontextmanager
-    async def etcd(self, key: ObjectKey) -> AsyncGenerator[EtcdApi]:
-        """A connection to a member of etcd that is ready."""
+    async def etcd(self, key: ObjectKey, index: int | None = None) -> AsyncGenerator[EtcdApi]:
+        """A connection to the member of an index, or to any member that is ready."""
         known = self._known.get(key)
-        ready = [] if known is None else [member for member in known.members if member.ready]
-        if known is None or not ready:
+        if known is None:
             raise MembershipError("no etcd member is ready")
-        async with (
-            self._member(known, ready[-1].index) as (url, trust),
-            connect(url, trust) as api,
-        ):
+        through = ready_member([member.index for member in known.members if member.ready], index)
+        async with self._member(known, through) as (url, trust), connect(url, trust) as api:
             yield api
 
     def client_config(self, endpoint: Endpoint) -> Config:

@@ -77,7 +77,7 @@ from capelin_control_plane.etcd import (
     StartLearner,
     quorum,
 )
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError
+from capelin_control_plane.etcd_api import EtcdApi, MembershipError, ready_member
 from capelin_control_plane.instances import (
     DesiredComponents,
     Endpoint,
@@ -309,13 +309,13 @@ class ProcessesBackend:
         """Nothing to do: supervisors and locks end with the provider."""
 
     @asynccontextmanager
-    async def etcd(self, key: ObjectKey) -> AsyncGenerator[EtcdApi]:
-        """A connection to a member of etcd that is ready."""
+    async def etcd(self, key: ObjectKey, index: int | None = None) -> AsyncGenerator[EtcdApi]:
+        """A connection to the member of an index, or to any member that is ready."""
         supervised = self._supervised.get(key)
-        ready = [] if supervised is None else _ready_voters(supervised)
-        if supervised is None or not ready:
+        if supervised is None:
             raise MembershipError("no etcd member is ready")
-        async with member_data.connect(supervised.state_dir, ready[-1]) as api:
+        through = ready_member(_ready_voters(supervised), index)
+        async with member_data.connect(supervised.state_dir, through) as api:
             yield api
 
     def client_config(self, endpoint: Endpoint) -> Config:
