@@ -111,4 +111,4 @@ async def main():
 
 asyncio.run(main())
 """
-    subprocess.run([sys.executable, "-c", program], timeout=20, check=True)
+    subprocess.run([sys.executable, "-c", program], timeout=120, check=True)

@@ -146,6 +146,9 @@ async def test_a_backup_is_written_listed_and_deleted(server: S3Server, tmp_path
 
 
 async def test_other_objects_of_the_bucket_are_not_touched(server: S3Server) -> None:
+    (server.objects / FOLDER).mkdir(parents=True)
+    async with opened(server) as store:
+        await (await store.create("")).finish()  # as consoles do
     others = ["capelin/default/one-2/1.snapshot", "capelin/default/one/1/2.snapshot", "1.snapshot"]
     for name in others:
         path = server.objects / name
@@ -189,6 +192,8 @@ async def test_a_killed_provider_leaves_a_complete_backup_or_none(
                     await write(store, taken)
             else:
                 await write(store, taken)
+    # The requests: the CAs, the start of an upload, its three parts, its end, and the manifest.
+    assert bool(server.uploads()) == (killed_at in range(2, 6))
     async with opened(server) as store:
         before = await read_backups(store)
         assert before.damaged == ()

@@ -64,7 +64,7 @@ async def read_backups(store: Store) -> Listed:
 
 
 def _manifests(names: Collection[str]) -> list[str]:
-    return sorted(name for name in names if name[0].isdigit() and name.endswith(_MANIFEST))
+    return sorted(name for name in names if name[:1].isdigit() and name.endswith(_MANIFEST))
 
 
 def _listed(names: Collection[str], contents: Mapping[str, bytes | None]) -> Listed:

@@ -109,21 +109,23 @@ class S3Store:
 
     async def names(self) -> list[str]:
         names: list[str] = []
+        folder = self._bucket.folder
         query = {
             "list-type": "2",
-            "prefix": self._bucket.folder,
+            "prefix": folder,
             "delimiter": "/",
             "encoding-type": "url",
         }
         while True:
             page = (await self.request("GET", None, query)).xml()
             keys = (unquote(text.text or "") for text in page.findall("Contents/Key"))
-            names += [key.removeprefix(self._bucket.folder) for key in keys]
+            # Consoles create an object for the folder itself.
+            names += [key.removeprefix(folder) for key in keys if key != folder]
             token = page.findtext("NextContinuationToken")
             if page.findtext("IsTruncated") != "true" or not token:
                 return names
             if len(names) > MOST_FILES or query.get("continuation-token") == token:
-                raise StoreError(f"{self._bucket.folder} has more than {MOST_FILES} files")
+                raise StoreError(f"{folder} has more than {MOST_FILES} files")
             query["continuation-token"] = token
 
     async def read(self, name: str) -> bytes | None:
@@ -190,7 +192,9 @@ class S3Store:
             else:
                 if answer.status in (200, 204) or (missing and _is_missing(answer)):
                     return answer
-                if attempt == attempts or answer.status not in _BUSY:
+                # S3 answers a request that came too slowly with 400.
+                is_busy = answer.status in _BUSY or answer.code == "RequestTimeout"
+                if attempt == attempts or not is_busy:
                     raise self._error(answer, method)
             delay = exponential_delay(attempt, first=0.5, longest=8)
             await asyncio.sleep(delay * (0.5 + random.random() / 2))  # noqa: S311
@@ -289,7 +293,9 @@ class S3Upload:
     async def _send_part(self) -> None:
         if self._id is None:
             started = await self._store.request("POST", self._name, {"uploads": ""})
-            self._id = started.xml().findtext("UploadId") or ""
+            self._id = started.xml().findtext("UploadId")
+            if not self._id:
+                raise StoreError("S3 did not begin an upload")
         number = str(len(self._tags) + 1)
         tag = await self._send({"partNumber": number, "uploadId": self._id})
         self._tags.append(tag)
