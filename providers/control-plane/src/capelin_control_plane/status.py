@@ -16,6 +16,7 @@ from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.backends.pods import Names
 from capelin_control_plane.backup_tasks import BackupState
 from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.encryption_tasks import EncryptionReport
 from capelin_control_plane.etcd import quorum
 from capelin_control_plane.instances import InstanceStatus, Observed
 from capelin_control_plane.reasons import Reason
@@ -47,6 +48,7 @@ def running_status(
     desired: ControlPlane,
     observed: Observed,
     backup: BackupState | None = None,
+    encryption: EncryptionReport | None = None,
 ) -> Status:
     """The status of a control plane that runs or starts, without the frame's own fields."""
     before = control_plane.status or Status()
@@ -68,11 +70,16 @@ def running_status(
         scaling_down(desired, observed),
         remediating(unhealthy),
     ]
+    if backup is not None:
+        conditions.append(backup.condition)
+    if encryption is not None and encryption.condition is not None:
+        conditions.append(encryption.condition)
     return Status(
         backup=None if backup is None else backup.newest,
+        encryption=None if encryption is None else encryption.status,
         conditions=update_conditions(
             before.conditions,
-            conditions if backup is None else [*conditions, backup.condition],
+            conditions,
             now=desired.now,
             generation=control_plane.metadata.generation,
         ),
