@@ -14,7 +14,7 @@ from capelin.controller import Context, ObjectKey, Recorder
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
-from capelin_control_plane import encryption_tasks
+from capelin_control_plane import encryption_keys, encryption_tasks
 from capelin_control_plane.api import (
     ApiServer,
     CapelinControlPlane,
@@ -127,13 +127,12 @@ class Scene:
         self.woken = asyncio.Event()
         self.killed = 0
         self.mine = control_plane()
-        store = encryption_tasks.store
 
         def workload(*_: Any, **__: Any) -> AbstractAsyncContextManager[FakeClient]:
             return nullcontext(self.workload)
 
         async def store_and_die(*arguments: Any) -> EncryptionKeys:
-            await store(*arguments)
+            await encryption_keys.store(*arguments)
             self.killed += 1
             raise KilledError
 
