@@ -37,7 +37,7 @@ Stage = Literal["Distributing", "Promoting", "Rewriting", "Dropping"]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key. Its name is random, never used again, and says nothing about the key."""
+    """A key. Its name is random, and never used again."""
 
     name: str
     provider: EncryptionProvider
