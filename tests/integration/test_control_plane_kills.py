@@ -111,14 +111,16 @@ class Shoal:
     random: Random
     authorities: dict[str, str] = field(default_factory=dict[str, str])
 
-    async def through_kills(self, done: Callable[[], Awaitable[bool]], kills: int) -> None:
+    async def through_kills(
+        self, done: Callable[[], Awaitable[bool]], kills: int, *, within: float = 110
+    ) -> None:
         """Kill the provider again and again, then let it finish."""
         for _ in range(kills):
             changes = self.random.randrange(1, 40)
             await self.mortal.live(changes, self.random.uniform(0.3, 3.0))
             await self.look_at_authorities()
         async with self.mortal.undisturbed():
-            await until(done)
+            await until(done, within=within)
         await self.look_at_authorities()
 
     async def look_at_authorities(self) -> None:

@@ -1,4 +1,4 @@
-"""The commands of the pages "Backup and recovery" and "Leave Capelin", typed as they are."""
+"""The commands of the pages for operators, typed as they are."""
 
 import sys
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from capelin.client import Client, Config
 from capelin.contract import KUBECONFIG_KEY, find_condition
 from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
 from capelin.testing.waiting import until
-from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.api import CapelinControlPlane, EncryptionStatus
 
 from tests.e2e.install_page import CommandFailedError, Shell, sections
 
@@ -19,9 +19,9 @@ from .kubeadm_machine import is_possible, kubeadm_machine
 from .test_recovery import lose
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
-RECOVER, LEAVE = (
+RECOVER, LEAVE, ENCRYPTION = (
     {section.title: section.commands for section in sections((PAGES / page).read_text())}
-    for page in ("recover.md", "leave.md")
+    for page in ("recover.md", "leave.md", "encryption.md")
 )
 VERSION = TESTED_KUBERNETES[-1]
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -146,3 +146,44 @@ async def test_kubeadm_takes_over_a_control_plane_with_the_commands_of_the_page(
         listing = "kubectl get replicasets -l app=new -o name"
         await until(lambda: shell.run(listing), lambda names: names.startswith("replicaset"))
         assert [each.returncode for each in machine.components.values()] == [None] * 4
+
+
+async def test_encryption_is_enabled_rotated_and_disabled_as_on_the_page(
+    home: Home, variables: Mapping[str, str], tmp_path: Path
+) -> None:
+    await up(home)
+    shell = Shell(tmp_path / "user", variables)
+    keys: set[str | None] = set()
+
+    async def has_another_key() -> bool:
+        status = await encryption_status(home)
+        return status is not None and status.stage is None and status.key not in keys
+
+    await shell.run(ENCRYPTION["Enable"])
+    async with management_client(home) as management:
+        await until(has_another_key, within=120)
+        status = await encryption_status(home)
+        assert status is not None
+        keys.add(status.key)
+        assert f'"key":"{status.key}"' in await shell.run(ENCRYPTION["Verify"])
+        await shell.run(ENCRYPTION["Rotate"])
+        await until(has_another_key, within=300)
+
+        await shell.run(ENCRYPTION["Lost keys"])
+        await management.delete(Secret, "demo-encryption", "default")
+        await until(lambda: has_reason(management, "EncryptionAtRest", "EncryptionKeysMissing"))
+        await shell.run("kubectl apply -f encryption.yaml")
+        await until(lambda: has_reason(management, "EncryptionAtRest", "EncryptionAtRest"))
+
+        await shell.run(ENCRYPTION["Disable"])
+
+        async def is_off() -> bool:
+            return await encryption_status(home) is None
+
+        await until(is_off, within=300)
+
+
+async def encryption_status(home: Home) -> EncryptionStatus | None:
+    async with management_client(home) as client:
+        (control_plane,) = (await client.list(CapelinControlPlane, "default")).items
+    return control_plane.status and control_plane.status.encryption

@@ -150,6 +150,7 @@ class Reader:
         parameters: Mapping[str, str] | None = None,
         body: Any = None,
         content_type: str = "application/json",
+        accept: str = "application/json, */*",
         timeout: float | None = None,  # noqa: ASYNC109 - the transport's, retries included
         max_bytes: int | None = None,
     ) -> Any:
@@ -161,7 +162,7 @@ class Reader:
                 parameters or {},
                 None if body is None else encode(body),
                 content_type,
-                accept="application/json, */*",
+                accept=accept,
                 repeatable=method in {"GET", "HEAD", "PUT"},
                 timeout=timeout,
                 max_bytes=max_bytes,

@@ -15,15 +15,18 @@ from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.contract.references import reference_to
 from capelin.pki import KeyPair, ServiceAccountKeys, reissue_reason
 
-SecretPurpose = Literal["kubeconfig", "ca", "etcd", "proxy", "sa", "apiserver-etcd-client"]
+SecretPurpose = Literal[
+    "kubeconfig", "ca", "etcd", "proxy", "sa", "apiserver-etcd-client", "encryption"
+]
 """The purpose of a secret, which is the suffix of its name.
 
 `ca` is the cluster's CA, `etcd` and `proxy` are those of etcd and of the front proxy, `sa` has the
-keys that sign service account tokens, and `apiserver-etcd-client` has the client certificate for an
-external etcd.
+keys that sign service account tokens, `apiserver-etcd-client` has the client certificate for an
+external etcd, and `encryption` has the keys of encryption at rest.
 """
 
 KUBECONFIG_KEY = "value"
+KEYRING_KEY = "keyring"
 CERTIFICATE_KEY = "tls.crt"
 PRIVATE_KEY_KEY = "tls.key"
 BOOTSTRAP_DATA_KEY = "value"
@@ -94,6 +97,11 @@ def service_account_secret(keys: ServiceAccountKeys, *, cluster: str, owner: Bas
     """The secret that holds the service account keys, the public one in the certificate's place."""
     data = {CERTIFICATE_KEY: keys.public_key_pem, PRIVATE_KEY_KEY: keys.private_key_pem}
     return _secret(cluster, "sa", data, owner)
+
+
+def encryption_secret(keyring: bytes, *, cluster: str, owner: BaseObject) -> Secret:
+    """The secret that holds the keys of encryption at rest."""
+    return _secret(cluster, "encryption", {KEYRING_KEY: keyring}, owner)
 
 
 def secret_problem(secret: Secret, purpose: SecretPurpose, *, cluster: str) -> str | None:

@@ -40,6 +40,12 @@ GROUP = "controlplane.cluster.x-k8s.io"
 VERSION = "v1alpha1"
 
 BackendName = Literal["Processes", "Pods"]
+EncryptionProvider = Literal["secretbox", "aesgcm"]
+EncryptedResource = Annotated[
+    str,
+    MaxLen(253),
+    Field(pattern=r"^(secrets|configmaps|[a-z][a-z0-9]*([.][a-z0-9]([-a-z0-9]*[a-z0-9])?){2,})$"),
+]
 Image = Annotated[str, MinLen(1), MaxLen(512)]
 Text = Annotated[str, MaxLen(2048)]
 Claim = Annotated[str, MinLen(1), MaxLen(256), Field(pattern="^[!-~]+$")]
@@ -55,6 +61,11 @@ _VARIABLE_NAMES = rule(
     "self.all(variable, variable.matches('^[A-Za-z_][A-Za-z0-9_]*$'))",
     "the name of an environment variable has letters, digits and underscores only, and no digit in"
     " front: write GOGC",
+)
+# Some built-in resources are not stored, and API servers refuse a configuration that names them.
+_CUSTOM_RESOURCES = rule(
+    "self.all(resource, !resource.endsWith('.k8s.io'))",
+    "only secrets, configmaps and custom resources outside k8s.io can be encrypted",
 )
 Flags = Annotated[dict[str, Text], MaxLen(64), _FLAG_NAMES]
 Variables = Annotated[dict[str, Text], MaxLen(64), _VARIABLE_NAMES]
@@ -132,6 +143,47 @@ class AuditPolicy(Model):
     of a change, the provider rolls the API servers."""
 
 
+class SecretKey(Model):
+    """An entry of a Secret in the same namespace."""
+
+    name: DNSSubdomain
+    """The name of the Secret."""
+    key: Annotated[str, MinLen(1), MaxLen(253)] = "key"
+    """The entry."""
+
+
+class Encryption(Model):
+    """Encryption of objects in etcd."""
+
+    provider: EncryptionProvider = "secretbox"
+    """The algorithm. Keys of `aesgcm` have to be rotated before they have written 200,000 times."""
+    resources: Annotated[
+        list[EncryptedResource], MinLen(1), MaxLen(16), set_list(), _CUSTOM_RESOURCES
+    ] = ["secrets"]
+    """The resources to encrypt: `secrets`, `configmaps`, or custom resources such as
+    `widgets.example.com`."""
+    keys_from: SecretKey | None = None
+    """A key of yours: exactly 32 random bytes. Write another one to rotate it. Without it, the
+    provider generates keys."""
+    rotate_after_days: Annotated[int, Ge(1), Le(3650)] | None = None
+    """The days after which the provider replaces a key that it has generated."""
+
+    rules = (
+        rule(
+            "!has(self.keysFrom) || !has(self.rotateAfterDays)",
+            "the provider rotates only keys that it has generated: leave rotateAfterDays or"
+            " keysFrom out",
+            field_path=".rotateAfterDays",
+        ),
+        rule(
+            "!has(self.provider) || self.provider != 'aesgcm' || has(self.keysFrom)"
+            " || has(self.rotateAfterDays)",
+            "aesgcm is safe only if its keys are rotated: write rotateAfterDays, or use secretbox",
+            field_path=".rotateAfterDays",
+        ),
+    )
+
+
 class ApiServer(ComponentSpec):
     """Settings of kube-apiserver."""
 
@@ -143,6 +195,9 @@ class ApiServer(ComponentSpec):
     """An OpenID Connect provider that signs users in. A change rolls the API servers."""
     audit_policy: AuditPolicy | None = None
     """Which requests are written to the audit log."""
+    encryption: Encryption | None = None
+    """Encryption of Secrets and other objects in etcd. A change rolls the API servers up to three
+    times and rewrites the objects."""
 
 
 class ControllerManager(ComponentSpec):
@@ -157,15 +212,6 @@ class Scheduler(ComponentSpec):
 
     extra_args: Annotated[Flags, _NotOurs("kube-scheduler")] = {}
     """Additional flags, without dashes. A change restarts the component."""
-
-
-class SecretKey(Model):
-    """An entry of a Secret in the same namespace."""
-
-    name: DNSSubdomain
-    """The name of the Secret."""
-    key: Annotated[str, MinLen(1), MaxLen(253)] = "key"
-    """The entry."""
 
 
 class BackupRetention(Model):
@@ -460,11 +506,26 @@ class LastBackup(Model):
     """Size of etcd's snapshot."""
 
 
+class EncryptionStatus(Model):
+    """The present encryption of objects in etcd."""
+
+    key: Annotated[str, MaxLen(63)] | None = None
+    """The name of the key that API servers write with. Each key has another name."""
+    provider: EncryptionProvider | None = None
+    """The algorithm."""
+    stage: Annotated[str, MaxLen(63)] | None = None
+    """The stage of a change: `Distributing`, `Promoting`, `Rewriting` or `Dropping`."""
+    rewritten: Annotated[Int64, Ge(0)] | None = None
+    """How many objects the stage `Rewriting` has rewritten."""
+
+
 class Status(ControlPlaneStatus):
     """Observed state of the control plane."""
 
     backup: LastBackup | None = None
     """The last complete backup."""
+    encryption: EncryptionStatus | None = None
+    """The present encryption of objects in etcd."""
 
 
 def _follows(version: str, before: str) -> str:

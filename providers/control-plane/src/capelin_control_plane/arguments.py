@@ -8,7 +8,7 @@ from typing import Final, Literal
 from capelin.api import parse_duration
 from capelin.embedded.components import Etcd, KubeApiServer, KubeControllerManager, KubeScheduler
 
-from capelin_control_plane.component_files import ComponentFiles
+from capelin_control_plane.component_files import ENCRYPTION_FLAG, ComponentFiles
 from capelin_control_plane.desired import Component, ControlPlane
 
 Controller = Literal["kube-controller-manager", "kube-scheduler"]
@@ -116,8 +116,15 @@ def api_server_arguments(
             **desired.oidc,
             **_audit(desired, files),
             **desired.settings["kube-apiserver"].arguments,
+            # Last: another configuration could not read stored objects.
+            **_encryption(desired, files),
         },
     ).arguments
+
+
+def _encryption(desired: ControlPlane, files: ComponentFiles) -> Mapping[str, str]:
+    file = desired.encryption.current
+    return {} if file is None else {ENCRYPTION_FLAG: str(files.pki / file.name)}
 
 
 def _audit(desired: ControlPlane, files: ComponentFiles) -> Mapping[str, str]:

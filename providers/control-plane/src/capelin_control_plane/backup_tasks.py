@@ -240,8 +240,11 @@ class _Job:
 async def _authorities(client: Client, desired: ControlPlane) -> bytes:
     """The Secrets of the CAs and keys, as kubectl applies them."""
     secrets: list[dict[str, Any]] = []
-    for purpose in PURPOSES:
-        name = secret_name(desired.cluster, purpose)
+    names = [secret_name(desired.cluster, purpose) for purpose in PURPOSES]
+    keys = secret_name(desired.cluster, "encryption")
+    if await client.find(Secret, keys, desired.namespace) is not None:
+        names.append(keys)
+    for name in names:
         secret = await client.get(Secret, name, desired.namespace)
         content = secret.dump()
         metadata = {"name", "namespace", "labels", "annotations"}

@@ -62,7 +62,7 @@ def pki_files(
     etcd: Iterable[str],
     agents_host: str | None = None,
 ) -> tuple[dict[str, bytes], datetime | None]:
-    """The files of certificates, keys and the audit policy, and the time of the next renewal.
+    """The files of certificates, keys and policies, and the time of the next renewal.
 
     `read` returns the present content of a file. Certificates that are missing or due are new. The
     hosts are those of `desired_certificates`.
@@ -76,6 +76,7 @@ def pki_files(
     }
     if desired.audit_policy is not None:
         files[desired.audit_policy.name] = desired.audit_policy.content
+    files.update(desired.encryption.contents)
     pairs: list[KeyPair] = []
     for certificate in desired_certificates(
         desired, host, internal=internal, etcd=etcd, agents_host=agents_host

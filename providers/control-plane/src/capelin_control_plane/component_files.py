@@ -2,10 +2,15 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from capelin.embedded.components import CertificateFiles, ClientFiles
+
+ENCRYPTION_FLAG = "encryption-provider-config"
+"""The API server's flag for its configuration of encryption at rest."""
+ENCRYPTION_PREFIX = "encryption-"
+"""The names of files with keys begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,36 @@ class AuditPolicyFile:
     def name(self) -> str:
         """The name of the file. Another policy has another name, so that API servers read it."""
         return f"audit-policy-{hashlib.sha256(self.content).hexdigest()[:12]}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionFile:
+    """A configuration of encryption at rest as API servers read it."""
+
+    configuration: str
+    """Names the use of keys. Another one has another file, so that API servers restart."""
+    content: bytes = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return f"{ENCRYPTION_PREFIX}{self.configuration}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionFiles:
+    """The configurations of encryption at rest that API servers may start with now."""
+
+    current: EncryptionFile | None = None
+    """The one of new API servers."""
+    previous: EncryptionFile | None = None
+    """The one of API servers that are to be replaced."""
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """By name, the content of each file."""
+        files = (self.previous, self.current)
+        return {file.name: file.content for file in files if file is not None}
 
 
 @dataclass(frozen=True, slots=True)

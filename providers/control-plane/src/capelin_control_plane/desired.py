@@ -23,7 +23,7 @@ from capelin_control_plane.api import (
     OpenIDConnect,
     Spec,
 )
-from capelin_control_plane.component_files import AuditPolicyFile
+from capelin_control_plane.component_files import ENCRYPTION_FLAG, AuditPolicyFile, EncryptionFiles
 from capelin_control_plane.pod_settings import Pods
 from capelin_control_plane.policy import (
     DEFAULT_POLICY,
@@ -115,6 +115,8 @@ class ControlPlane:
     oidc: Mapping[str, str] = field(default_factory=dict[str, str])
     """The API server's flags for an OpenID Connect provider."""
     audit_policy: AuditPolicyFile | None = None
+    encryption: EncryptionFiles = field(default_factory=EncryptionFiles)
+    """The configurations of encryption at rest."""
     pods: Pods = field(default_factory=Pods)
     """Settings of the backend Pods."""
 
@@ -136,6 +138,8 @@ def desired_state(
     now: datetime,
     policy: Policy = DEFAULT_POLICY,
     audit_policy: AuditPolicyFile | None = None,
+    *,
+    encryption: EncryptionFiles | None = None,
 ) -> ControlPlane:
     """The desired state of a control plane now.
 
@@ -145,6 +149,7 @@ def desired_state(
         now: The present.
         policy: The flags, variables and addresses that the administrator allows.
         audit_policy: The audit policy that its spec names.
+        encryption: The configurations of encryption at rest.
 
     Raises:
         InvalidSpecError: a field has a value that no control plane can run with.
@@ -154,6 +159,11 @@ def desired_state(
     host, port = _endpoint(spec, cluster)
     version = with_v(spec.version)
     renewal = requested_renewal(control_plane)
+    if spec.api_server.encryption is not None and ENCRYPTION_FLAG in spec.api_server.extra_args:
+        raise InvalidSpecError(
+            f"spec.apiServer.extraArgs[{ENCRYPTION_FLAG}]: spec.apiServer.encryption sets this"
+            " flag. Decrypt all objects with your own configuration, and leave the flag out"
+        )
     component_specs = _component_specs(spec)
     oidc = {} if spec.api_server.oidc is None else _oidc(spec.api_server.oidc)
     return ControlPlane(
@@ -191,6 +201,7 @@ def desired_state(
         addons=spec.addons,
         oidc=oidc,
         audit_policy=audit_policy,
+        encryption=encryption or EncryptionFiles(),
         pods=spec.pods or Pods(),
     )
 

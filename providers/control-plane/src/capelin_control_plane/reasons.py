@@ -205,6 +205,32 @@ class Reason(Reasons):
         "etcd's data needs more than 90 percent of its quota",
         "delete objects, or raise `quota-backend-bytes` in `spec.etcd.extraArgs`",
     )
+    ENCRYPTION_KEYS_MISSING = (
+        "EncryptionKeysMissing",
+        "the Secret with the keys of encryption at rest is missing, damaged or outdated",
+        (
+            "[restore the newest Secret](how-to/encryption.md#lost-keys). Running components"
+            " continue meanwhile. Capelin creates no new keys, which could not read stored objects"
+        ),
+    )
+    ENCRYPTION_KEY_NOT_USABLE = (
+        "EncryptionKeyNotUsable",
+        "the Secret of `spec.apiServer.encryption.keysFrom` is missing, or its key is not usable",
+        "create the Secret with exactly 32 random bytes. The keys in use stay in use meanwhile",
+    )
+    ENCRYPTION_CHANGING = (
+        "EncryptionChanging",
+        "encryption at rest is being enabled, rotated or disabled",
+        "wait. If it remains, read `APIServersAvailable` and `RollingOut`",
+    )
+    REWRITE_FAILED = (
+        "RewriteFailed",
+        "stored objects could not be rewritten with the new key",
+        (
+            "read the message, and check the admission webhooks of the workload cluster. The"
+            " provider tries again"
+        ),
+    )
     WORKERS_REMAIN = (
         "WaitingForWorkersDeletion",
         "the provider deletes it after its workers",

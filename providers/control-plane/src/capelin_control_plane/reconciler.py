@@ -45,6 +45,9 @@ from capelin_control_plane.desired import (
     ControlPlane,
     desired_state,
 )
+from capelin_control_plane.encryption import uses_keyring
+from capelin_control_plane.encryption_keys import find_encryption_keys
+from capelin_control_plane.encryption_tasks import ENCRYPTION_AT_REST, Encryptions
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy
@@ -59,6 +62,7 @@ ADDRESS_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-address"
 MANAGER = "capelin-control-plane"
 
 _ABOUT_CERTIFICATES = {Reason.CERTIFICATES_MISSING, Reason.CERTIFICATES_NOT_USABLE}
+_ABOUT_ENCRYPTION = {Reason.ENCRYPTION_KEYS_MISSING, Reason.ENCRYPTION_KEY_NOT_USABLE}
 _RETRY_SECONDS = 5.0
 _WORKLOAD_SECONDS = 10.0
 """How long one reconcile waits for the workload cluster: meanwhile the status gets older."""
@@ -110,6 +114,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         self._workload = WorkloadSync(MANAGER)
         self._backups = Backups(stores or Stores(), self.wake)
         self._space = SpaceTasks(self.wake)
+        self._encryptions = Encryptions(self.wake)
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
@@ -123,6 +128,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 await asyncio.gather(sweeping, return_exceptions=True)
                 await self._backups.close()
                 await self._space.close()
+                await self._encryptions.close()
                 for backend in self._backends.values():
                     await backend.close()
 
@@ -186,18 +192,23 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         address = await allocated_address(ctx, obj)
         try:
             audit_policy = await find_audit_policy(ctx.client, obj)
-            desired = desired_state(obj, ctx.cluster, now, self._policy, audit_policy)
+            keys = await find_encryption_keys(
+                ctx.client, obj, ctx.cluster.name, now, is_new=address is None
+            )
+            files = keys and keys.files
+            desired = desired_state(
+                obj, ctx.cluster, now, self._policy, audit_policy, encryption=files
+            )
             authorities = await ensure_authorities(
                 ctx.client, obj, desired, may_create=address is None
             )
             endpoint = await backend.allocate(key, desired, authorities, address)
         except Blocked as blocked:
-            if blocked.reason in _ABOUT_CERTIFICATES:
-                ctx.set_conditions(conditions.certificates_available(blocked))
+            ctx.set_conditions(*_failed(blocked))
             if address is not None:
                 await backend.keep_running(key, address)
             raise
-        annotations = {ADDRESS_ANNOTATION: endpoint.address}
+        annotations = {ADDRESS_ANNOTATION: endpoint.address, **(keys.annotations if keys else {})}
         if obj.spec.backend == "Pods":
             # clusterctl cannot move it.
             annotations[BLOCK_MOVE_ANNOTATION] = "true"
@@ -214,7 +225,14 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             )
         backup = self._back_up(ctx, obj, desired, authorities, backend)
         space = self._check_space(ctx, obj, desired, observed, backend)
-        ctx.set_status(conditions.running_status(obj, desired, observed, backup, space))
+        encryption = await self._encryptions.reconcile(
+            ctx,
+            obj,
+            keys,
+            partial(backend.client_config, endpoint),
+            settled=uses_keyring(desired, observed),
+        )
+        ctx.set_status(conditions.running_status(obj, desired, observed, backup, space, encryption))
         if obj.spec.backend == "Pods":
             ctx.set_conditions(conditions.pods_stay())
         ctx.set_conditions(_workload_before(obj, observed))
@@ -225,7 +243,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             ctx.set_conditions(objects)
             if objects.status == "False":
                 return After(_RETRY_SECONDS)
-        return _requeue(desired, observed, now, backup and backup.next)
+        return _requeue(desired, observed, now, backup and backup.next, encryption.next)
 
     async def reconcile_delete(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
         """Wait for the workers, then stop and delete the control plane."""
@@ -252,6 +270,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         await ctx.send_status()
         self._backups.forget(key)
         self._space.forget(key)
+        self._encryptions.forget(key)
         await backend.delete(key)
         self._orphans.keep(key)
         self._workload.forget(key)
@@ -289,6 +308,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     async def _release(self, key: ObjectKey) -> None:
         self._backups.forget(key)
         self._space.forget(key)
+        self._encryptions.forget(key)
         self._workload.forget(key)
         for backend in self._backends.values():
             await backend.release(key)
@@ -413,6 +433,15 @@ async def _workers_of(ctx: Context, control_plane: CapelinControlPlane) -> list[
     return [f"{count} {kind}" for kind, count in counts.items() if count]
 
 
+def _failed(blocked: Blocked) -> list[ConditionSpec]:
+    """The conditions of the keys that a reconcile could not use."""
+    if blocked.reason in _ABOUT_CERTIFICATES:
+        return [conditions.certificates_available(blocked)]
+    if blocked.reason in _ABOUT_ENCRYPTION:
+        return [ConditionSpec(ENCRYPTION_AT_REST, "False", blocked.reason, str(blocked))]
+    return []
+
+
 def _workload_before(control_plane: CapelinControlPlane, observed: Observed) -> ConditionSpec:
     """The condition of the objects in the workload cluster before it is contacted."""
     type_ = conditions.WORKLOAD_OBJECTS_AVAILABLE
@@ -425,13 +454,13 @@ def _workload_before(control_plane: CapelinControlPlane, observed: Observed) -> 
 
 
 def _requeue(
-    desired: ControlPlane, observed: Observed, now: datetime, backup_at: datetime | None
+    desired: ControlPlane, observed: Observed, now: datetime, *moments: datetime | None
 ) -> Result:
     """When to look again. The backend reports changes of processes, but not the passing of time."""
     if observed.blocked is not None:
         return After(_RETRY_SECONDS)
     wait = RESYNC
-    for moment in (observed.renew_at, backup_at):
+    for moment in (observed.renew_at, *moments):
         if moment is not None:
             wait = min(wait, max(moment - now, timedelta(seconds=1)))
     if desired.changes_at is not None:

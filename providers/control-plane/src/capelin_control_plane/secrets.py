@@ -69,7 +69,8 @@ async def ensure_authorities(
     reader = client if may_create else client.cached
 
     async def ensure(purpose: Purpose) -> Secret | None:
-        secret = await _find(reader, control_plane, desired, purpose)
+        name = secret_name(desired.cluster, purpose)
+        secret = await find_secret(reader, control_plane, name)
         if secret is None and may_create:
             return await _create(client, control_plane, desired, purpose)
         return secret
@@ -175,11 +176,11 @@ def _new_kubeconfig(
     return new_kubeconfig(server, user, cluster=desired.cluster, username=_ADMINISTRATOR)
 
 
-async def _find(
-    client: Client, control_plane: CapelinControlPlane, desired: ControlPlane, purpose: Purpose
+async def find_secret(
+    client: Client, control_plane: CapelinControlPlane, name: str
 ) -> Secret | None:
-    name = secret_name(desired.cluster, purpose)
-    secret = await client.find(Secret, name, desired.namespace)
+    """A Secret with keys. If the provider has created it, it gets its lost owner again."""
+    secret = await client.find(Secret, name, control_plane.namespace)
     if secret is None or CREATED_ANNOTATION not in secret.metadata.annotations:
         # A user's own secret is never changed, nor deleted with the control plane.
         return secret
@@ -195,7 +196,7 @@ async def _find(
             "ownerReferences": [owner.dump() for owner in owners],
         }
     }
-    return await client.patch(Secret, name, desired.namespace, patch)
+    return await client.patch(Secret, name, control_plane.namespace, patch)
 
 
 async def _create(

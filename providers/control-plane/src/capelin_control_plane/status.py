@@ -16,6 +16,7 @@ from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.backends.pods import Names
 from capelin_control_plane.backup_tasks import BackupState
 from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.encryption_tasks import EncryptionReport
 from capelin_control_plane.etcd import quorum
 from capelin_control_plane.instances import InstanceStatus, Observed
 from capelin_control_plane.reasons import Reason
@@ -46,8 +47,10 @@ def running_status(
     control_plane: CapelinControlPlane,
     desired: ControlPlane,
     observed: Observed,
+    *,
     backup: BackupState | None = None,
     space: ConditionSpec | None = None,
+    encryption: EncryptionReport | None = None,
 ) -> Status:
     """The status of a control plane that runs or starts, without the frame's own fields."""
     before = control_plane.status or Status()
@@ -70,9 +73,11 @@ def running_status(
         remediating(unhealthy),
         *([] if backup is None else [backup.condition]),
         *([] if space is None else [space]),
+        *([] if encryption is None or encryption.condition is None else [encryption.condition]),
     ]
     return Status(
         backup=None if backup is None else backup.newest,
+        encryption=None if encryption is None else encryption.status,
         conditions=update_conditions(
             before.conditions,
             conditions,

@@ -1,5 +1,6 @@
 """The backend on a real API server. The tests create the pods and set their states."""
 
+import base64
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from capelin.testing.waiting import until
 from capelin_control_plane.backends.pods import Names, PodsBackend
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.encryption import Goal, Key, first_keyring, next_keyring
 from capelin_control_plane.instances import Endpoint, Observed
 
 from ..factories import with_arguments  # noqa: TID252 - a folder without a name
@@ -350,3 +352,26 @@ async def test_the_backend_deletes_the_agent_service_without_konnectivity(rig: R
     endpoint, _ = await rig.apply(rig.desired)
     assert endpoint.agents is None
     assert await rig.client.find(SERVICES, "one-konnectivity-server", rig.namespace) is None
+
+
+async def test_a_stage_of_encryption_keeps_the_files_of_pods_that_still_end(rig: Rig) -> None:
+    secret = base64.b64encode(b"k" * 32).decode()
+    keys = [
+        Key(name, "secretbox", secret, rig.desired.now, generated=True) for name in ("old", "new")
+    ]
+    old, new = (Goal(frozenset({"secrets"}), key) for key in keys)
+    keyring = next_keyring(first_keyring(old), new)
+    encrypted = replace(rig.desired, encryption=keyring.files)
+    await rig.apply(encrypted)
+    files = (await rig.client.get(SECRETS, PKI, rig.namespace))["data"].keys()
+    assert {file for file in files if file.startswith("encryption-")} == {
+        f"encryption-{name}.json" for name in keyring.names
+    }
+    await rig.run_members()
+    ending = {"metadata": {"finalizers": ["example.com/ends-slowly"]}}
+    await rig.client.patch(Pod, f"{NAME}-0", rig.namespace, ending)
+    await rig.client.delete(Pod, f"{NAME}-0", rig.namespace)
+    _, observed = await rig.apply(encrypted)
+    assert observed.stopping == {f"{NAME}-0"}
+    assert len(observed.of("etcd")) == 2
+    await rig.client.patch(Pod, f"{NAME}-0", rig.namespace, {"metadata": {"finalizers": None}})

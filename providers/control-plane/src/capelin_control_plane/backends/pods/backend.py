@@ -226,6 +226,10 @@ class PodsBackend:
             statuses=known.statuses,
             complete=is_complete(desired, known.objects, known.statuses),
             losses={member.index: member.loss for member in known.members if member.loss},
+            # They serve until they end, with their own settings.
+            stopping=frozenset(
+                pod.name for pod in known.pods if pod.metadata.deletion_timestamp is not None
+            ),
             blocked=downgrade(serving, desired.version),
             renew_at=known.renew_at,
         )

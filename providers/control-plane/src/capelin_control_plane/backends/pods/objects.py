@@ -16,6 +16,7 @@ from capelin_control_plane.backends.pods.names import (
     DIGEST_ANNOTATION,
     ETCD_CLIENT_PORT,
     ETCD_PEER_PORT,
+    FILES,
     OWNER_ANNOTATION,
     Names,
 )
@@ -27,6 +28,7 @@ from capelin_control_plane.backends.pods.workloads import (
     controller_deployment,
     etcd_stateful_set,
 )
+from capelin_control_plane.component_files import ENCRYPTION_FLAG
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
 from capelin_control_plane.etcd import ClusterState
 
@@ -209,9 +211,27 @@ def _workload(
 ) -> Workload:
     complete = _finished(manifest, desired, names, component)
     template = complete["spec"]["template"]
+    file = desired.encryption.current
+    if component == "kube-apiserver" and file is not None:
+        _check_encryption(template, f"--{ENCRYPTION_FLAG}={FILES.pki / file.name}")
     digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:16]
     template["metadata"]["annotations"][DIGEST_ANNOTATION] = digest
     return Workload(component, complete, digest)
+
+
+def _check_encryption(template: Unstructured, flag: str) -> None:
+    """Reject a patch with which an API server could not read objects that others store."""
+    flags = [
+        present
+        for container in items_at(template, "spec", "containers")
+        for present in container.get("args", ())
+        if present.startswith(f"--{ENCRYPTION_FLAG}")
+    ]
+    if flags != [flag]:
+        raise InvalidSpecError(
+            f"spec.pods.patches: a patch changes the flag {ENCRYPTION_FLAG}, which belongs to"
+            " spec.apiServer.encryption: leave it out"
+        )
 
 
 def _finished(

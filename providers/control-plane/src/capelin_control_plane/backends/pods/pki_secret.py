@@ -43,6 +43,8 @@ def files_of(component: Component, desired: ControlPlane) -> tuple[str, ...]:
     if component == "kube-apiserver":
         if desired.audit_policy is not None:
             files = (*files, desired.audit_policy.name)
+        if desired.encryption.current is not None:
+            files = (*files, desired.encryption.current.name)
         if desired.pods.konnectivity.enabled:
             files = (*files, EGRESS_SELECTOR_FILE)
     return files

@@ -9,6 +9,7 @@ from capelin.pki import KeyPair
 
 from capelin_control_plane.backends.processes.state_dir import StateDir, write_if_changed
 from capelin_control_plane.certificates import Authorities, key_pair, pki_files
+from capelin_control_plane.component_files import ENCRYPTION_PREFIX
 from capelin_control_plane.desired import ControlPlane
 
 
@@ -20,6 +21,9 @@ def renew_certificates(
     files, renew_at = pki_files(desired, authorities, read, host=host, internal=own, etcd=own)
     for name, content in files.items():
         write_if_changed(state_dir.pki / name, content)
+    for dropped in state_dir.pki.glob(f"{ENCRYPTION_PREFIX}*"):
+        if dropped.name not in files:
+            dropped.unlink()
     return renew_at
 
 

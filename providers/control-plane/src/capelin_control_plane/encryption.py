@@ -1,0 +1,295 @@
+"""Encryption at rest: its keys, and the stages in which API servers change to others. Pure.
+
+API servers do not change at the same moment. So a key is first added to those that they read with,
+then becomes the one that they write with. Then all stored objects are rewritten, and only then the
+old key is dropped. A stage begins when every API server runs with the keyring of the last one.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter
+
+from capelin_control_plane.api import Encryption, EncryptionProvider
+from capelin_control_plane.component_files import EncryptionFile, EncryptionFiles
+from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.instances import Observed
+
+IDENTITY: Final = "identity"
+"""In the place of a key: objects are stored as they are."""
+KEY_BYTES: Final = 32
+NAME_BYTES: Final = 4
+OFF: Final = "off"
+"""The name of a configuration that encrypts nothing."""
+_MOST_KEYS: Final = 4
+"""The keys of a resource. After more changes of mind, objects are rewritten before the next."""
+
+Ring = tuple[str, ...]
+"""Names of keys. API servers write with the first one, and read with all."""
+_PLAIN: Final[Ring] = (IDENTITY,)
+Stage = Literal["Distributing", "Promoting", "Rewriting", "Dropping"]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key. Its name is random, and never used again."""
+
+    name: str
+    provider: EncryptionProvider
+    secret: str = field(repr=False)
+    """In base64."""
+    created: datetime
+    generated: bool
+    """Whether the provider has generated it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """The keys of a control plane, and the use of each by API servers."""
+
+    keys: Mapping[str, Key] = field(default_factory=dict[str, Key])
+    rings: Mapping[str, Ring] = field(default_factory=dict[str, Ring])
+    """By resource. One without a ring is stored as it is."""
+    previous: Mapping[str, Ring] | None = None
+    """The rings that some API servers may still have. None if all have the present ones."""
+    rewritten: tuple[str, ...] = ()
+    """The resources whose objects are all stored with the first key of their ring."""
+
+    def ring(self, resource: str) -> Ring:
+        """The ring of a resource."""
+        return self.rings.get(resource, _PLAIN)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no API server needs a key."""
+        return not (self.rings or self.previous)
+
+    @property
+    def name(self) -> str:
+        """The name of the present configuration."""
+        return _name(self.rings)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the configurations that API servers may have."""
+        return frozenset(_name(rings) for rings in (self.rings, self.previous) if rings is not None)
+
+    @property
+    def files(self) -> EncryptionFiles:
+        """The configurations that API servers may start with now."""
+        return EncryptionFiles(self._file(self.rings), self._file(self.previous))
+
+    def _file(self, rings: Mapping[str, Ring] | None) -> EncryptionFile | None:
+        if not rings:
+            return None
+        resources = [
+            {"resources": [resource], "providers": [self._provider(name) for name in ring]}
+            for resource, ring in sorted(rings.items())
+        ]
+        content = {
+            "apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "EncryptionConfiguration",
+            "resources": resources,
+        }
+        return EncryptionFile(_name(rings), json.dumps(content).encode())
+
+    def _provider(self, name: str) -> Mapping[str, Any]:
+        if name == IDENTITY:
+            return {IDENTITY: {}}
+        key = self.keys[name]
+        return {key.provider: {"keys": [{"name": key.name, "secret": key.secret}]}}
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The desired encryption."""
+
+    resources: frozenset[str] = frozenset()
+    key: Key | None = None
+    """The key of these resources. Others are not encrypted."""
+
+    def target(self, resource: str) -> str:
+        """The only key of a resource's ring in the end."""
+        return self.key.name if self.key and resource in self.resources else IDENTITY
+
+
+_KEYRING = TypeAdapter(Keyring)
+
+
+def read_keyring(data: bytes) -> Keyring:
+    """The keyring of a Secret.
+
+    Raises:
+        ValueError: it is damaged. The message contains no key.
+    """
+    try:
+        keyring = _KEYRING.validate_json(data)
+    except ValueError:
+        raise ValueError("it is not a keyring") from None
+    rings = [*keyring.rings.values(), *(keyring.previous or {}).values()]
+    if any(not ring or set(ring) - {IDENTITY, *keyring.keys} for ring in rings):
+        raise ValueError("it lacks a key that it names")
+    return keyring
+
+
+def write_keyring(keyring: Keyring) -> bytes:
+    return _KEYRING.dump_json(keyring)
+
+
+def desired_goal(
+    encryption: Encryption | None,
+    keyring: Keyring,
+    *,
+    given: bytes | None,
+    rotate_before: datetime | None,
+    now: datetime,
+    random: bytes,
+) -> Goal:
+    """The desired encryption, with a key of the keyring or a new one.
+
+    Args:
+        encryption: The settings.
+        keyring: The present keys.
+        given: The key of the user. None if the provider generates keys.
+        rotate_before: Generated keys from before this moment are replaced.
+        now: The present.
+        random: Random bytes for a new name and a new key.
+    """
+    if encryption is None:
+        return Goal()
+    used = {name for ring in keyring.rings.values() for name in ring}
+    secret = None if given is None else base64.b64encode(given).decode()
+    candidates = [
+        key
+        for name, key in keyring.keys.items()
+        if name in used
+        and key.provider == encryption.provider
+        and (key.generated if secret is None else key.secret == secret)
+    ]
+    key = max(candidates, key=lambda candidate: candidate.created, default=None)
+    if key is not None and secret is None:
+        due = rotation_due(encryption, key)
+        is_old = rotate_before is not None and key.created < rotate_before
+        if is_old or (due is not None and due <= now):
+            key = None
+    if key is None:
+        name, generated = random[:NAME_BYTES], random[NAME_BYTES:]
+        key = Key(
+            name=f"key-{name.hex()}",
+            provider=encryption.provider,
+            secret=secret or base64.b64encode(generated).decode(),
+            created=now,
+            generated=secret is None,
+        )
+    return Goal(frozenset(encryption.resources), key)
+
+
+def rotation_due(encryption: Encryption, key: Key) -> datetime | None:
+    """When the schedule replaces a key."""
+    if encryption.rotate_after_days is None or not key.generated:
+        return None
+    return key.created + timedelta(days=encryption.rotate_after_days)
+
+
+def first_keyring(goal: Goal) -> Keyring:
+    """The keyring of a control plane that has never run. It has no objects to rewrite."""
+    if goal.key is None:
+        return Keyring()
+    return Keyring({goal.key.name: goal.key}, dict.fromkeys(goal.resources, (goal.key.name,)))
+
+
+def next_keyring(keyring: Keyring, goal: Goal) -> Keyring:
+    """The keyring of the next stage. The same one if nothing remains to be done but rewriting.
+
+    Only if every API server runs with the present one.
+    """
+    rings = {
+        resource: _advanced(keyring, goal, resource)
+        for resource in sorted(goal.resources | keyring.rings.keys())
+    }
+    rings = {resource: ring for resource, ring in rings.items() if ring != _PLAIN}
+    previous = None if rings == keyring.rings else keyring.rings
+    keys = {**keyring.keys, **({goal.key.name: goal.key} if goal.key else {})}
+    # A key that API servers may still read with stays.
+    used = {name for ring in (*rings.values(), *(previous or {}).values()) for name in ring}
+    return Keyring(
+        keys={name: key for name, key in keys.items() if name in used},
+        rings=rings,
+        previous=previous,
+        rewritten=tuple(
+            resource
+            for resource in keyring.rewritten
+            if len(rings.get(resource, ())) > 1 and rings[resource] == keyring.ring(resource)
+        ),
+    )
+
+
+def to_rewrite(keyring: Keyring, goal: Goal) -> tuple[str, ...]:
+    """The resources whose objects are to be rewritten, once all API servers write with one key."""
+    return tuple(
+        resource
+        for resource, ring in sorted(keyring.rings.items())
+        if len(ring) > 1
+        and ring[0] == _target(ring, goal.target(resource))
+        and resource not in keyring.rewritten
+    )
+
+
+def rewrote(keyring: Keyring, resources: Iterable[str]) -> Keyring:
+    """The keyring after all objects of these resources were rewritten."""
+    return replace(keyring, rewritten=tuple(sorted({*keyring.rewritten, *resources})))
+
+
+def stage(keyring: Keyring, goal: Goal) -> Stage | None:
+    """The stage of a change. None without a change."""
+    if keyring.previous is not None:
+        before, after = keyring.previous, keyring.rings
+    else:
+        before, after = keyring.rings, next_keyring(keyring, goal).rings
+        if to_rewrite(keyring, goal):
+            return "Rewriting"
+    if before == after:
+        return None
+    pairs = [
+        (len(before.get(resource, _PLAIN)), len(after.get(resource, _PLAIN)))
+        for resource in before.keys() | after.keys()
+    ]
+    if any(later > earlier for earlier, later in pairs):
+        return "Distributing"
+    return "Dropping" if any(later < earlier for earlier, later in pairs) else "Promoting"
+
+
+def uses_keyring(desired: ControlPlane, observed: Observed) -> bool:
+    """Whether every API server runs with the desired configuration, and no other one still ends."""
+    servers = observed.of("kube-apiserver")
+    return (
+        len(servers) == desired.replicas > 0
+        and all(server.current and server.ready for server in servers)
+        and not any("kube-apiserver" in name for name in observed.stopping)
+    )
+
+
+def _advanced(keyring: Keyring, goal: Goal, resource: str) -> Ring:
+    ring = keyring.ring(resource)
+    target = _target(ring, goal.target(resource))
+    if target not in ring:
+        return (*ring, target)
+    if ring[0] != target:
+        return (target, *(name for name in ring if name != target))
+    return (target,) if resource in keyring.rewritten else ring
+
+
+def _target(ring: Ring, target: str) -> str:
+    return target if target in ring or len(ring) < _MOST_KEYS else ring[0]
+
+
+def _name(rings: Mapping[str, Ring]) -> str:
+    """A name for the use of keys. Keys themselves have no part in it."""
+    if not rings:
+        return OFF
+    return hashlib.sha256(json.dumps(rings, sort_keys=True).encode()).hexdigest()[:12]

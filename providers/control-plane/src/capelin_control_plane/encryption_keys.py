@@ -1,0 +1,180 @@
+"""The Secret with the keys of encryption at rest, and the key of a user."""
+
+import base64
+import os
+from dataclasses import dataclass
+from datetime import datetime
+
+from capelin.api.core import Secret
+from capelin.client import Client
+from capelin.contract import KEYRING_KEY, encryption_secret, secret_name
+from capelin.provider import Blocked
+
+from capelin_control_plane.api import CapelinControlPlane, SecretKey
+from capelin_control_plane.component_files import EncryptionFiles
+from capelin_control_plane.desired import annotated_moment
+from capelin_control_plane.encryption import (
+    KEY_BYTES,
+    NAME_BYTES,
+    Goal,
+    Keyring,
+    desired_goal,
+    first_keyring,
+    read_keyring,
+    rotation_due,
+    write_keyring,
+)
+from capelin_control_plane.reasons import Reason
+from capelin_control_plane.secrets import CREATED_ANNOTATION, find_secret
+
+ENCRYPTION_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-encryption"
+"""Names the configuration of the newest API servers. It outlives the Secret and a move."""
+ROTATE_ANNOTATION = "controlplane.cluster.x-k8s.io/rotate-encryption-key-before"
+"""Its value is a moment. A key that the provider generated before it is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionKeys:
+    """The keys of a control plane, and what they are for."""
+
+    keyring: Keyring
+    goal: Goal | None
+    """None if the key of the user is not usable: then nothing changes."""
+    cluster: str
+    version: str | None = None
+    """The resource version of the Secret. None if it does not exist yet."""
+    problem: Blocked | None = None
+    next: datetime | None = None
+    """When a key is to be replaced."""
+
+    @property
+    def files(self) -> EncryptionFiles:
+        """The configurations of API servers."""
+        return self.keyring.files
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """The annotations that the control plane needs before an API server uses the keys."""
+        return {} if self.keyring.is_empty else {ENCRYPTION_ANNOTATION: self.keyring.name}
+
+
+async def find_encryption_keys(
+    client: Client, obj: CapelinControlPlane, cluster: str, now: datetime, *, is_new: bool
+) -> EncryptionKeys | None:
+    """The keys of a control plane. None if nothing is or shall be encrypted.
+
+    Args:
+        client: The client of the management cluster.
+        obj: The control plane.
+        cluster: The name of its Cluster.
+        now: The present.
+        is_new: Whether nothing of it has ever been started. Then it starts with encryption.
+
+    Raises:
+        Blocked: keys in use are missing, or a new control plane has no usable key.
+    """
+    settings = obj.spec.api_server.encryption
+    used = obj.metadata.annotations.get(ENCRYPTION_ANNOTATION)
+    if settings is None and used is None:
+        return None
+    name = secret_name(cluster, "encryption")
+    secret = await find_secret(client if is_new else client.cached, obj, name)
+    keyring = _checked(name, secret, used)
+    rotate_before = annotated_moment(obj, ROTATE_ANNOTATION)
+    given, problem = None, None
+    if settings is not None and settings.keys_from is not None:
+        try:
+            given = await _given_key(client, settings.keys_from, obj.namespace)
+        except Blocked as blocked:
+            if is_new:
+                raise
+            problem = blocked
+    goal = None
+    if problem is None:
+        goal = desired_goal(
+            settings,
+            keyring,
+            given=given,
+            rotate_before=rotate_before if rotate_before and rotate_before <= now else None,
+            now=now,
+            random=os.urandom(NAME_BYTES + KEY_BYTES),
+        )
+    moments = [rotate_before]
+    if settings is not None and goal is not None and goal.key is not None:
+        moments.append(rotation_due(settings, goal.key))
+    keys = EncryptionKeys(
+        keyring,
+        goal,
+        cluster,
+        secret.metadata.resource_version if secret else None,
+        problem,
+        min((moment for moment in moments if moment and moment > now), default=None),
+    )
+    if is_new and secret is None and goal is not None:
+        return await store(client, obj, keys, first_keyring(goal))
+    return keys
+
+
+async def store(
+    client: Client, obj: CapelinControlPlane, keys: EncryptionKeys, keyring: Keyring
+) -> EncryptionKeys:
+    """Write a keyring in the place of the one that was read.
+
+    Raises:
+        ApiError: another client has changed the Secret since.
+    """
+    content = write_keyring(keyring)
+    if keys.version is None:
+        secret = encryption_secret(content, cluster=keys.cluster, owner=obj)
+        secret.metadata.annotations = {CREATED_ANNOTATION: ""}
+        written = await client.create(secret)
+    else:
+        patch = {
+            "metadata": {"resourceVersion": keys.version},
+            "data": {KEYRING_KEY: base64.b64encode(content).decode()},
+        }
+        name = secret_name(keys.cluster, "encryption")
+        written = await client.patch(Secret, name, obj.namespace, patch)
+    return EncryptionKeys(
+        keyring, keys.goal, keys.cluster, written.metadata.resource_version, next=keys.next
+    )
+
+
+def _checked(name: str, secret: Secret | None, used: str | None) -> Keyring:
+    """The keyring of a Secret, unless API servers use another one."""
+    hint = "restore the newest one from a backup"
+    keyring = Keyring()
+    if secret is not None:
+        try:
+            keyring = read_keyring(secret.data.get(KEYRING_KEY, b""))
+        except ValueError as error:
+            message = f"Secret {name}: {error}"
+            raise Blocked(Reason.ENCRYPTION_KEYS_MISSING, message, hint) from error
+    if used is None or used in keyring.names:
+        return keyring
+    message = (
+        f"Secret {name} has the keys of stored objects, and does not exist"
+        if secret is None
+        else f"Secret {name} has other keys than the API servers: it is older"
+    )
+    raise Blocked(Reason.ENCRYPTION_KEYS_MISSING, message, hint)
+
+
+async def _given_key(client: Client, source: SecretKey, namespace: str | None) -> bytes:
+    secret = await client.find(Secret, source.name, namespace)
+    key = None if secret is None else secret.data.get(source.key)
+    field = "spec.apiServer.encryption.keysFrom"
+    if key is None:
+        raise Blocked(
+            Reason.ENCRYPTION_KEY_NOT_USABLE,
+            f"{field}: no Secret {source.name} with the entry {source.key} exists in the namespace",
+            f"create it with {KEY_BYTES} random bytes",
+        )
+    if len(key) != KEY_BYTES:
+        raise Blocked(
+            Reason.ENCRYPTION_KEY_NOT_USABLE,
+            f"{field}: the entry {source.key} of Secret {source.name} has not exactly {KEY_BYTES}"
+            " bytes",
+            f"write {KEY_BYTES} random bytes",
+        )
+    return key

@@ -1,0 +1,317 @@
+"""Takes the stages of encryption at rest, and rewrites stored objects in tasks of their own."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from capelin.api import Resource
+from capelin.client import (
+    Client,
+    ClientError,
+    ClientOptions,
+    Config,
+    Conflict,
+    NotFound,
+    NotServed,
+    ResponseTooLarge,
+)
+from capelin.contract import ConditionSpec
+from capelin.controller import Context, ObjectKey
+
+from capelin_control_plane.api import CapelinControlPlane, EncryptionStatus
+from capelin_control_plane.encryption import (
+    IDENTITY,
+    Goal,
+    Keyring,
+    Ring,
+    Stage,
+    next_keyring,
+    rewrote,
+    stage,
+    to_rewrite,
+)
+from capelin_control_plane.encryption_keys import EncryptionKeys, store
+from capelin_control_plane.reasons import Reason
+
+ENCRYPTION_AT_REST: Final = "EncryptionAtRest"
+"""Whether every stored object of the configured resources is encrypted."""
+_PAGE: Final = 500
+_MOST_OBJECTS: Final = 300_000
+_MOST_REWRITES: Final = 4
+"""At the same time, so that the memory for lists is bounded."""
+_AT_ONCE: Final = 8
+_OPTIONS: Final = ClientOptions(qps=100, burst=100)
+"""At most 100 objects in a second, so that users keep most of the API servers' time."""
+_RETRY: Final = timedelta(seconds=15)
+_MESSAGES: Final[Mapping[Stage, str]] = {
+    "Distributing": "stage 1 of 4: all API servers get the new key, and read with it",
+    "Promoting": "stage 2 of 4: all API servers begin to write with the new key",
+    "Rewriting": "stage 3 of 4: all stored objects are rewritten",
+    "Dropping": "stage 4 of 4: all API servers lose the old key",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionReport:
+    """The state of encryption, for the status of a control plane."""
+
+    condition: ConditionSpec | None
+    status: EncryptionStatus | None
+    next: datetime | None = None
+    """When to look again."""
+
+
+@dataclass(slots=True)
+class _Rewrite:
+    """A task that rewrites the objects of some resources."""
+
+    resources: tuple[str, ...]
+    rings: Mapping[str, Ring]
+    """The rings of all API servers when it began, and the reason why it began."""
+    task: asyncio.Task[None] | None = None
+    count: int = 0
+    complete: bool = False
+    failure: str = ""
+    retry_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class Encryptions:
+    """Takes control planes through the stages of encryption.
+
+    The keyring in the Secret is the only state. A provider that takes over repeats an incomplete
+    rewrite: objects that are stored with the new key already are not written again.
+    """
+
+    wake: Callable[[ObjectKey], None]
+    _rewrites: dict[ObjectKey, _Rewrite] = field(default_factory=dict[ObjectKey, _Rewrite])
+    _running: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_REWRITES))
+
+    async def reconcile(
+        self,
+        ctx: Context,
+        obj: CapelinControlPlane,
+        keys: EncryptionKeys | None,
+        config: Callable[[], Config],
+        *,
+        settled: bool,
+    ) -> EncryptionReport:
+        """Take the next stage if every API server has taken the last one.
+
+        Args:
+            ctx: The context of the reconcile.
+            obj: The control plane.
+            keys: Its keys.
+            config: How to reach its API servers.
+            settled: Whether every API server runs with the present configuration of these keys.
+        """
+        key = ObjectKey(obj.namespace or "", obj.name)
+        if keys is None or keys.goal is None:
+            self.forget(key)
+            return _report(keys, None)
+        keyring, goal = keys.keyring, keys.goal
+        rewrite = self._rewrites.get(key)
+        if rewrite is not None and rewrite.rings != keyring.rings:
+            self.forget(key)
+            rewrite = None
+        if not settled:
+            return _report(keys, rewrite)
+        following, pending = keyring, to_rewrite(keyring, goal)
+        if rewrite is None or rewrite.resources != pending:
+            following = next_keyring(keyring, goal)
+        elif rewrite.complete:
+            following = rewrote(keyring, pending)
+        if following != keyring:
+            self.forget(key)
+            before, keys = keys, await store(ctx.client, obj, keys, following)
+            _record(ctx, obj, before.keyring, following, goal)
+            self.wake(key)
+            return _report(keys, None)
+        if pending:
+            rewrite = self._rewriting(key, ctx, keyring, pending, config)
+        return _report(keys, rewrite)
+
+    def forget(self, key: ObjectKey) -> None:
+        """Stop a control plane's task."""
+        rewrite = self._rewrites.pop(key, None)
+        if rewrite is not None and rewrite.task is not None:
+            rewrite.task.cancel()
+
+    async def close(self) -> None:
+        """Stop all tasks."""
+        tasks = [rewrite.task for rewrite in self._rewrites.values() if rewrite.task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _rewriting(
+        self,
+        key: ObjectKey,
+        ctx: Context,
+        keyring: Keyring,
+        pending: tuple[str, ...],
+        config: Callable[[], Config],
+    ) -> _Rewrite:
+        rewrite = self._rewrites.get(key)
+        if rewrite is not None and (rewrite.retry_at is None or rewrite.retry_at > ctx.now()):
+            return rewrite
+        self.forget(key)
+        failure = rewrite.failure if rewrite is not None else ""
+        rewrite = _Rewrite(pending, keyring.rings, failure=failure)
+        rewrite.task = asyncio.create_task(self._rewrite(key, ctx, rewrite, config()))
+        self._rewrites[key] = rewrite
+        return rewrite
+
+    async def _rewrite(
+        self, key: ObjectKey, ctx: Context, rewrite: _Rewrite, config: Config
+    ) -> None:
+        failure = ""
+        try:
+            async with (
+                self._running,
+                Client(config, manager="capelin-encryption", options=_OPTIONS) as workload,
+            ):
+                for resource in rewrite.resources:
+                    async for count in rewritten_objects(workload, resource):
+                        rewrite.count += count
+                        self.wake(key)
+        except Exception as error:
+            failure = str(error) or type(error).__name__
+            if not isinstance(error, ClientError):
+                ctx.log.exception("objects of %s cannot be rewritten", key)
+            rewrite.retry_at = ctx.now() + _RETRY
+        rewrite.complete, rewrite.failure = not failure, failure
+        self.wake(key)
+
+
+async def rewritten_objects(workload: Client, name: str) -> AsyncGenerator[int]:
+    """Have the API server store every object of a resource again. Yields the progress.
+
+    Without a change, it stores only objects that are not stored with the first key. The provider
+    reads and sends no content of objects.
+    """
+    resource = await _resource(workload, name)
+    if resource is None:
+        return
+    # First: the token that continues a list expires within minutes.
+    listed = [found async for found in _listed(workload, resource)]
+    for first in range(0, len(listed), _PAGE):
+        page = listed[first : first + _PAGE]
+        queue = iter(page)
+
+        async def work(objects: Iterator[tuple[str, dict[str, str]]] = queue) -> None:
+            for path, precondition in objects:
+                await _rewrite(workload, path, precondition)
+
+        tasks = [asyncio.create_task(work()) for _ in range(_AT_ONCE)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        yield len(page)
+
+
+async def _rewrite(workload: Client, path: str, precondition: Mapping[str, str]) -> None:
+    # Changed or deleted since the list, it is already stored with the first key.
+    with suppress(Conflict, NotFound):
+        await workload.request(
+            "PATCH",
+            path,
+            body={"metadata": precondition},
+            content_type="application/merge-patch+json",
+            accept=_metadata_of("PartialObjectMetadata"),
+        )
+
+
+async def _listed(
+    workload: Client, resource: Resource
+) -> AsyncGenerator[tuple[str, dict[str, str]]]:
+    """The path of each object, and the values that identify its version."""
+    token, count = "", 0
+    while True:
+        page: Any = await workload.request(
+            "GET",
+            resource.path(),
+            parameters={"limit": str(_PAGE), **({"continue": token} if token else {})},
+            accept=_metadata_of("PartialObjectMetadataList"),
+        )
+        count += len(page["items"])
+        if count > _MOST_OBJECTS:
+            raise ResponseTooLarge(f"{resource.plural} has more than {_MOST_OBJECTS} objects")
+        for item in page["items"]:
+            metadata = item["metadata"]
+            path = resource.path(metadata.get("namespace"), metadata["name"])
+            yield path, {key: metadata[key] for key in ("uid", "resourceVersion")}
+        token = page["metadata"].get("continue")
+        if not token:
+            return
+
+
+async def _resource(workload: Client, name: str) -> Resource | None:
+    """A resource such as `widgets.example.com`. None if the workload cluster has none."""
+    plural, _, group = name.partition(".")
+    group_version = "v1"
+    if group:
+        try:
+            described: Any = await workload.request("GET", f"/apis/{group}")
+        except NotServed:
+            return None
+        group_version = described["preferredVersion"]["groupVersion"]
+    resources = await workload.resources(group_version)
+    return next((resource for resource in resources if resource.plural == plural), None)
+
+
+def _metadata_of(kind: str) -> str:
+    return f"application/json;as={kind};g=meta.k8s.io;v=v1"
+
+
+def _record(
+    ctx: Context, obj: CapelinControlPlane, before: Keyring, after: Keyring, goal: Goal
+) -> None:
+    """Record events about the start and the end of a change."""
+    names = ", ".join(sorted(after.rings.keys() | before.rings.keys()))
+    if stage(before, goal) == "Distributing" and before.previous is None:
+        what = "disabled" if goal.key is None else f"changed to {goal.key.name}"
+        ctx.event(obj, "Normal", "EncryptionChanging", f"encryption of {names} is {what}")
+    elif stage(after, goal) is None:
+        what = "is off" if goal.key is None else f"uses {goal.key.name} only"
+        ctx.event(obj, "Normal", "EncryptionChanged", f"encryption of {names} {what}")
+
+
+def _report(keys: EncryptionKeys | None, rewrite: _Rewrite | None) -> EncryptionReport:
+    if keys is None:
+        return EncryptionReport(None, None)
+    keyring, goal = keys.keyring, keys.goal
+    current = None if goal is None else stage(keyring, goal)
+    writing = [keyring.keys[ring[0]] for ring in keyring.rings.values() if ring[0] in keyring.keys]
+    newest = max(writing, key=lambda key: key.created, default=None)
+    status = EncryptionStatus(
+        key=newest and newest.name,
+        provider=newest and newest.provider,
+        stage=current,
+        rewritten=rewrite.count if rewrite is not None and current == "Rewriting" else None,
+    )
+    resources = (goal.resources if goal is not None else frozenset[str]()) or keyring.rings.keys()
+    is_encrypted = bool(resources) and not any(
+        IDENTITY in keyring.ring(resource) for resource in resources
+    )
+    reason, message = ENCRYPTION_AT_REST, ""
+    if keys.problem is not None:
+        reason, message = keys.problem.reason, str(keys.problem)
+    elif rewrite is not None and rewrite.failure:
+        reason, message = Reason.REWRITE_FAILED, rewrite.failure
+    elif current is not None:
+        reason, message = Reason.ENCRYPTION_CHANGING, _MESSAGES[current]
+    elif not resources:
+        # It is off, and nothing remains to be done.
+        return EncryptionReport(None, None)
+    next_ = rewrite.retry_at if rewrite is not None and rewrite.retry_at else keys.next
+    return EncryptionReport(
+        ConditionSpec(ENCRYPTION_AT_REST, "True" if is_encrypted else "False", reason, message),
+        status,
+        next_,
+    )
