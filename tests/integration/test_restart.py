@@ -8,7 +8,7 @@ from capelin.client import Client, Config
 
 from .homes import Home
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 async def test_cluster_api_connects_to_its_clusters_at_the_first_attempt(home: Home) -> None:
