@@ -9,6 +9,8 @@ from hypothesis import settings
 settings.register_profile("capelin", deadline=None, derandomize=True, max_examples=40)
 # `nox -s seeds`: other examples each time. A failure prints the line that stores its example.
 settings.register_profile("seeds", deadline=None, max_examples=1000, print_blob=True)
+# Environments of tests build nothing in the background.
+os.environ.setdefault("CAPELIN_PREFETCH", "0")
 settings.load_profile(os.environ.get("CAPELIN_HYPOTHESIS", "capelin"))
 
 

@@ -11,11 +11,13 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from capelin.embedded.binaries import (
+    DEFAULT_KUBERNETES,
+    KUBERNETES,
     BinariesError,
     Component,
     Go,
@@ -59,6 +61,11 @@ class Recipe:
     modules: tuple[str, ...]
     siblings: str | None = None
     """The version of the modules that the project itself replaces with local folders."""
+    shares_kubernetes: bool = False
+    """Whether it takes the modules that the default version of Kubernetes also has from there.
+
+    Go then compiles their packages once for both.
+    """
 
 
 RECIPES = {
@@ -68,7 +75,7 @@ RECIPES = {
         ("sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/test"),
         siblings="v{major}.{minor}.{patch}",
     ),
-    "kwok": Recipe(("sigs.k8s.io/kwok",)),
+    "kwok": Recipe(("sigs.k8s.io/kwok",), shares_kubernetes=True),
     "helm": Recipe(("helm.sh/helm/v4",)),
     "helm3": Recipe(("helm.sh/helm/v3",)),
     "cert-manager": Recipe(("github.com/cert-manager/cert-manager",)),
@@ -96,7 +103,11 @@ async def pin_modules(
         (folder / "tools.go").write_text(tools_go(project))
         # The module may need a newer Go than the one that downloaded its go.mod.
         go = await _go(folder, environment)
-        await go.run("mod", "tidy", folder=folder, environment={"GOFLAGS": "-mod=mod"})
+        shared: dict[str, str] = {}
+        if recipe.shares_kubernetes:
+            files = KUBERNETES.module_files(DEFAULT_KUBERNETES)
+            shared = required_modules((files / "go.mod").read_text())
+        await _tidy(go, folder, project, shared)
         into = modules / project / version
         into.mkdir(parents=True, exist_ok=True)
         for name in _FILES:
@@ -119,6 +130,54 @@ def go_mod(project: str, version: str, recipe: Recipe, upstream: Sequence[str]) 
         lines += [f"\t{module} => {module} {sibling}" for module in local]
         lines.append(")")
     return "\n".join(lines) + "\n"
+
+
+def required_modules(text: str) -> dict[str, str]:
+    """The versions that a `go.mod` requires, except those of replaced modules without one."""
+    text = re.sub(r"^(exclude|replace) \(.*?^\)", "", text, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^(?:\t|require )(\S+) (v\S+)", text, re.MULTILINE)
+    return {module: version for module, version in found if version != "v0.0.0"}
+
+
+def sharing(text: str, shared: Mapping[str, str], excluded: Iterable[tuple[str, str]]) -> str:
+    """A `go.mod` that also requires the shared modules, and ignores requirements of newer ones."""
+    required = "".join(f"\t{module} {shared[module]}\n" for module in sorted(shared))
+    newer = "".join(f"\t{module} {version}\n" for module, version in sorted(excluded))
+    return f"{text}\nrequire (\n{required})\n\nexclude (\n{newer})\n"
+
+
+async def _tidy(go: Go, folder: Path, project: str, versions: Mapping[str, str]) -> None:
+    """Complete a `go.mod`. It takes the modules that it needs of these in these versions."""
+    text = (folder / "go.mod").read_text()
+    shared: dict[str, str] = {}
+    excluded: set[tuple[str, str]] = set()
+    while True:
+        await go.run("mod", "tidy", folder=folder, environment={"GOFLAGS": "-mod=mod"})
+        selected = await _selected(go, folder, project) if versions else {}
+        differing = {
+            module: version
+            for module, version in selected.items()
+            if versions.get(module, version) != version
+        }
+        if not differing:
+            return
+        excluded |= {(module, differing[module]) for module in differing.keys() & shared.keys()}
+        shared |= {module: versions[module] for module in differing}
+        (folder / "go.mod").write_text(sharing(text, shared, excluded))
+
+
+async def _selected(go: Go, folder: Path, project: str) -> dict[str, str]:
+    """The modules of the packages that a project's programs consist of."""
+    lines = await go.run(
+        "list",
+        "-deps",
+        "-f",
+        "{{with .Module}}{{.Path}} {{.Version}}{{end}}",
+        *(component.package for component in COMPONENTS if component.project.name == project),
+        folder=folder,
+        environment={"GOFLAGS": "-mod=mod"},
+    )
+    return dict(line.split(" ") for line in lines.splitlines() if line)
 
 
 def tools_go(project: str) -> str:

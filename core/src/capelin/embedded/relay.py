@@ -26,6 +26,9 @@ _CHUNK = 64 * 1024
 _BACKLOG = 1024
 _PAUSE_SECONDS = 0.2
 _IDLE_SECONDS = 120.0
+_HOLD_SECONDS = 8.0
+"""How long a client waits for a server that is starting. Clients end a TLS handshake after 10 s."""
+_RETRY_SECONDS = 0.1
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 Target = tuple[str, int]
@@ -105,11 +108,16 @@ class _Connection:
         relay.connections.add(self)
         self.try_next()
 
+    def retry(self, targets: list[Target]) -> None:
+        """Try all targets again."""
+        self.untried = targets
+        self.try_next()
+
     def try_next(self) -> None:
-        """Connect to the next target that has not refused, or close if none is left."""
+        """Connect to the next target that has not refused. If none is left, wait for one."""
         self._drop_server()
         if not self.untried:
-            self.close()
+            self.relay.hold(self)
             return
         self.target = self.untried.pop(0)
         family = socket.AF_INET6 if ":" in self.target[0] else socket.AF_INET
@@ -121,10 +129,13 @@ class _Connection:
             return
         self.server.settimeout(0)
         self.relay.open[self.target] += 1
-        if self.server.connect_ex(self.target) == 0:
-            self._established()
-        else:
-            self.relay.watch(self.server, selectors.EVENT_WRITE, self._connected)
+        match self.server.connect_ex(self.target):
+            case 0:
+                self._established()
+            case errno.EINPROGRESS:
+                self.relay.watch(self.server, selectors.EVENT_WRITE, self._connected)
+            case _:
+                self.try_next()
 
     def _connected(self, _events: int) -> None:
         assert self.server is not None  # noqa: S101  only a socket that exists becomes writable
@@ -180,6 +191,7 @@ class _Connection:
 
     def close(self) -> None:
         self.relay.connections.discard(self)
+        self.relay.held.pop(self, None)
         self._drop_server()
         self.relay.watch(self.client, 0, None)
         self.client.close()
@@ -188,9 +200,15 @@ class _Connection:
 class Relay:
     """Accepts connections and forwards each, in turn, to a target that accepts it."""
 
-    def __init__(self, listen: Target, targets: Path, control: Path) -> None:
+    def __init__(
+        self, listen: Target, targets: Path, control: Path, hold_seconds: float = _HOLD_SECONDS
+    ) -> None:
         self.open: Counter[Target] = Counter()
         self.connections: set[_Connection] = set()
+        self.held: dict[_Connection, None] = {}
+        """The connections that no target has accepted yet."""
+        self._hold_seconds = hold_seconds
+        self._retry_at = 0.0
         self._paused_until: float | None = None
         self._selector = selectors.DefaultSelector()
         self._file = targets
@@ -222,10 +240,32 @@ class Relay:
     def run(self) -> None:
         while True:
             self._resume()
+            self._retry()
             for key, events in self._selector.select(self._timeout()):
                 # An earlier handler of this round may have closed this socket.
                 if self._selector.get_map().get(key.fd) is key:
                     key.data(events)
+
+    def hold(self, connection: _Connection) -> None:
+        """Keep a connection open, and try again soon: a server may be starting."""
+        self.held[connection] = None
+        now = time.monotonic()
+        if self._retry_at <= now:
+            self._retry_at = now + _RETRY_SECONDS
+
+    def _retry(self) -> None:
+        now = time.monotonic()
+        if not self.held or now < self._retry_at:
+            return
+        for connection in [*self.held]:
+            if now - connection.used_at > self._hold_seconds:
+                connection.close()
+        for connection in [*self.held]:
+            del self.held[connection]
+            connection.retry([*self._targets])
+            if connection in self.held:
+                # All targets still refuse: they would refuse the others as well.
+                break
 
     def pause(self, error: OSError) -> None:
         """Stop accepting for a moment when descriptors or memory are exhausted."""
@@ -245,9 +285,9 @@ class Relay:
             self._watch_servers()
 
     def _timeout(self) -> float | None:
-        return (
-            None if self._paused_until is None else max(0.0, self._paused_until - time.monotonic())
-        )
+        times = [] if self._paused_until is None else [self._paused_until]
+        times += [self._retry_at] if self.held else []
+        return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _watch_servers(self) -> None:
         for server, handler in ((self._listener, self._accept), (self._control, self._answer)):
@@ -279,6 +319,7 @@ class Relay:
                 caller.settimeout(1)
                 caller.recv(_CHUNK)
                 self._targets = read_targets(self._file)
+                self._retry_at = 0.0
                 caller.sendall(json.dumps(self._status()).encode() + b"\n")
 
     def _status(self) -> dict[str, dict[str, int]]:
@@ -291,12 +332,13 @@ def main() -> None:
     parser.add_argument("--listen", type=parse_target, required=True)
     parser.add_argument("--targets", type=Path, required=True)
     parser.add_argument("--control", type=Path, required=True)
+    parser.add_argument("--hold", type=float, default=_HOLD_SECONDS)
     options = parser.parse_args()
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        relay = Relay(options.listen, options.targets, options.control)
+        relay = Relay(options.listen, options.targets, options.control, options.hold)
     except OSError as error:
         host, port = options.listen
         sys.exit(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}")

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from capelin.embedded.binaries import Cache
+from capelin.embedded.binaries import Binaries, Cache, WantedByAnotherError
+from capelin.testing.waiting import until
 
 if TYPE_CHECKING:
     from .conftest import FakeGo
@@ -102,6 +103,35 @@ async def test_concurrent_processes_build_once(
     assert len(go.builds()) == 1
     assert [entry.component for entry in cache.entries()] == ["etcd"]
     assert remains_in(cache) == []
+
+
+async def test_a_build_in_the_background_leaves_the_binary_to_others(
+    start_fetch: StartFetch, cache: Cache, go: "FakeGo"
+) -> None:
+    go.hold()
+    in_background = Binaries(
+        cache=cache.root,
+        progress=lambda _: None,
+        mirrors={"registry.k8s.io": "http://127.0.0.1:1"},
+        environment={"PATH": go.path},
+        background=True,
+    )
+    background = asyncio.create_task(in_background.fetch(["etcd"]))
+    pid = await go.pid()
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+    assert os.getsid(pid) == pid
+    assert go.environment()["GOFLAGS"] == "-mod=readonly -p=1"
+    foreground = await start_fetch()
+    with pytest.raises(WantedByAnotherError):
+        await background
+    assert not alive(pid)
+    await until(lambda: len(go.builds()) == 2)
+    go.release()
+    assert (await path_from(foreground)).exists()
+    assert remains_in(cache) == []
+    # The next build in the background finds it.
+    assert (await in_background.fetch(["etcd"]))["etcd"].path.exists()
+    assert len(go.builds()) == 2
 
 
 async def test_a_run_after_a_killed_build_succeeds(

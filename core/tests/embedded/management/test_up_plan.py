@@ -202,3 +202,20 @@ async def test_remove_environment_removes_an_environment_that_never_ran(
 ) -> None:
     await remove_environment(environment)
     assert not environment.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "requested", "expected"),
+    [(None, None, False), (None, True, True), (True, None, True), (True, False, False)],
+)
+def test_an_environment_remembers_whether_it_prefetches(
+    before: bool | None, requested: bool | None, *, expected: bool
+) -> None:
+    settings = (
+        None
+        if before is None
+        else Settings(kubernetes_version=TESTED_KUBERNETES[0], prefetch=before)
+    )
+    steps = plan_up(UpRequest(prefetch=requested), Observed("demo", settings))
+    (started,) = (step for step in steps if isinstance(step, StartSupervisor))
+    assert started.settings.prefetch is expected

@@ -47,7 +47,7 @@ class Upper:
 class RunningRelay:
     """A relay process and its control socket."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.targets = folder / "targets"
         self.control = folder / "control"
         with closing(socket.create_server((HOST, 0))) as probe:
@@ -57,6 +57,7 @@ class RunningRelay:
                 *(sys.executable, "-I", "-S", relay_module.__file__),
                 *("--listen", f"{HOST}:{self.port}"),
                 *("--targets", str(self.targets), "--control", str(self.control)),
+                *options,
             ]
         )
 
@@ -87,7 +88,7 @@ def relay(tmp_path: Path) -> Iterator[RunningRelay]:
     # Longer than the address of a Unix socket can be.
     folder = tmp_path / ("deep" * 20)
     folder.mkdir()
-    running = RunningRelay(folder)
+    running = RunningRelay(folder, "--hold", "1")
     running.wait()
     yield running
     running.process.terminate()
@@ -171,10 +172,44 @@ def test_a_half_closed_connection_still_receives_data(relay: RunningRelay) -> No
             assert connection.recv(1) == b""
 
 
-def test_a_client_is_disconnected_if_no_target_answers(relay: RunningRelay) -> None:
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_client_is_disconnected_if_no_target_answers(relay: RunningRelay, count: int) -> None:
+    with upper("a", "b") as servers:
+        relay.point_at(*servers[:count])
+        for server in servers:
+            server.close()
+        with relay.connect() as connection:
+            assert connection.recv(1) == b""
+        for server in servers:
+            server.listener = socket.create_server((HOST, 0))
+
+
+def test_clients_wait_for_a_target_that_is_starting(relay: RunningRelay) -> None:
     relay.point_at()
-    with relay.connect() as connection:
-        assert connection.recv(1) == b""
+    with relay.connect() as first, relay.connect() as second, upper("a") as servers:
+        first.sendall(b"early ")
+        relay.point_at(*servers)
+        first.sendall(b"bytes")
+        assert receive(first, 13) == b"a:EARLY BYTES"
+        assert receive(second, 2) == b"a:"
+
+
+def test_clients_wait_for_a_restarted_target(relay: RunningRelay) -> None:
+    with closing(socket.create_server((HOST, 0))) as probe:
+        port = int(probe.getsockname()[1])
+    relay.targets.write_text(f"{HOST}:{port}\n")
+    relay.reload()
+    with (
+        relay.connect() as first,
+        relay.connect() as second,
+        # No message to the relay: it looks by itself.
+        socket.create_server((HOST, port)) as listener,
+    ):
+        for _ in range(2):
+            accepted, _ = listener.accept()
+            accepted.sendall(b"here")
+            accepted.close()
+        assert receive(first, 4) == receive(second, 4) == b"here"
 
 
 def test_the_control_socket_is_private(relay: RunningRelay) -> None:

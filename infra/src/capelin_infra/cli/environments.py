@@ -85,6 +85,17 @@ def up(
         ),
     ] = None,
     management_only: ManagementOnly = False,
+    prefetch: Annotated[
+        bool | None,
+        typer.Option(
+            "--prefetch/--no-prefetch",
+            envvar="CAPELIN_PREFETCH",
+            help="Get the programs of the next Kubernetes version in the background, at the lowest "
+            "priority, for capelin upgrade. Default: the choice of the last time, or else yes, "
+            "except in CI.",
+            show_default=False,
+        ),
+    ] = None,
     with_: More = None,
     target: Annotated[
         Literal["process", "kind", "existing"] | None,
@@ -175,7 +186,8 @@ def up(
         demo = None if management_only else new
         kind = KindOptions(node_image) if target == "kind" else None
         options = UpOptions(environment, request, demo, within=within, kind=kind)
-    options = replace(options, timings=timings, output=output)
+    request = replace(options.request, prefetch=prefetch)
+    options = replace(options, request=request, timings=timings, output=output)
     again = f"-f {shlex.quote(str(file))}" if file is not None else f"-e {options.name}"
     again += " --management-only" if management_only else ""
     run(

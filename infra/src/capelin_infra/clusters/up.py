@@ -1,20 +1,25 @@
 """`capelin up` and `start`: an environment and its clusters, as people watch them come up."""
 
 import asyncio
+import os
 import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from capelin.api.capi import Cluster
+from capelin.client import Client
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.management import (
     Environment,
     Step,
     UpRequest,
+    api_answers,
     environment_named,
+    is_hosted,
     observe,
     plan_up,
+    prefetch_by_default,
 )
 from capelin.errors import NotReadyError
 from rich.console import Console
@@ -27,12 +32,12 @@ from capelin_infra.environments.kind_target import KindOptions, in_kind_cluster,
 from capelin_infra.environments.kubeconfigs import workload_kubeconfig
 from capelin_infra.environments.kubernetes_versions import parse_version
 from capelin_infra.environments.program_cache import fetch_workload_programs
-from capelin_infra.status.readiness import follow_until_ready
+from capelin_infra.status.readiness import wait_until_ready
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.invocation import command_name, environment_option
 from capelin_infra.terminal.tables import Format, print_data
 from capelin_infra.terminal.timings import timings_data, timings_table
-from capelin_infra.terminal.waiting import Deadline
+from capelin_infra.terminal.waiting import Deadline, wait_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,8 @@ async def _bring_up(
     if request.kubernetes_version is not None:
         version = parse_version(request.kubernetes_version, KNOWN_KUBERNETES)
         request = replace(request, kubernetes_version=version)
+    if request.prefetch is None and environment.settings() is None:
+        request = replace(request, prefetch=prefetch_by_default(os.environ))
     if clusters:
         # Its machines join with the kubeadm bootstrap provider's data.
         request = replace(request, providers=(*request.providers, "kubeadm-bootstrap"))
@@ -141,17 +148,26 @@ async def start(name: str, *, within: float) -> None:
         async with client_of(environment) as client:
             clusters = (await client.list(Cluster)).items
             await asyncio.gather(
-                *(
-                    follow_until_ready(
-                        checklist,
-                        client,
-                        cluster.name,
-                        cluster.namespace or "default",
-                        deadline.left,
-                    )
-                    for cluster in clusters
-                )
+                *(_follow(client, cluster, checklist, deadline) for cluster in clusters)
             )
+
+
+async def _follow(
+    client: Client, cluster: Cluster, checklist: Checklist, deadline: Deadline
+) -> None:
+    """Wait until a cluster is as it was before the environment stopped."""
+
+    async def problem() -> str | None:
+        answers = await api_answers(client, cluster)
+        return None if answers else "its API server does not answer yet"
+
+    name, namespace = cluster.name, cluster.namespace or "default"
+    with checklist.step(f"cluster {name}") as line:
+        show = checklist.showing(line)
+        if is_hosted(cluster):
+            # Its conditions are from before the stop, until their controllers write them again.
+            await wait_for(f"cluster {name}", problem, deadline.left, show)
+        await wait_until_ready(client, name, namespace, deadline.left, show)
 
 
 async def _print_next_steps(

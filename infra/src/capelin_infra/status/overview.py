@@ -15,6 +15,7 @@ from capelin.api.capi import (
 from capelin.client import Client, ClientError, NotServed
 from capelin.embedded.management import (
     Environment,
+    Prefetch,
     ProcessStatus,
     Status,
     all_environments,
@@ -237,9 +238,19 @@ def _rendered(overview: EnvironmentOverview, *, folded: bool) -> RenderableType:
     # If the screen is too small, the processes are cut off first.
     parts += [_tree(cluster) for cluster in overview.clusters]
     parts.append(_processes(overview.processes, folded=folded))
+    if overview.status is not None and (prefetch := overview.status.prefetch) is not None:
+        parts.append(plain(f"  {prefetch_text(prefetch)}", "dim"))
     if overview.trouble:
         parts.append(plain(f"  {overview.trouble}", "red"))
     return Group(*parts)
+
+
+def prefetch_text(prefetch: Prefetch) -> str:
+    """For example `Kubernetes v1.34.4 for upgrades: go build: 12 of 2094 packages`."""
+    if prefetch.state == "Done":
+        return f"Kubernetes {prefetch.version} for upgrades: ready"
+    text = f"Kubernetes {prefetch.version} for upgrades: {prefetch.state.lower()}"
+    return f"{text}: {prefetch.message}" if prefetch.message else text
 
 
 def _processes(processes: Sequence[ProcessStatus], *, folded: bool) -> Table:

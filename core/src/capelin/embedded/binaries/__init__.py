@@ -21,6 +21,7 @@ from capelin.embedded.binaries.errors import (
     BinariesError,
     NotObtainableError,
     UnknownComponentError,
+    WantedByAnotherError,
 )
 from capelin.embedded.binaries.go import (
     Go,
@@ -63,6 +64,7 @@ __all__ = [
     "ProgressEvent",
     "Project",
     "UnknownComponentError",
+    "WantedByAnotherError",
     "build_arguments",
     "check_kubernetes_version",
     "default_progress",

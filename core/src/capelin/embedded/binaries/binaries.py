@@ -2,11 +2,12 @@
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
-from capelin.embedded.binaries.cache import Cache, Entry
+from capelin.embedded.binaries.cache import BuildDir, Cache, Entry
 from capelin.embedded.binaries.catalog import (
     Component,
     ComponentVersion,
@@ -14,7 +15,11 @@ from capelin.embedded.binaries.catalog import (
     Project,
     parse_component,
 )
-from capelin.embedded.binaries.errors import NotObtainableError, SourceFailedError
+from capelin.embedded.binaries.errors import (
+    NotObtainableError,
+    SourceFailedError,
+    WantedByAnotherError,
+)
 from capelin.embedded.binaries.go import needed_go
 from capelin.embedded.binaries.module_source import module_dir
 from capelin.embedded.binaries.progress import Progress, ProgressEvent, default_progress
@@ -33,13 +38,16 @@ from capelin.embedded.binaries.sources import (
 )
 from capelin.embedded.folders import cache_folder
 
+_LOOK_SECONDS: Final = 0.2
+
 
 class Binaries:
     """Provides Kubernetes binaries.
 
     It looks in the given folders (`folders`, `CAPELIN_BINARIES`, `KUBEBUILDER_ASSETS`), then in the
     cache, then in the official image, and finally builds the binary with Go. `mirrors` replaces
-    the URL of a registry: `{"registry.k8s.io": "https://..."}`.
+    the URL of a registry: `{"registry.k8s.io": "https://..."}`. With `background` it builds at the
+    lowest priority, and leaves a binary to any other process that waits for it.
     """
 
     def __init__(
@@ -50,6 +58,7 @@ class Binaries:
         progress: Progress | None = None,
         mirrors: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
+        background: bool = False,
     ) -> None:
         environment = os.environ if environment is None else environment
         self.cache = Cache(cache or cache_folder(environment))
@@ -57,6 +66,7 @@ class Binaries:
         self._progress = progress or default_progress()
         self._mirrors = mirrors or {}
         self._environment = environment
+        self._background = background
         self._platform = Platform.current()
 
     async def path(self, component: str | Component, version: str | None = None) -> Path:
@@ -68,6 +78,10 @@ class Binaries:
         """Binaries by name, such as `etcd` or `kube-apiserver@v1.33.13`, or by component.
 
         It builds the binaries of one project and version together, which is much faster.
+
+        Raises:
+            BinariesError: One of them is not available.
+            WantedByAnotherError: In the background: another process provides it now.
         """
         requests = {str(name): parse_component(name) for name in names}
         groups: dict[str, dict[str, ComponentVersion]] = {}
@@ -124,11 +138,18 @@ class Binaries:
             # The process that held the lock may have added it.
             found |= await self._in_cache(missing)
             attempts.add_failure("cache", f"{self.cache.root} does not hold it")
-            build = partial(build_with_go, environment=self._environment, platform=self._platform)
+            build = partial(
+                build_with_go,
+                environment=self._environment,
+                platform=self._platform,
+                background=self._background,
+            )
             for obtain in (images.obtain, build):
                 missing = [request for request in group if request not in found]
                 if missing:
-                    obtained = await obtain(missing, build_dir, attempts)
+                    obtained = await self._unless_wanted(
+                        obtain(missing, build_dir, attempts), build_dir
+                    )
                     found |= {
                         request: await self._add(request, obtained[request]) for request in obtained
                     }
@@ -136,6 +157,26 @@ class Binaries:
         if missing:
             raise NotObtainableError(title(missing), attempts.failures, _advice(missing[0]))
         return found
+
+    async def _unless_wanted(
+        self, work: Coroutine[Any, Any, dict[ComponentVersion, Obtained]], build_dir: BuildDir
+    ) -> dict[ComponentVersion, Obtained]:
+        """Do the work, but in the background only until another process waits for its result.
+
+        Downloads and Go's build cache keep the finished part for that process.
+        """
+        if not self._background:
+            return await work
+        task = asyncio.create_task(work)
+        try:
+            while not task.done():
+                if build_dir.wanted.exists():
+                    raise WantedByAnotherError("another process waits for it, and provides it now")
+                await asyncio.wait({task}, timeout=_LOOK_SECONDS)
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
 
     async def _in_folder(self, request: ComponentVersion, attempts: Attempts) -> Binary | None:
         try:

@@ -8,6 +8,7 @@ sources/<module>@<version>/                    a Go module's files, on machines 
 partial/<key>/<sha256>                         a download that may be resumed
 work/<key>~<random>/                           one build or download under way
 locks/<key>.lock                               the lock of the process that builds <key>
+locks/<key>.wanted                             exists while another process waits for that lock
 ```
 
 Files are written in `work` and renamed into place, so a killed process leaves no partial program.
@@ -66,6 +67,8 @@ class BuildDir:
     partial: Path
     """A folder for downloads that can resume after this build is interrupted."""
     lock: int
+    wanted: Path
+    """A file that exists while another process waits for the lock."""
 
 
 class Cache:
@@ -123,17 +126,26 @@ class Cache:
         First removes the files of killed builders.
         """
         self._check_writable()
+        wanted = self._lock_file(key).with_suffix(".wanted")
+
+        def wait() -> None:
+            wanted.touch()
+            if on_wait is not None:
+                on_wait()
+
         async with (
             hold_lock(self._lock_file(), shared=True),
-            hold_lock(self._lock_file(key), on_wait=on_wait) as lock,
+            hold_lock(self._lock_file(key), on_wait=wait) as lock,
         ):
+            # Of this process, or of one that was killed while it waited.
+            wanted.unlink(missing_ok=True)
             for stale in (self.root / "work").glob(f"{key}~*"):
                 shutil.rmtree(stale, ignore_errors=True)
             partial = self.root / "partial" / key
             partial.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
                 with self._scratch(key) as folder:
-                    yield BuildDir(folder, partial, lock)
+                    yield BuildDir(folder, partial, lock, wanted)
             finally:
                 with suppress(OSError):
                     partial.rmdir()

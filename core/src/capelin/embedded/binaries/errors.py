@@ -15,6 +15,10 @@ class SourceFailedError(BinariesError):
     """One source did not provide the binary. The next one may."""
 
 
+class WantedByAnotherError(BinariesError):
+    """Another process waits for the binary, and provides it faster than a build in background."""
+
+
 class NotObtainableError(BinariesError):
     def __init__(self, what: str, attempts: Sequence[tuple[str, str]], advice: str) -> None:
         tried = "".join(f"\n  {source}: {reason}" for source, reason in attempts)

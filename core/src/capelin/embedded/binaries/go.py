@@ -31,6 +31,7 @@ BUILD = "go build"
 
 _GRACE_SECONDS = 5.0
 _VERSION_SECONDS = 10.0
+_LOWEST_PRIORITY = ("nice", "-n", "19")
 _LINE_LIMIT = 2**20
 # The normal output of `go build -v` and of downloads.
 _ROUTINE = re.compile(r"[\w./~+-]+|go: downloading .*")
@@ -62,6 +63,8 @@ class Go:
     command: str
     version: str
     environment: Mapping[str, str]
+    background: bool = False
+    """Whether to leave the processors to all other processes."""
 
     async def run(
         self,
@@ -79,6 +82,7 @@ class Go:
             folder=folder,
             keep_open=keep_open,
             on_line=on_line,
+            background=self.background,
         )
 
 
@@ -89,6 +93,7 @@ async def find_go(
     environment: Mapping[str, str],
     platform: Platform,
     note: Callable[[str], None],
+    background: bool = False,
 ) -> Go:
     """The Go command, if it is new enough for these module files or may fetch a newer one."""
     needed = needed_go(module_files)
@@ -100,7 +105,7 @@ async def find_go(
         "CGO_ENABLED": "0",
         "GO111MODULE": "on",
         # An empty value would allow the user's `go env -w GOFLAGS=...`.
-        "GOFLAGS": "-mod=readonly",
+        "GOFLAGS": f"-mod=readonly{' -p=1' if background else ''}",
         "GOOS": platform.system,
         "GOARCH": platform.architecture,
         "GOWORK": "off",
@@ -109,7 +114,7 @@ async def find_go(
     output = await _run(command, "env", "GOVERSION", env=local, folder=Path("/"))
     version = output.strip().removeprefix("go")
     if is_new_enough(version, needed):
-        return Go(command, version, local)
+        return Go(command, version, local, background)
     choice = await _run(command, "env", "GOTOOLCHAIN", env=settings, folder=Path("/"))
     if not choice.strip().endswith(("auto", "path")) or _parts(version) < (1, 21):
         raise SourceFailedError(
@@ -117,7 +122,7 @@ async def find_go(
             " (GOTOOLCHAIN=auto would let Go 1.21 and later fetch that itself)"
         )
     note(f"{command} is Go {version} and fetches Go {needed}, which {what} needs")
-    return Go(command, needed, settings)
+    return Go(command, needed, settings, background)
 
 
 def installed_go(environment: Mapping[str, str]) -> str | None:
@@ -187,8 +192,9 @@ async def build(
             folder=build_dir.folder,
             # The next build removes this folder, so a killed one leaves nothing behind.
             environment={"GOTMPDIR": str(scratch)},
-            # A compiler that outlives this process still holds the lock on this build.
-            keep_open=(build_dir.lock,),
+            # A compiler that outlives this process still holds the lock on this build. Not in the
+            # background, where nothing would end it for the sake of a process that waits.
+            keep_open=() if go.background else (build_dir.lock,),
             on_line=count,
         )
         built |= {request: out / executable(request.component) for request in batch}
@@ -283,6 +289,8 @@ def _build_flags(project: Project, version: str) -> list[str]:
         "-mod=readonly",
         "-trimpath",
         "-buildvcs=false",
+        # The linker drops this debug information anyway. Stack traces and profiles do not need it.
+        "-gcflags=all=-dwarf=false",
         "-ldflags",
         project.linker_flags(version),
         *([f"-tags={','.join(project.tags)}"] if project.tags else []),
@@ -301,8 +309,10 @@ async def _run(
     folder: Path,
     keep_open: tuple[int, ...] = (),
     on_line: Callable[[str], None] | None = None,
+    background: bool = False,
 ) -> str:
     process = await asyncio.create_subprocess_exec(
+        *(_LOWEST_PRIORITY if background else ()),
         *command,
         env=env,
         cwd=folder,
@@ -312,8 +322,13 @@ async def _run(
         limit=_LINE_LIMIT,
         pass_fds=keep_open,
         # A separate process group, so that its compilers can be killed with it.
-        process_group=0,
+        process_group=None if background else 0,
+        start_new_session=background,
     )
+    if background:
+        # Where the kernel schedules sessions instead of processes, this is the session's priority.
+        with suppress(OSError):
+            Path(f"/proc/{process.pid}/autogroup").write_text("19")  # noqa: ASYNC240
     try:
         stdout, errors = await asyncio.gather(
             _read_all(process.stdout), _read_errors(process.stderr, on_line)

@@ -241,6 +241,7 @@ async def build_with_go(
     *,
     environment: Mapping[str, str],
     platform: Platform,
+    background: bool = False,
 ) -> dict[ComponentVersion, Obtained]:
     """Build all binaries of a group, which are of one project and version, or none.
 
@@ -277,6 +278,7 @@ async def build_with_go(
             environment=environment,
             platform=platform,
             note=note,
+            background=background,
         )
         built = await go.build(toolchain, group, build_dir, report)
         return {

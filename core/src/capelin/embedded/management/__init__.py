@@ -19,6 +19,7 @@ from capelin.embedded.management.manifests import (
     localize,
     without_replaced,
 )
+from capelin.embedded.management.next_version import Prefetch, prefetch_by_default
 from capelin.embedded.management.providers import (
     CORE,
     SubstitutionError,
@@ -29,6 +30,7 @@ from capelin.embedded.management.providers import (
     required_programs,
     workload_programs,
 )
+from capelin.embedded.management.resume import api_answers, is_hosted
 from capelin.embedded.management.revival import revive_supervisor
 from capelin.embedded.management.status_file import (
     ProcessStatus,
@@ -58,6 +60,7 @@ __all__ = [
     "ExistingServer",
     "FetchPrograms",
     "FetchProviderPrograms",
+    "Prefetch",
     "ProcessStatus",
     "Settings",
     "Status",
@@ -68,6 +71,7 @@ __all__ = [
     "WaitUntilUp",
     "WebhookEndpoint",
     "all_environments",
+    "api_answers",
     "apply_manifests",
     "bring_up",
     "carry_out",
@@ -76,11 +80,13 @@ __all__ = [
     "environment_named",
     "existing_server_of",
     "installed_providers",
+    "is_hosted",
     "is_webhook",
     "localize",
     "observe",
     "optional_providers",
     "plan_up",
+    "prefetch_by_default",
     "provider_modules",
     "read_status",
     "remove_environment",

@@ -52,6 +52,8 @@ class Settings(Model):
     """False may lose the last writes when the machine crashes, and is faster: for tests."""
     capelin: str = ""
     """The version of Capelin of the last `up`."""
+    prefetch: bool = False
+    """Whether the programs of the next Kubernetes version are built in the background."""
     ports: dict[str, Annotated[int, Field(gt=0, lt=65536)]] = {}
     """A port for each listener, by the component's name and the purpose of the port."""
 
@@ -85,6 +87,11 @@ class Environment:
     @property
     def status_file(self) -> Path:
         return self.folder / "status.json"
+
+    @property
+    def installed_file(self) -> Path:
+        """Identifies the objects that its API server has from the last complete start."""
+        return self.folder / "installed"
 
     @property
     def kubeconfig(self) -> Path:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from capelin.api import Model, Time
 from capelin.embedded.management.environment import Environment
+from capelin.embedded.management.next_version import Prefetch
 from capelin.embedded.processes import CAUSE_UNKNOWN, Phase, Process, ProcessState, write_private
 from capelin.errors import NotReadyError
 
@@ -58,6 +59,8 @@ class Status(Model):
     since: Time
     stages: list[Stage]
     processes: list[ProcessStatus] = []
+    prefetch: Prefetch | None = None
+    """The programs of the next version, if they are built in the background."""
 
     @property
     def is_up(self) -> bool:
@@ -135,6 +138,10 @@ class StatusFile:
 
     def processes_changed(self, states: Mapping[str, ProcessState]) -> None:
         self._status.processes = process_statuses(states, self._path.parent.name)
+        self.write()
+
+    def prefetching(self, prefetch: Prefetch) -> None:
+        self._status.prefetch = prefetch
         self.write()
 
     def _stage(self, name: StageName) -> Stage:

@@ -51,7 +51,9 @@ from capelin.embedded.management.manifests import (
     localize,
     with_environment_label,
 )
+from capelin.embedded.management.next_version import prefetch_next_version
 from capelin.embedded.management.providers import installed_providers, resolve_components
+from capelin.embedded.management.resume import installation_digest, wait_for_hosted_clusters
 from capelin.embedded.management.status_file import STAGES, StageName, StatusFile
 from capelin.embedded.processes import (
     Phase,
@@ -258,7 +260,9 @@ async def _prepared(environment: Environment) -> AsyncGenerator["Supervision"]:
         # The API server starts while this reads the providers' packages.
         await asyncio.to_thread(installed_providers)
         managers = await _managers(environment, settings, base)
-        yield Supervision(environment, base, managers, supervisor, status)
+        yield Supervision(
+            environment, base, managers, supervisor, status, prefetch=settings.prefetch
+        )
 
 
 async def _managers(
@@ -290,8 +294,11 @@ class Supervision:
         managers: Sequence[ComponentProcess],
         supervisor: Supervisor,
         status: StatusFile,
+        *,
+        prefetch: bool,
     ) -> None:
         self._environment = environment
+        self._prefetch = prefetch
         self._base = base
         self._managers = managers
         self._supervisor = supervisor
@@ -313,6 +320,8 @@ class Supervision:
             tasks.create_task(self._watch())
             tasks.create_task(self._bring_up(client))
             tasks.create_task(self._renew(client))
+            if self._prefetch:
+                tasks.create_task(self._get_next_version(client))
 
     def _declare(self, managers: Iterable[ComponentProcess]) -> None:
         self._supervisor.declare(
@@ -343,6 +352,14 @@ class Supervision:
         await self._step("controllers", self._running.wait)
         await self._step("extensions", partial(self._install_late, client))
 
+    async def _get_next_version(self, client: Client) -> None:
+        await self._installed.wait()
+        try:
+            await prefetch_next_version(client, self._status.prefetching)
+        except Exception:  # noqa: BLE001
+            # It is a convenience: nothing else may fail with it.
+            _log.exception("the programs of the next version were not prefetched")
+
     async def _step(self, name: StageName, work: Callable[[], Awaitable[object]]) -> None:
         """Run one step repeatedly until it works."""
         self._status.stage_running(name, datetime.now(UTC))
@@ -360,6 +377,8 @@ class Supervision:
 
     async def _install(self, client: Client) -> None:
         """Send the objects that the managers need, and start each manager as soon as possible."""
+        if self._base.processes and self._is_installed():
+            await self._resume(client)
         manifests = [
             manifest
             for manager in self._managers
@@ -380,8 +399,35 @@ class Supervision:
         policies = version_policies(installed_providers(), KUBE_APISERVER, KNOWN_KUBERNETES)
         await self._send(client, [*webhooks, *inventory, *policies])
 
+    async def _resume(self, client: Client) -> None:
+        """Start all managers now. Their objects were installed before."""
+        self._status.stage_waiting("installation", "control planes of clusters start")
+        await self._start_python_managers(client)
+        if any(not self._runs(manager) for manager in self._managers):
+            await wait_for_hosted_clusters(client)
+        self._declare(self._managers)
+
+    def _is_installed(self) -> bool:
+        try:
+            return self._environment.installed_file.read_text() == self._digest()
+        except FileNotFoundError:
+            return False
+
+    def _digest(self) -> str:
+        return installation_digest(
+            [
+                manifest
+                for manager in self._managers
+                for which in (manager.component.manifests, manager.component.late)
+                for manifest in manager.manifests(which)
+            ]
+        )
+
     async def _give_rights(self, client: Client, rights: Sequence[Unstructured]) -> None:
         await self._send(client, rights)
+        await self._start_python_managers(client)
+
+    async def _start_python_managers(self, client: Client) -> None:
         await self._keep_accounts(client)
         # These take a second to load, and wait for their kinds themselves.
         self._declare(
@@ -394,6 +440,7 @@ class Supervision:
         self._status.stage_waiting("extensions", "the API server receives their configurations")
         late = (manager.manifests(manager.component.late) for manager in self._managers)
         await self._send(client, [manifest for manifests in late for manifest in manifests])
+        write_private(self._environment.installed_file, self._digest().encode())
 
     async def _send(self, client: Client, manifests: Sequence[Unstructured]) -> None:
         await apply_manifests(client, await self._base.to_install(client, manifests))

@@ -23,6 +23,8 @@ class UpRequest:
     target: Target | None = None
     kubeconfig: Path | None = None
     context: str | None = None
+    prefetch: bool | None = None
+    """Whether to get the programs of the next Kubernetes version in the background."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,9 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
     check_kubernetes_version(version)
     if observed.attachment is None:
         _check_management_version(version)
+    prefetch = before is not None and before.prefetch
+    if request.prefetch is not None:
+        prefetch = request.prefetch
     if before is None or observed.attachment is not None:
         return Settings(
             kubernetes_version=version,
@@ -155,6 +160,7 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
             existing=observed.attachment.server if observed.attachment else None,
             capelin=observed.capelin,
             ports={} if before is None else before.ports,
+            prefetch=prefetch,
         )
     if version != kept:
         raise InvalidInputError(
@@ -164,7 +170,12 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
             f"capelin down -e {observed.name}.",
         )
     return before.model_copy(
-        update={"providers": providers, "kubernetes_version": kept, "capelin": observed.capelin}
+        update={
+            "providers": providers,
+            "kubernetes_version": kept,
+            "capelin": observed.capelin,
+            "prefetch": prefetch,
+        }
     )
 
 
