@@ -23,6 +23,7 @@ class UpRequest:
     target: Target | None = None
     kubeconfig: Path | None = None
     context: str | None = None
+    backup_folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
         _check_capelin(before, observed)
     providers = sorted({*(before.providers if before else ()), *request.providers})
     kept = _successor(before.kubernetes_version, KNOWN_KUBERNETES) if before else DEFAULT_KUBERNETES
+    backup_folder = request.backup_folder or (before.backup_folder if before else None)
     version = request.kubernetes_version or kept
     check_kubernetes_version(version)
     if observed.attachment is None:
@@ -153,6 +155,7 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
             providers=providers,
             durable=request.durable,
             existing=observed.attachment.server if observed.attachment else None,
+            backup_folder=backup_folder,
             capelin=observed.capelin,
             ports={} if before is None else before.ports,
         )
@@ -164,7 +167,12 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
             f"capelin down -e {observed.name}.",
         )
     return before.model_copy(
-        update={"providers": providers, "kubernetes_version": kept, "capelin": observed.capelin}
+        update={
+            "providers": providers,
+            "kubernetes_version": kept,
+            "backup_folder": backup_folder,
+            "capelin": observed.capelin,
+        }
     )
 
 
