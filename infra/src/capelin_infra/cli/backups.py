@@ -18,7 +18,8 @@ Backup = Annotated[
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
     add_cluster_verb(app, "backup", "Back up a cluster's control plane.", backup)
-    add_cluster_verb(app, "restore", "Restore a cluster's control plane.", restore)
+    verb = add_cluster_verb(app, "restore", "Restore a cluster's control plane.", restore)
+    verb.command("authorities")(restore_authorities)
     added = typer.Typer(help="List, verify and prune backups.", rich_markup_mode=None)
     app.add_typer(added, name="backups")
     added.callback(invoke_without_command=True)(list_)
@@ -67,6 +68,30 @@ def restore(
     if not confirm(f"{question}.", yes=yes):
         raise typer.Exit(1)
     run(restore_cluster(plan, within), interrupted="The provider continues: see capelin status.")
+
+
+def restore_authorities(
+    name: Annotated[str, typer.Argument(help="The lost cluster's name.", show_default=False)],
+    backup: Backup = None,
+    *,
+    key_file: Annotated[
+        Path,
+        typer.Option(
+            exists=True, dir_okay=False, help="The key of the backups.", show_default=False
+        ),
+    ],
+    environment: Environment = "",
+    namespace: Namespace = "default",
+) -> None:
+    """Create the Secrets of a lost cluster's CAs and keys from a backup.
+
+    Do this in a new environment before you create the cluster. The new control plane then has the
+    CAs and the address of the lost one, and capelin restore cluster can restore its data.
+    """
+    from capelin_infra.clusters.cluster_verbs import ClusterName
+    from capelin_infra.clusters.restores import create_authorities
+
+    run(create_authorities(ClusterName(name, namespace, environment), backup, key_file))
 
 
 def list_(

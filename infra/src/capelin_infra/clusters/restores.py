@@ -1,11 +1,18 @@
 """Restores a cluster's control plane from a backup. Its provider does the work."""
 
+import asyncio
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from capelin.api.core import Secret
 from capelin.contract import find_condition
 from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin_control_plane.api import CapelinControlPlane, Status
+from capelin_control_plane.backup_files import BackupError, open_backup
+from capelin_control_plane.backup_readers import StoredBackup, stored_backups
 from capelin_control_plane.desired import (
     RESTORE_ANNOTATION,
     InvalidSpecError,
@@ -14,7 +21,14 @@ from capelin_control_plane.desired import (
 from capelin_control_plane.restore_tasks import RESTORING, withdraw_restore
 from rich.console import Console
 
-from capelin_infra.clusters.backups import Persistent, age_text, backup_settings, find_control_plane
+from capelin_infra.clusters.backups import (
+    Persistent,
+    age_text,
+    backup_folder,
+    backup_settings,
+    choose_backup,
+    find_control_plane,
+)
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.status.readiness import follow_until_ready
@@ -100,3 +114,40 @@ async def restore_cluster(plan: RestorePlan, within: float) -> None:
                 within,
                 title=f"cluster {which.name} ready",
             )
+
+
+async def create_authorities(which: ClusterName, name: str | None, key_file: Path) -> None:
+    """Create the Secrets of a lost cluster's CAs and keys, unless others exist."""
+    environment = find_environment(which.environment)
+    found = stored_backups(backup_folder(environment), which.namespace, which.name)
+    backup = choose_backup(found, which, name)
+    secrets = await asyncio.to_thread(_read_authorities, backup, key_file, environment.folder)
+    async with client_of(environment) as client:
+        present = [await client.find(Secret, it.name, which.namespace) for it in secrets]
+        for secret, other in zip(secrets, present, strict=True):
+            if other is not None and other.data != secret.data:
+                raise InvalidInputError(
+                    f"Secret {secret.name} exists in namespace {which.namespace}, with other keys.",
+                    reason="A control plane may use them.",
+                    hint=f"Delete that cluster first: {which.command('delete')}.",
+                )
+        for secret, other in zip(secrets, present, strict=True):
+            if other is None:
+                await client.create(secret)
+    names = ", ".join(secret.name for secret in secrets)
+    Console().print(f"Secrets from backup {backup.name}: {names}.", soft_wrap=True)
+
+
+def _read_authorities(backup: StoredBackup, key_file: Path, work: Path) -> list[Secret]:
+    with TemporaryDirectory(prefix="authorities-", dir=work) as folder:
+        opened = Path(folder, "backup")
+        try:
+            open_backup(backup.folder / f"{backup.name}.json", key_file.read_bytes(), opened)
+        except BackupError as error:
+            raise UserError(
+                f"Backup {backup.name} of cluster {backup.cluster} cannot be opened.",
+                reason=f"{error}.",
+                hint="Check the key, or name another backup. See capelin backups.",
+            ) from error
+        items = json.loads((opened / "authorities.json").read_bytes())["items"]
+        return [Secret.read(item) for item in items]

@@ -1,8 +1,11 @@
 """Restores of real control planes on processes, in place and after crashes at any write."""
 
 import asyncio
+import base64
+import logging
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,14 +26,18 @@ from capelin_control_plane.restores import Phase
 
 from .rig import KEY, OLD, Rig, control_plane, settled
 
+_log = logging.getLogger(__name__)
+MEBIBYTES = int(os.environ.get("CAPELIN_TEST_RESTORE_MIB", "8"))
+"""The size of the large restore. 1024 gives the figure."""
 REQUEST = "20260131T030000Z@2026-01-31T04:00:00Z"
 
 
 async def snapshot(rig: Rig, file: Path) -> None:
     """Save a snapshot, as in a backup."""
-    async with rig.backend.etcd(KEY) as etcd:
-        pieces = [piece async for piece in etcd.snapshot()]
-    await asyncio.to_thread(file.write_bytes, b"".join(pieces))
+    with await asyncio.to_thread(file.open, "wb") as target:
+        async with rig.backend.etcd(KEY) as etcd:
+            async for piece in etcd.snapshot():
+                await asyncio.to_thread(target.write, piece)
 
 
 async def restore(rig: Rig, desired: ControlPlane, file: Path) -> None:
@@ -114,6 +121,39 @@ async def test_a_snapshot_is_tried_out(rig: Rig, tmp_path: Path) -> None:
     await asyncio.to_thread(file.write_bytes, content)
     with pytest.raises(BackupError, match="cannot restore"):
         await try_snapshot(etcd_path, etcdutl, file)
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(1800)
+@pytest.mark.needs_programs("etcdutl")
+async def test_the_api_serves_again_soon_after_a_large_restore(rig: Rig, tmp_path: Path) -> None:
+    desired = control_plane(OLD)
+    await rig.until(desired, settled)
+    file = tmp_path / "etcd.db"
+    await fill(rig, MEBIBYTES)
+    await snapshot(rig, file)
+    size = await asyncio.to_thread(os.path.getsize, file)
+    assert size > MEBIBYTES * 2**20
+
+    began = time.monotonic()
+    await restore(rig, desired, file)
+    seconds = time.monotonic() - began
+
+    _log.info("%.0f MiB restored in %.1f s", size / 2**20, seconds)
+    async with rig.backend.etcd(KEY) as etcd:
+        assert await etcd.count_keys() > MEBIBYTES
+
+
+async def fill(rig: Rig, mebibytes: int) -> None:
+    """Write values that do not compress to etcd."""
+    async with rig.backend.etcd(KEY) as etcd:
+        for index in range(2 * mebibytes):
+            entry = {
+                "key": base64.b64encode(f"/filler/{index}".encode()).decode(),
+                "value": base64.b64encode(os.urandom(2**19)).decode(),
+            }
+            async with etcd.session.post(f"{etcd.url}/v3/kv/put", json=entry) as response:
+                assert response.status == 200, await response.text()
 
 
 def folder_with_prepared_data(path: Path) -> StateDir:
