@@ -16,7 +16,13 @@ from capelin_control_plane.api import (
 )
 from capelin_control_plane.backup_readers import StoredBackup, stored_backups
 from capelin_control_plane.backups import Manifest
-from capelin_infra.clusters.backups import Persistent, age_text, choose_backup, expired_of
+from capelin_infra.clusters.backups import (
+    Persistent,
+    age_text,
+    choose_backup,
+    delete_backups,
+    expired_of,
+)
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from pydantic import TypeAdapter
 
@@ -101,6 +107,15 @@ def test_only_backups_of_the_same_control_plane_replace_older_ones(tmp_path: Pat
     assert [backup.name for backup in old] == [manifests[1].name, manifests[3].name]
     elsewhere = replace(found[1], folder=tmp_path / "other")
     assert expired_of([found[0], elsewhere], settings, NOW) == []
+
+
+async def test_pruned_backups_are_gone(tmp_path: Path) -> None:
+    folder = write(tmp_path, manifest())
+    write(tmp_path, manifest(1))
+    newer, older = stored_backups(tmp_path)
+    await delete_backups([older])
+    assert stored_backups(tmp_path) == [newer]
+    assert {path.stem for path in folder.iterdir()} == {newer.name}
 
 
 def test_the_folder_may_have_other_files(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from capelin_control_plane.backup_readers import StoredBackup, stored_backups, v
 from capelin_control_plane.backup_tasks import BACKUP_HEALTHY, encryption_key
 from capelin_control_plane.backups import BACKUP_ANNOTATION, Manifest, expired
 from capelin_control_plane.etcd_snapshots import PROGRAMS
-from capelin_control_plane.stores import FolderStore, Workers
+from capelin_control_plane.stores import FolderStore, StoreError, Workers
 from rich.console import Console
 
 from capelin_infra.clusters.cluster_verbs import ClusterName
@@ -271,5 +271,7 @@ async def delete_backups(backups: Sequence[StoredBackup]) -> None:
         for backup in backups:
             store = FolderStore(backup.folder, Path(), workers)
             await delete_backup(store, backup.name)
+    except StoreError as error:
+        raise UserError("A backup cannot be deleted.", reason=f"{error}.") from error
     finally:
         workers.close()
