@@ -70,7 +70,13 @@ class Recipe:
 
 RECIPES = {
     "kubernetes": Recipe(("k8s.io/kubernetes",), siblings="v0.{minor}.{patch}"),
-    "etcd": Recipe(("go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdctl/v3")),
+    "etcd": Recipe(
+        (
+            "go.etcd.io/etcd/server/v3",
+            "go.etcd.io/etcd/etcdctl/v3",
+            "go.etcd.io/etcd/etcdutl/v3",
+        )
+    ),
     "cluster-api": Recipe(
         ("sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/test"),
         siblings="v{major}.{minor}.{patch}",

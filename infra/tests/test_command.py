@@ -36,7 +36,7 @@ def process(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
 def test_help_names_every_verb_and_every_exit_code(tmp_path: Path) -> None:
     text = capelin("--help", home=tmp_path).stdout
     verbs = "up status kubeconfig logs stop start restart down create delete upgrade mirror kubectl"
-    for verb in (*verbs.split(), "recover", "wait"):
+    for verb in (*verbs.split(), "recover", "wait", "backup", "backups", "restore"):
         assert f"\n  {verb} " in text
     for code in ("0 done", "2 invalid command line", "4 no such", "5 another", "130 interrupted"):
         assert code in " ".join(text.split())
@@ -69,6 +69,14 @@ def test_help_appears_quickly(tmp_path: Path) -> None:
         (["recover", "cluster", "demo"], 2, "Add --yes"),
         (["recover", "cluster", "demo", "--yes"], 4, "Environment default does not exist"),
         (["recover", "cluster", "demo", "--data", "/nope"], 2, "does not exist"),
+        (["backup", "demo"], 2, "Type capelin backup cluster demo."),
+        (["backup", "cluster", "demo"], 4, "Environment default does not exist"),
+        (["backups"], 4, "Environment default does not exist"),
+        (["backups", "verify", "demo"], 4, "Environment default does not exist"),
+        (["backups", "verify", "demo", "--key-file", "/nope"], 2, "does not exist"),
+        (["backups", "prune", "demo"], 4, "Environment default does not exist"),
+        (["restore", "cluster", "demo", "--yes"], 4, "Environment default does not exist"),
+        (["up", "--backup-folder", "/nope"], 2, "does not exist"),
         (["up", "--with", "aws"], 2, "kubeadm-bootstrap, kubeadm, dev"),
         (["up", "--workers", "-1"], 2, "--workers"),
         (["up", "--target", "pods"], 2, "'process', 'kind', 'existing'"),

@@ -25,7 +25,8 @@ from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.processes import Process, kill_all, marked_processes
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.desired import RENEW_ANNOTATION
+from capelin_control_plane.backups import BACKUP_ANNOTATION
+from capelin_control_plane.desired import RENEW_ANNOTATION, RESTORE_ANNOTATION
 from capelin_control_plane.provider import provider
 
 from tests.load import Load
@@ -182,11 +183,13 @@ async def shoal(
 ) -> AsyncGenerator[Shoal]:
     """A future control plane and its provider."""
     install_crds(provider())
-    state = tmp_path / "control-planes"
+    state, backups = tmp_path / "control-planes", tmp_path / "backups"
+    backups.mkdir()
     arguments = [
         f"--kubeconfig={api_server.kubeconfig}",
         f"--namespace={namespace}",
         f"--state-folder={state}",
+        f"--backup-folder={backups}",
         "--metrics-address=0",
         "--health-address=0",
     ]
@@ -254,3 +257,44 @@ async def test_a_control_plane_survives_kills_of_its_provider_without_leftovers(
     assert shoal.running() == []
     assert list(shoal.state.iterdir()) == []
     assert shoal.mortal.kills >= KILLS
+
+
+async def test_a_restore_survives_kills_of_its_provider(shoal: Shoal) -> None:
+    mine = shoal.mine
+    await mine.client.create(Secret.of("backup-key", mine.namespace, data={"key": b"k" * 32}))
+    backup = {"destination": {"folder": "etcd"}, "encryptionKey": {"name": "backup-key"}}
+    await mine.create(OLD, etcd={"replicas": ETCD, "backup": backup})
+    async with shoal.mortal.undisturbed():
+        await until(shoal.settled)
+        async with mine.workload() as workload:
+            await workload.create(ConfigMap.of("before", "default"))
+        requested = datetime.now(UTC)
+        await mine.annotate(BACKUP_ANNOTATION, requested.isoformat())
+
+        async def is_backed_up() -> bool:
+            status = (await mine.get()).status
+            return bool(status and status.backup and status.backup.time >= requested)
+
+        await until(is_backed_up)
+        async with mine.workload() as workload:
+            await workload.create(ConfigMap.of("after", "default"))
+    await shoal.look_at_authorities()
+    status = (await mine.get()).status
+    assert status is not None
+    assert status.backup is not None
+    await mine.annotate(RESTORE_ANNOTATION, status.backup.name)
+
+    async def is_restored() -> bool:
+        requested = RESTORE_ANNOTATION in (await mine.get()).metadata.annotations
+        return not requested and await shoal.settled()
+
+    await shoal.through_kills(is_restored, -(-KILLS // 6))
+
+    async with mine.workload() as workload:
+        names = {found.name for found in (await workload.list(ConfigMap, "default")).items}
+    assert "before" in names, shoal.mortal.lives
+    assert "after" not in names, shoal.mortal.lives
+    (folder,) = shoal.state.iterdir()
+    assert not list(folder.glob("restore-*"))
+    for index in range(ETCD):
+        assert len(list(folder.glob(f"etcd-{index}.before-restore-*"))) == 1, shoal.mortal.lives

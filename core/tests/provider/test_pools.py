@@ -103,7 +103,7 @@ def test_member_of_a_pool_may_have_lost_its_owner_or_its_labels(kept: str) -> No
         ("yesterday", True),
     ],
 )
-def test_core_is_given_time_to_count(requested: str | None, *, is_due: bool) -> None:
+def test_core_has_time_to_count(requested: str | None, *, is_due: bool) -> None:
     pool = Pool.of("workers", "team", spec=InfraMachinePoolSpec())
     if requested is not None:
         pool.metadata.annotations[RECOUNT_ANNOTATION] = requested

@@ -114,6 +114,15 @@ def test_a_python_manager_runs_in_this_interpreter(address: str, metrics: str) -
     )
 
 
+def test_a_python_manager_finds_the_backup_folder() -> None:
+    ports: dict[Purpose, int] = {"health": 31000}
+    placement = Placement("127.64.0.9", ports, FOLDER, WORKLOADS, AUTHORITY, Path("/mnt/backups"))
+    environment = component_command(mine(), placement).environment
+    assert environment["CAPELIN_BACKUP_FOLDER"] == "/mnt/backups"
+    without = Placement("127.64.0.9", ports, FOLDER, WORKLOADS, AUTHORITY)
+    assert "CAPELIN_BACKUP_FOLDER" not in component_command(mine(), without).environment
+
+
 def test_a_python_manager_serves_its_webhooks() -> None:
     conversion = {"strategy": "Webhook", "webhook": {"clientConfig": {"service": {"name": "x"}}}}
     names = {"plural": "fishes", "kind": "Fish"}

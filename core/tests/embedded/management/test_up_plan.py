@@ -65,6 +65,14 @@ def test_an_existing_environment_has_the_same_steps() -> None:
     )
 
 
+def test_an_environment_keeps_its_backup_folder() -> None:
+    first = desired(None, UpRequest(backup_folder=Path("/mnt/backups")))
+    assert first.backup_folder == Path("/mnt/backups")
+    assert desired(first, UpRequest()).backup_folder == first.backup_folder
+    other = UpRequest(backup_folder=Path("/mnt/other"))
+    assert desired(first, other).backup_folder == Path("/mnt/other")
+
+
 def test_an_existing_api_server_is_checked_before_the_supervisor_starts() -> None:
     attachment = Attachment(CONFIG, EXISTING)
     steps = plan_up(UpRequest(providers=("dev",)), Observed("demo", None, attachment))

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from capelin_infra.cli import (
+    backups,
     bundles,
     clusters,
     conformance,
@@ -32,6 +33,7 @@ app = typer.Typer(
 for verbs in (
     environments,
     clusters,
+    backups,
     recovery,
     hooks,
     conformance,

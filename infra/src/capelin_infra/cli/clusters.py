@@ -53,12 +53,15 @@ def register(app: typer.Typer) -> None:
     app.command(context_settings={"allow_extra_args": True})(scale)
 
 
-def add_cluster_verb(app: typer.Typer, verb: str, text: str, function: Callable[..., None]) -> None:
-    """Add a verb that `cluster` follows."""
+def add_cluster_verb(
+    app: typer.Typer, verb: str, text: str, function: Callable[..., None]
+) -> typer.Typer:
+    """Add a verb that `cluster` follows. Returns the group, for other words."""
     added = group(app, verb, text, cls=ClusterVerb)
     added.command("cluster")(function)
     # Typer would otherwise replace the group by its only command.
     added.callback()(lambda: None)
+    return added
 
 
 def create(

@@ -125,6 +125,17 @@ def up(
         str | None,
         typer.Option(help="The context in it. Default: its current one.", show_default=False),
     ] = None,
+    backup_folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="An existing folder for backups of control planes. Default: the one that the "
+            "environment has already, or none.",
+            exists=True,
+            file_okay=False,
+            resolve_path=True,
+            show_default=False,
+        ),
+    ] = None,
     within: WithinWithoutBuilds = 900,
     timings: Annotated[
         bool,
@@ -168,6 +179,8 @@ def up(
             variable=environment if given_by == "ENVIRONMENT" else None,
         )
         options = options_from(file, named, within=within)
+        request = replace(options.request, backup_folder=backup_folder)
+        options = replace(options, request=request)
         if named.variable not in {None, options.name}:
             typer.echo(
                 f"CAPELIN_ENVIRONMENT names {named.variable}, but {file} describes environment "
@@ -181,6 +194,7 @@ def up(
             target=None if target == "kind" else target,
             kubeconfig=kubeconfig,
             context=context,
+            backup_folder=backup_folder,
         )
         new = ClusterOptions(workers=workers, control_plane_replicas=control_plane_replicas)
         demo = None if management_only else new

@@ -22,6 +22,8 @@ from capelin_control_plane.backup_stores import AllowedEndpoint, Stores, read_en
 from capelin_control_plane.policy import Network, Policy, read_names, read_networks
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
+_BACKUP_FOLDER = os.environ.get("CAPELIN_BACKUP_FOLDER", "")
+
 
 def read_backends(text: str) -> tuple[BackendName, ...]:
     """An option such as `pods,processes`, in its order.
@@ -76,11 +78,11 @@ class ControlPlaneOptions(Options):
     )
 
     backup_folder: Path | None = flag(
-        None,
+        Path(_BACKUP_FOLDER) if _BACKUP_FOLDER else None,
         Path,
         "Existing folder for backups of control planes. Users choose names of folders in a"
         " folder of their namespace below it.",
-        shown="none: no backups in folders",
+        shown="$CAPELIN_BACKUP_FOLDER, else none: no backups in folders",
     )
     backup_endpoints: tuple[AllowedEndpoint, ...] = flag(
         (),

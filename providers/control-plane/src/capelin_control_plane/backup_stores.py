@@ -91,6 +91,18 @@ class Stores:
         self._root, self._endpoints = root, endpoints
         self._workers = Workers(_THREADS)
 
+    def folder(self, destination: BackupDestination, namespace: str, cluster: str) -> Path | None:
+        """The folder of a cluster's backups. None if they are elsewhere.
+
+        Raises:
+            Blocked: the administrator allows no folders.
+        """
+        if destination.folder is None:
+            return None
+        if self._root is None:
+            raise Blocked(Reason.BACKUPS_NOT_ALLOWED, "no --backup-folder is set")
+        return self._root / namespace / destination.folder / cluster
+
     @asynccontextmanager
     async def open(
         self, client: Client, destination: BackupDestination, namespace: str, cluster: str
@@ -100,11 +112,9 @@ class Stores:
         Raises:
             Blocked: the destination is not allowed, or lacks something.
         """
-        if destination.folder is not None:
-            if self._root is None:
-                raise Blocked(Reason.BACKUPS_NOT_ALLOWED, "no --backup-folder is set")
-            folder = Path(namespace, destination.folder, cluster)
-            yield FolderStore(self._root, folder, self._workers)
+        folder = self.folder(destination, namespace, cluster)
+        if self._root is not None and folder is not None:
+            yield FolderStore(self._root, folder.relative_to(self._root), self._workers)
             return
         s3 = destination.s3
         if s3 is None:

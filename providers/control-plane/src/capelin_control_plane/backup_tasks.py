@@ -187,7 +187,7 @@ class _Job:
         return BackupState(condition, before.newest, retry)
 
     async def _take(self, store: Store) -> Manifest:
-        key = await self._key()
+        key = await encryption_key(self.ctx.client, self.backup, self.desired.namespace)
         authorities = await _authorities(self.ctx.client, self.desired)
         async with self.etcd() as etcd:
             status = await etcd.status()
@@ -203,6 +203,7 @@ class _Job:
                 taken_at=begun,
                 seconds=0,
                 snapshot_bytes=0,
+                encryption=self.desired.encryption.name,
             )
             await delete_leftovers(store)
             writer = BackupWriter(store, manifest.name, key, self.authority)
@@ -214,27 +215,33 @@ class _Job:
         await writer.publish(manifest)
         return manifest
 
-    async def _key(self) -> bytes:
-        name, entry = self.backup.encryption_key.name, self.backup.encryption_key.key
-        secret = await self.ctx.client.find(Secret, name, self.desired.namespace)
-        key = None if secret is None else secret.data.get(entry)
-        if key is None:
-            raise Blocked(
-                Reason.BACKUP_KEY_NOT_USABLE,
-                f"spec.etcd.backup.encryptionKey: no Secret {name} with the entry {entry} exists in"
-                " the namespace",
-            )
-        if len(key) < FEWEST_KEY_BYTES:
-            raise Blocked(
-                Reason.BACKUP_KEY_NOT_USABLE,
-                f"spec.etcd.backup.encryptionKey: Secret {name} has fewer than {FEWEST_KEY_BYTES}"
-                f" bytes in the entry {entry}",
-            )
-        return key
-
     def _own(self, listed: Listed) -> list[Manifest]:
         """The backups of this control plane, and not of an earlier one of its name."""
         return [manifest for manifest in listed.manifests if manifest.authority == self.authority]
+
+
+async def encryption_key(client: Client, backup: EtcdBackup, namespace: str) -> bytes:
+    """The key that encrypts backups.
+
+    Raises:
+        Blocked: its Secret is missing, or the key is too short.
+    """
+    name, entry = backup.encryption_key.name, backup.encryption_key.key
+    secret = await client.find(Secret, name, namespace)
+    key = None if secret is None else secret.data.get(entry)
+    if key is None:
+        raise Blocked(
+            Reason.BACKUP_KEY_NOT_USABLE,
+            f"spec.etcd.backup.encryptionKey: no Secret {name} with the entry {entry} exists in"
+            " the namespace",
+        )
+    if len(key) < FEWEST_KEY_BYTES:
+        raise Blocked(
+            Reason.BACKUP_KEY_NOT_USABLE,
+            f"spec.etcd.backup.encryptionKey: Secret {name} has fewer than {FEWEST_KEY_BYTES}"
+            f" bytes in the entry {entry}",
+        )
+    return key
 
 
 async def _authorities(client: Client, desired: ControlPlane) -> bytes:

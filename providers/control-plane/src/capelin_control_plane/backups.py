@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from capelin_control_plane.api import BackupRetention, CapelinControlPlane, EtcdBackup
+from capelin_control_plane.component_files import OFF
 from capelin_control_plane.desired import InvalidSpecError, annotated_moment
 
 BACKUP_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/backup-after"
@@ -35,6 +36,8 @@ class Manifest:
     seconds: float
     """How long the provider read and wrote."""
     snapshot_bytes: int
+    encryption: str = OFF
+    """The name of the API servers' configuration of encryption at rest."""
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Final
 
 from capelin.embedded.components import CertificateFiles, ClientFiles
 
@@ -11,6 +12,10 @@ ENCRYPTION_FLAG = "encryption-provider-config"
 """The API server's flag for its configuration of encryption at rest."""
 ENCRYPTION_PREFIX = "encryption-"
 """The names of files with keys begin with it."""
+
+
+OFF: Final = "off"
+"""The name of a configuration that encrypts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,13 @@ class EncryptionFiles:
     """The one of new API servers."""
     previous: EncryptionFile | None = None
     """The one of API servers that are to be replaced."""
+    changing: bool = False
+    """Whether stored objects can have different keys."""
+
+    @property
+    def name(self) -> str:
+        """The name of the configuration of new API servers."""
+        return OFF if self.current is None else self.current.configuration
 
     @property
     def contents(self) -> dict[str, bytes]:

@@ -40,6 +40,9 @@ _LOCAL_NAME: Final = re.compile(r"(^|\.)(localhost|0x[0-9a-f]*)$", re.IGNORECASE
 """Names of the own machine. Resolvers take numbers with a prefix for IPv4 addresses."""
 RENEW_ANNOTATION = "controlplane.cluster.x-k8s.io/renew-certificates-before"
 """Its value is a moment. Certificates that were issued before it are renewed."""
+RESTORE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/restore"
+"""Its value is the name of a backup. A suffix such as `@2026-01-31T04:00:00Z` makes it unique."""
+_RESTORE: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z(@[-+:.0-9TZ]{1,40})?")
 
 Component = Literal["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "relay"]
 PROGRAMS: Final[tuple[Component, ...]] = (
@@ -119,6 +122,8 @@ class ControlPlane:
     """The configurations of encryption at rest."""
     pods: Pods = field(default_factory=Pods)
     """Settings of the backend Pods."""
+    restore: str | None = None
+    """The requested restore, as in its annotation."""
 
     @property
     def renewal_share(self) -> float:
@@ -203,12 +208,28 @@ def desired_state(
         audit_policy=audit_policy,
         encryption=encryption or EncryptionFiles(),
         pods=spec.pods or Pods(),
+        restore=requested_restore(control_plane),
     )
 
 
 def requested_renewal(control_plane: CapelinControlPlane) -> datetime | None:
     """The time in the annotation that asks for renewed certificates. It may be in the future."""
     return annotated_moment(control_plane, RENEW_ANNOTATION)
+
+
+def requested_restore(control_plane: CapelinControlPlane) -> str | None:
+    """The value of the annotation that requests a restore. None without one.
+
+    Raises:
+        InvalidSpecError: it does not begin with the name of a backup.
+    """
+    request = control_plane.metadata.annotations.get(RESTORE_ANNOTATION)
+    if request is None or _RESTORE.fullmatch(request):
+        return request
+    raise InvalidSpecError(
+        f"metadata.annotations[{RESTORE_ANNOTATION}]: {request!r} is not the name of a backup:"
+        " write one such as 20260131T030000Z"
+    )
 
 
 def annotated_moment(control_plane: CapelinControlPlane, annotation: str) -> datetime | None:

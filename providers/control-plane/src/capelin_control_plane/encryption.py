@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter
 
 from capelin_control_plane.api import Encryption, EncryptionProvider
-from capelin_control_plane.component_files import EncryptionFile, EncryptionFiles
+from capelin_control_plane.component_files import OFF, EncryptionFile, EncryptionFiles
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Observed
 
@@ -24,8 +24,6 @@ IDENTITY: Final = "identity"
 """In the place of a key: objects are stored as they are."""
 KEY_BYTES: Final = 32
 NAME_BYTES: Final = 4
-OFF: Final = "off"
-"""The name of a configuration that encrypts nothing."""
 _MOST_KEYS: Final = 4
 """The keys of a resource. After more changes of mind, objects are rewritten before the next."""
 
@@ -82,7 +80,8 @@ class Keyring:
     @property
     def files(self) -> EncryptionFiles:
         """The configurations that API servers may start with now."""
-        return EncryptionFiles(self._file(self.rings), self._file(self.previous))
+        changing = self.previous is not None or any(len(ring) > 1 for ring in self.rings.values())
+        return EncryptionFiles(self._file(self.rings), self._file(self.previous), changing)
 
     def _file(self, rings: Mapping[str, Ring] | None) -> EncryptionFile | None:
         if not rings:

@@ -132,6 +132,11 @@ class EtcdApi:
         """Write the member's database again. Meanwhile, the member answers nothing."""
         await self._post("maintenance/defragment", {}, _MAINTENANCE)
 
+    async def count_keys(self) -> int:
+        """The number of keys."""
+        everything = {"key": "AA==", "range_end": "AA==", "count_only": True}
+        return int((await self._post("kv/range", everything)).get("count", 0))
+
     async def snapshot(self) -> AsyncGenerator[bytes]:
         """The member's database in pieces, followed by its SHA-256."""
         url = f"{self.url}/v3/maintenance/snapshot"

@@ -10,6 +10,7 @@ from capelin.versions import Version
 from capelin_control_plane.desired import Component
 from capelin_control_plane.etcd import Loss, Membership
 from capelin_control_plane.reasons import Reason
+from capelin_control_plane.restores import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +135,8 @@ class Observed:
     blocked: Blocked | None = None
     renew_at: datetime | None = None
     """When the first certificate is due for renewal."""
+    restore: Phase | None = None
+    """The phase of a restore, if one is in progress."""
 
     def of(self, component: Component) -> tuple[InstanceStatus, ...]:
         """The instances of a component."""

@@ -231,6 +231,36 @@ class Reason(Reasons):
             " provider tries again"
         ),
     )
+    RESTORE_REFUSED = (
+        "RestoreRefused",
+        "the control plane cannot continue from the backup that the annotation names",
+        "read the message. Name another backup, or remove the annotation. Nothing was changed",
+    )
+    RESTORE_FAILED = (
+        "RestoreFailed",
+        "the backup could not be read, or etcd refuses it",
+        "read the message. The provider tries again every minute, and the control plane continues",
+    )
+    PREPARING_RESTORE = (
+        "PreparingRestore",
+        "the provider creates new data from the backup. The control plane continues",
+        "wait",
+    )
+    STOPPING_FOR_RESTORE = (
+        "StoppingForRestore",
+        "etcd and its clients stop, so that the data of the backup can replace theirs",
+        "wait. The API does not serve meanwhile",
+    )
+    REPLACING_DATA = (
+        "ReplacingData",
+        "the data of the backup replaces the data of all etcd members",
+        "wait. The old data stays in the state folder of the control plane",
+    )
+    STARTING_RESTORED = (
+        "StartingRestored",
+        "etcd and its clients start with the data of the backup",
+        "wait. If it remains, read the conditions of etcd and the API servers",
+    )
     WORKERS_REMAIN = (
         "WaitingForWorkersDeletion",
         "the provider deletes it after its workers",

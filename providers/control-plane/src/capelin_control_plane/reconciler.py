@@ -52,6 +52,8 @@ from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.reasons import Reason
+from capelin_control_plane.restore_tasks import Restores, complete_restore
+from capelin_control_plane.restores import Phase
 from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
 from capelin_control_plane.space_tasks import SpaceTasks
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
@@ -112,7 +114,9 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         self._policy = policy
         self._orphans = Orphans(backends.values(), orphan_grace)
         self._workload = WorkloadSync(MANAGER)
-        self._backups = Backups(stores or Stores(), self.wake)
+        stores = stores or Stores()
+        self._backups = Backups(stores, self.wake)
+        self._restores = Restores(stores, self.wake)
         self._space = SpaceTasks(self.wake)
         self._encryptions = Encryptions(self.wake)
 
@@ -129,6 +133,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 await self._backups.close()
                 await self._space.close()
                 await self._encryptions.close()
+                await self._restores.close()
                 for backend in self._backends.values():
                     await backend.close()
 
@@ -223,16 +228,29 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             await ensure_kubeconfig(
                 ctx.client, obj, desired, endpoint=endpoint, authorities=authorities, now=now
             )
-        backup = self._back_up(ctx, obj, desired, authorities, backend)
+        authority = hashlib.sha256(authorities.ca.certificate_pem).hexdigest()
+        backup = self._back_up(ctx, obj, desired, authority, backend)
         space = self._check_space(ctx, obj, desired, observed, backend)
         encryption = await self._encryptions.reconcile(
             ctx,
             obj,
             keys,
             partial(backend.client_config, endpoint),
-            settled=uses_keyring(desired, observed),
+            # A restore brings back objects from before a rewrite.
+            settled=uses_keyring(desired, observed)
+            and (desired.restore, observed.restore) == (None, None),
         )
-        ctx.set_status(conditions.running_status(obj, desired, observed, backup, space, encryption))
+        ctx.set_status(
+            conditions.running_status(
+                obj, desired, observed, backup=backup, space=space, encryption=encryption
+            )
+        )
+        ctx.set_conditions(
+            *self._restores.reconcile(
+                ctx, obj, desired, authority=authority, backend=backend, phase=observed.restore
+            )
+        )
+        self._forget_replaced(key, observed)
         if obj.spec.backend == "Pods":
             ctx.set_conditions(conditions.pods_stay())
         ctx.set_conditions(_workload_before(obj, observed))
@@ -243,6 +261,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             ctx.set_conditions(objects)
             if objects.status == "False":
                 return After(_RETRY_SECONDS)
+        await complete_restore(ctx, obj, desired, observed)
         return _requeue(desired, observed, now, backup and backup.next, encryption.next)
 
     async def reconcile_delete(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
@@ -271,6 +290,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         self._backups.forget(key)
         self._space.forget(key)
         self._encryptions.forget(key)
+        self._restores.forget(key)
         await backend.delete(key)
         self._orphans.keep(key)
         self._workload.forget(key)
@@ -281,14 +301,13 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         ctx: Context,
         obj: CapelinControlPlane,
         desired: ControlPlane,
-        authorities: Authorities,
+        authority: str,
         backend: Backend,
     ) -> BackupState | None:
         """Take a backup if one is due, as soon as there is something to back up."""
         if not (obj.status or Status()).initialization.control_plane_initialized:
             return None
         key = _key(obj)
-        authority = hashlib.sha256(authorities.ca.certificate_pem).hexdigest()
         return self._backups.reconcile(ctx, obj, desired, authority, partial(backend.etcd, key))
 
     def _check_space(
@@ -305,8 +324,14 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         member = partial(backend.etcd, _key(obj))
         return self._space.reconcile(ctx, obj, desired.etcd_replicas, member)
 
+    def _forget_replaced(self, key: ObjectKey, observed: Observed) -> None:
+        """Forget which objects were applied: the backup may not have them."""
+        if observed.restore in {Phase.STOPPING, Phase.REPLACING}:
+            self._workload.forget(key)
+
     async def _release(self, key: ObjectKey) -> None:
         self._backups.forget(key)
+        self._restores.forget(key)
         self._space.forget(key)
         self._encryptions.forget(key)
         self._workload.forget(key)
@@ -457,7 +482,7 @@ def _requeue(
     desired: ControlPlane, observed: Observed, now: datetime, *moments: datetime | None
 ) -> Result:
     """When to look again. The backend reports changes of processes, but not the passing of time."""
-    if observed.blocked is not None:
+    if observed.blocked is not None or observed.restore is not None:
         return After(_RETRY_SECONDS)
     wait = RESYNC
     for moment in (observed.renew_at, *moments):

@@ -163,7 +163,7 @@ async def test_a_paused_machine_is_not_removed(world: World) -> None:
     assert one in {instance.name for instance in await world.instances()}
 
 
-async def test_core_is_made_to_count_the_machines_again(world: World) -> None:
+async def test_core_counts_the_machines_again(world: World) -> None:
     async def pool() -> CapelinMachinePool:
         await MachinePoolReconciler().reconcile(context_for(world.client), await read_pool(world))
         return await read_pool(world)

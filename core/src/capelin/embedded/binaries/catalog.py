@@ -198,6 +198,7 @@ COMPONENTS = {
         ),
         _etcd("etcd", "server/v3", "--version"),
         _etcd("etcdctl", "etcdctl/v3", "version"),
+        _etcd("etcdutl", "etcdutl/v3", "version"),
         _cluster_api("cluster-api-controller", "core", _RELEASED),
         _cluster_api("kubeadm-bootstrap-controller", "bootstrap/kubeadm", _RELEASED),
         _cluster_api("kubeadm-control-plane-controller", "controlplane/kubeadm", _RELEASED),

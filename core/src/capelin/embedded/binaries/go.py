@@ -290,7 +290,6 @@ def _build_flags(project: Project, version: str) -> list[str]:
         "-trimpath",
         "-buildvcs=false",
         # The linker drops this debug information anyway. Stack traces and profiles do not need it.
-        "-gcflags=all=-dwarf=false",
         "-ldflags",
         project.linker_flags(version),
         *([f"-tags={','.join(project.tags)}"] if project.tags else []),

@@ -19,6 +19,9 @@ from capelin.embedded.processes import Command, Limits
 # Cluster API's managers serve webhooks on all addresses, and have no option for another one.
 ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104
 
+BACKUP_FOLDER: Final = "CAPELIN_BACKUP_FOLDER"
+"""The variable with the folder for backups."""
+
 Purpose = Literal["health", "webhooks"]
 
 Dialect = Literal["go", "python", "extension"]
@@ -100,6 +103,8 @@ class Placement:
     """The folder for processes that it runs on this machine."""
     authority: Path
     """The CA of all certificates here, to verify callers."""
+    backups: Path | None = None
+    """The folder for backups, if there are any."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -210,7 +215,9 @@ def _allowed_networks(environ: Mapping[str, str]) -> str:
 
 def _environment(component: Component, placement: Placement) -> dict[str, str]:
     if component.dialect != "go":
+        backups = {} if placement.backups is None else {BACKUP_FOLDER: str(placement.backups)}
         return {
+            **backups,
             "CAPELIN_STATE_FOLDER": str(placement.workloads / component.label),
             "KUBECONFIG": str(placement.kubeconfig),
             **inherited_variables(os.environ),

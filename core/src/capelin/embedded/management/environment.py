@@ -50,6 +50,8 @@ class Settings(Model):
     """The names from `--with`."""
     durable: bool = True
     """False may lose the last writes when the machine crashes, and is faster: for tests."""
+    backup_folder: Path | None = None
+    """The folder for backups, for providers that take some."""
     capelin: str = ""
     """The version of Capelin of the last `up`."""
     prefetch: bool = False

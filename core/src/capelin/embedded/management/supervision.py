@@ -142,6 +142,8 @@ class ComponentProcess:
     ports: Mapping[Purpose, int]
     ca: KeyPair
     """The CA of its serving certificate."""
+    backups: Path | None = None
+    """The folder for backups, if there are any."""
 
     @property
     def folder(self) -> Path:
@@ -180,6 +182,7 @@ class ComponentProcess:
             folder=self.folder,
             workloads=self.environment.workloads,
             authority=self.environment.authority,
+            backups=self.backups,
         )
         health = f"http://{placement.address}:{placement.ports['health']}/readyz"
         return ProcessSpec(
@@ -276,7 +279,9 @@ async def _managers(
     environment.write_settings(settings.model_copy(update={"ports": ports}))
     ca = ensure_ca(environment.credentials, datetime.now(UTC))
     managers = [
-        ComponentProcess(component, base, environment, ports_of(component, ports), ca)
+        ComponentProcess(
+            component, base, environment, ports_of(component, ports), ca, settings.backup_folder
+        )
         for component in components
     ]
     for manager in managers:

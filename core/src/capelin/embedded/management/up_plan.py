@@ -25,6 +25,7 @@ class UpRequest:
     context: str | None = None
     prefetch: bool | None = None
     """Whether to get the programs of the next Kubernetes version in the background."""
+    backup_folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
         _check_capelin(before, observed)
     providers = sorted({*(before.providers if before else ()), *request.providers})
     kept = _successor(before.kubernetes_version, KNOWN_KUBERNETES) if before else DEFAULT_KUBERNETES
+    backup_folder = request.backup_folder or (before.backup_folder if before else None)
     version = request.kubernetes_version or kept
     check_kubernetes_version(version)
     if observed.attachment is None:
@@ -158,6 +160,7 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
             providers=providers,
             durable=request.durable,
             existing=observed.attachment.server if observed.attachment else None,
+            backup_folder=backup_folder,
             capelin=observed.capelin,
             ports={} if before is None else before.ports,
             prefetch=prefetch,
@@ -173,6 +176,7 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
         update={
             "providers": providers,
             "kubernetes_version": kept,
+            "backup_folder": backup_folder,
             "capelin": observed.capelin,
             "prefetch": prefetch,
         }

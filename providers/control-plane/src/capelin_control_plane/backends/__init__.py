@@ -1,8 +1,9 @@
 """How control planes run: one package per backend, all with the same protocol."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from capelin.client import Config
@@ -14,10 +15,12 @@ from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.etcd_api import EtcdApi
 from capelin_control_plane.instances import Endpoint, Observed
 
-__all__ = ["Backend", "Wake", "reconcile_instances"]
+__all__ = ["Backend", "FetchSnapshot", "Wake", "reconcile_instances"]
 
 Wake = Callable[[ObjectKey], None]
 """Has the reconciler look at a control plane again."""
+FetchSnapshot = Callable[[Path], Awaitable[Path]]
+"""Puts a snapshot of etcd into a new folder, and returns its file."""
 
 
 class Backend(Protocol):
@@ -81,6 +84,18 @@ class Backend(Protocol):
         self, key: ObjectKey, index: int | None = None
     ) -> AbstractAsyncContextManager[EtcdApi]:
         """A connection to the member of an index, or to any member that is ready."""
+        ...
+
+    async def prepare_restore(
+        self, key: ObjectKey, desired: ControlPlane, fetch: FetchSnapshot
+    ) -> None:
+        """Create the data of the requested restore, which is not in use yet. Takes long.
+
+        Args:
+            key: The object's namespace and name.
+            desired: The desired state, with the request.
+            fetch: Puts the snapshot into a new folder of this machine, and returns its file.
+        """
         ...
 
     def client_config(self, endpoint: Endpoint) -> Config: ...

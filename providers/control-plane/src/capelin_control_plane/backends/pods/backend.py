@@ -29,6 +29,7 @@ from capelin.controller import ObjectKey
 from capelin.pki import KeyPair
 from capelin.provider import Blocked
 
+from capelin_control_plane.backends import FetchSnapshot
 from capelin_control_plane.backends.pods.exposure import (
     agents_endpoint_of,
     api_server_service,
@@ -321,6 +322,16 @@ class PodsBackend:
         through = ready_member([member.index for member in known.members if member.ready], index)
         async with self._member(known, through) as (url, trust), connect(url, trust) as api:
             yield api
+
+    async def prepare_restore(
+        self, key: ObjectKey, desired: ControlPlane, fetch: FetchSnapshot
+    ) -> None:
+        """Not available."""
+        del desired, fetch
+        raise Blocked(
+            Reason.RESTORE_REFUSED,
+            f"the control plane {key.name} runs on pods, where no backup can be restored",
+        )
 
     def client_config(self, endpoint: Endpoint) -> Config:
         for known in self._known.values():

@@ -22,8 +22,8 @@ from capelin.embedded.processes import (
 )
 from capelin.provider import Blocked
 
-from capelin_control_plane.backends import Wake
-from capelin_control_plane.backends.processes import member_data
+from capelin_control_plane.backends import FetchSnapshot, Wake
+from capelin_control_plane.backends.processes import member_data, restore_files
 from capelin_control_plane.backends.processes.components import (
     Program,
     api_server_port,
@@ -88,6 +88,8 @@ from capelin_control_plane.instances import (
 )
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.reasons import Reason
+from capelin_control_plane.restores import Phase as RestorePhase
+from capelin_control_plane.restores import restore_phase
 
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND_PROGRAMS = 1.0
@@ -203,6 +205,7 @@ class ProcessesBackend:
             controllers_may_start=self._throttle.controllers_may_start(key, answers=answers),
             blocked=blocked,
             renew_at=supervised.renew_at,
+            restore=_restore_phase(supervised, desired),
         )
 
     async def apply(
@@ -210,6 +213,11 @@ class ProcessesBackend:
     ) -> bool:
         """Take the next step towards the desired instances, which were observed too."""
         del endpoint, desired
+        if observed.restore is RestorePhase.STOPPING:
+            return await self._stop_for_restore(self._supervised[key])
+        if observed.restore is RestorePhase.REPLACING:
+            await self._replace_data(key)
+            return True
         if observed.desired is None:
             return False
         step = next_step(observed.desired, observed)
@@ -255,6 +263,43 @@ class ProcessesBackend:
                 )
             if step.replacement is not None:
                 await _replace_member(supervised, step.replacement)
+
+    async def prepare_restore(
+        self, key: ObjectKey, desired: ControlPlane, fetch: FetchSnapshot
+    ) -> None:
+        """Create the data of the requested restore."""
+        supervised = self._supervised.get(key)
+        if supervised is None or desired.restore is None:
+            return
+        try:
+            etcdutl = await self._binaries.path("etcdutl")
+        except BinariesError as error:
+            raise Blocked(Reason.RESTORE_FAILED, str(error)) from error
+        with disk_errors_block():
+            await restore_files.prepare(
+                supervised.state_dir, desired.restore, desired.etcd_replicas, etcdutl, fetch
+            )
+
+    async def _stop_for_restore(self, supervised: _Supervised) -> bool:
+        """Stop everything but the relay. Returns whether something was planned."""
+        plan = Plan(supervised.plan.of("relay"))
+        if supervised.plan == plan:
+            return False
+        with disk_errors_block():
+            supervised.state_dir.write_targets(())
+            with suppress(OSError):
+                await notify_relay(supervised.state_dir.relay_control)
+            _set_plan(supervised, plan)
+        return True
+
+    async def _replace_data(self, key: ObjectKey) -> None:
+        """Replace the data of all members. Nothing uses it."""
+        supervised = self._supervised[key]
+        with disk_errors_block():
+            now = datetime.now(UTC)
+            await asyncio.to_thread(restore_files.replace_data, supervised.state_dir, now)
+        supervised.compared = False
+        self._wake(key)
 
     async def keep_running(self, key: ObjectKey, address: str) -> None:
         """Keep what was planned running, while the desired state is unknown."""
@@ -424,6 +469,15 @@ class ProcessesBackend:
         }
         binaries = await self._binaries.fetch(names.values())
         return {program: Program(version, binaries[name].path) for program, name in names.items()}
+
+
+def _restore_phase(supervised: _Supervised, desired: ControlPlane) -> RestorePhase | None:
+    files = restore_files.read_restore(supervised.state_dir)
+    if desired.restore is None and not files.replacing:
+        return None
+    planned = {instance.component for instance in supervised.plan.instances}
+    stopped = planned <= {"relay"} and restore_files.is_stopped(supervised.state_dir)
+    return restore_phase(desired.restore, files, stopped=stopped)
 
 
 def _serving(supervised: _Supervised) -> frozenset[str]:

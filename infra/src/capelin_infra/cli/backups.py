@@ -1,0 +1,161 @@
+"""The verbs of backups: take, list, verify, prune, restore."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from capelin_infra.cli.clusters import Name, add_cluster_verb
+from capelin_infra.cli.options import Environment, Namespace, Output, Within, Yes
+from capelin_infra.cli.runner import confirm, run
+
+Backup = Annotated[
+    str | None,
+    typer.Argument(help="The backup's name. Default: the newest one.", show_default=False),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to the command."""
+    add_cluster_verb(app, "backup", "Back up a cluster's control plane.", backup)
+    verb = add_cluster_verb(app, "restore", "Restore a cluster's control plane.", restore)
+    verb.command("authorities")(restore_authorities)
+    added = typer.Typer(help="List, verify and prune backups.", rich_markup_mode=None)
+    app.add_typer(added, name="backups")
+    added.callback(invoke_without_command=True)(list_)
+    added.command("verify")(verify)
+    added.command("prune")(prune)
+
+
+def backup(
+    name: Name,
+    *,
+    environment: Environment = "",
+    namespace: Namespace = "default",
+    within: Within = 600,
+) -> None:
+    """Take a backup of a cluster's control plane now, and wait until it exists."""
+    from capelin_infra.clusters.backups import take_backup
+    from capelin_infra.clusters.cluster_verbs import ClusterName
+
+    which = ClusterName(name, namespace, environment)
+    run(take_backup(which, within), interrupted="The provider continues: see capelin backups.")
+
+
+def restore(
+    name: Name,
+    *,
+    environment: Environment = "",
+    namespace: Namespace = "default",
+    backup: Annotated[
+        str | None,
+        typer.Option(help="The backup's name. Default: the newest one.", show_default=False),
+    ] = None,
+    yes: Yes = False,
+    within: Within = 600,
+) -> None:
+    """Restore a cluster's control plane from a backup, in place.
+
+    Endpoint, CAs and machines stay. All later changes of the cluster's objects are lost. The
+    API does not serve for some seconds. The old data stays in the provider's state folder.
+    """
+    from capelin_infra.clusters.cluster_verbs import ClusterName
+    from capelin_infra.clusters.restores import plan_restore, restore_cluster
+
+    which = ClusterName(name, namespace, environment)
+    plan = run(plan_restore(which, backup))
+    question = f"Restore cluster {name} from {plan.text}? All later changes of its objects are lost"
+    if not confirm(f"{question}.", yes=yes):
+        raise typer.Exit(1)
+    run(restore_cluster(plan, within), interrupted="The provider continues: see capelin status.")
+
+
+def restore_authorities(
+    name: Annotated[str, typer.Argument(help="The lost cluster's name.", show_default=False)],
+    backup: Backup = None,
+    *,
+    key_file: Annotated[
+        Path,
+        typer.Option(
+            exists=True, dir_okay=False, help="The key of the backups.", show_default=False
+        ),
+    ],
+    environment: Environment = "",
+    namespace: Namespace = "default",
+) -> None:
+    """Create the Secrets of a lost cluster's CAs and keys from a backup.
+
+    Do this in a new environment before you create the cluster. The new control plane then has the
+    CAs and the address of the lost one, and capelin restore cluster can restore its data.
+    """
+    from capelin_infra.clusters.cluster_verbs import ClusterName
+    from capelin_infra.clusters.restores import create_authorities
+
+    run(create_authorities(ClusterName(name, namespace, environment), backup, key_file))
+
+
+def list_(
+    ctx: typer.Context,
+    *,
+    environment: Environment = "",
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", "-n", help="Show this namespace only.", show_default=False),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", "-c", help="Show this cluster only.", show_default=False),
+    ] = None,
+    output: Output = "text",
+) -> None:
+    """List the backups of all clusters, also of deleted ones. Verify and prune them."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from capelin_infra.clusters.backups import show_backups
+
+    show_backups(environment, namespace, cluster, output)
+
+
+def verify(
+    name: Name,
+    backup: Backup = None,
+    *,
+    environment: Environment = "",
+    namespace: Namespace = "default",
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="The key, if the cluster or its Secret does not exist any more.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Verify a backup: decrypt it, restore it into a throw-away etcd, and count its keys."""
+    from capelin_infra.clusters.backups import verify_stored
+    from capelin_infra.clusters.cluster_verbs import ClusterName
+
+    run(verify_stored(ClusterName(name, namespace, environment), backup, key_file))
+
+
+def prune(
+    name: Name,
+    *,
+    environment: Environment = "",
+    namespace: Namespace = "default",
+    yes: Yes = False,
+) -> None:
+    """Delete the backups of a cluster that its retention does not keep."""
+    from capelin_infra.clusters.backups import delete_backups, expired_backups
+    from capelin_infra.clusters.cluster_verbs import ClusterName
+
+    expired = run(expired_backups(ClusterName(name, namespace, environment)))
+    if not expired:
+        typer.echo(f"The retention of cluster {name} keeps all its backups.")
+        return
+    names = ", ".join(found.name for found in expired)
+    if not confirm(f"Delete {len(expired)} backups of cluster {name} ({names})?", yes=yes):
+        raise typer.Exit(1)
+    run(delete_backups(expired))
+    typer.echo(f"{len(expired)} backups deleted.")

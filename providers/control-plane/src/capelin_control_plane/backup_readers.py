@@ -1,0 +1,69 @@
+"""Finds and tries out backups below the administrator's folder."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from capelin_control_plane.backup_files import BackupError, list_backups, open_backup
+from capelin_control_plane.backups import Manifest
+from capelin_control_plane.etcd_snapshots import Trial, try_snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBackup:
+    """A backup in a folder."""
+
+    folder: Path
+    name: str
+    manifest: Manifest | None
+    """None if the backup is damaged."""
+
+    @property
+    def cluster(self) -> str:
+        """The name of its Cluster."""
+        return self.folder.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of its Cluster."""
+        return self.folder.parent.parent.name
+
+
+def stored_backups(root: Path, namespace: str = "*", cluster: str = "*") -> list[StoredBackup]:
+    """The backups below the administrator's folder, the newest of each cluster first."""
+    found: list[StoredBackup] = []
+    for folder in sorted(root.glob(f"{namespace}/*/{cluster}")):
+        listed = list_backups(folder)
+        backups = {manifest.name: manifest for manifest in listed.manifests}
+        names = sorted({*backups, *listed.damaged}, reverse=True)
+        found += [StoredBackup(folder, name, backups.get(name)) for name in names]
+    return found
+
+
+async def verify_backup(
+    backup: StoredBackup, key: bytes, programs: tuple[Path, Path], work: Path
+) -> Trial:
+    """Decrypt a backup, restore it into a throw-away etcd, and read its content.
+
+    Args:
+        backup: The backup.
+        key: The key that encrypts it.
+        programs: etcd and etcdutl.
+        work: A private folder with room for two copies of the snapshot.
+
+    Raises:
+        BackupError: it cannot be restored.
+    """
+    with TemporaryDirectory(prefix="verify-", dir=work) as folder:
+        opened = Path(folder, "backup")
+        manifest = await asyncio.to_thread(
+            open_backup, backup.folder / f"{backup.name}.json", key, opened
+        )
+        trial = await try_snapshot(*programs, opened / "etcd.db")
+    if trial.revision < manifest.revision:
+        raise BackupError(
+            f"backup {backup.name} ends at revision {trial.revision}, before the revision"
+            f" {manifest.revision} of its manifest"
+        )
+    return trial

@@ -1,0 +1,160 @@
+"""Creates the data of etcd members from a snapshot, and tries a snapshot out."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import aiohttp
+
+from capelin_control_plane.backup_files import BackupError
+from capelin_control_plane.etcd_api import EtcdApi, MembershipError
+
+PROGRAMS: Final = ("etcd", "etcdutl")
+"""The binaries that a trial restore needs. A restore needs only the second one."""
+# Revisions have to grow for clients: more writes than this after a backup take years.
+_BUMP_REVISION: Final = 1_000_000_000
+_READY_SECONDS: Final = 60.0
+_RETRY_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredMember:
+    """A member of a restored cluster."""
+
+    name: str
+    peer_url: str
+    data: Path
+    """Its data directory, which does not exist yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The content of a snapshot, as etcd itself reads it."""
+
+    revision: int
+    keys: int
+
+
+async def restore_members(
+    etcdutl: Path, snapshot: Path, members: Mapping[str, str], token: str, folder: Path
+) -> None:
+    """Create the data directories `etcd-0`, ... of a new cluster from a snapshot.
+
+    The revision grows, and the earlier history counts as compacted. So every client lists again,
+    instead of waiting for events that never come.
+
+    Args:
+        etcdutl: The program.
+        snapshot: The snapshot with its hash.
+        members: The peer URL of each member by its name.
+        token: The name of the new cluster.
+        folder: The folder for the data directories.
+
+    Raises:
+        BackupError: etcdutl refuses the snapshot.
+    """
+    cluster = ",".join(f"{name}={url}" for name, url in members.items())
+    for name, url in members.items():
+        await _run(
+            str(etcdutl),
+            *("snapshot", "restore", str(snapshot)),
+            f"--name={name}",
+            f"--initial-cluster={cluster}",
+            f"--initial-cluster-token={token}",
+            f"--initial-advertise-peer-urls={url}",
+            f"--data-dir={folder / name}",
+            f"--bump-revision={_BUMP_REVISION}",
+            "--mark-compacted",
+        )
+
+
+async def try_snapshot(etcd: Path, etcdutl: Path, snapshot: Path) -> Trial:
+    """Restore a snapshot into a throw-away etcd next to it, and read its content.
+
+    Only this user can connect: the sockets are in a private folder. The path has to be absolute.
+
+    Raises:
+        BackupError: the snapshot cannot be restored or read.
+    """
+    data = snapshot.with_name("trial")
+    peer_url = "http://localhost:2380"
+    await _run(
+        str(etcdutl),
+        *("snapshot", "restore", str(snapshot)),
+        "--name=trial",
+        f"--initial-cluster=trial={peer_url}",
+        f"--initial-advertise-peer-urls={peer_url}",
+        f"--data-dir={data}",
+    )
+    try:
+        async with _throw_away(etcd, data, peer_url) as api:
+            return Trial((await api.status()).revision, await api.count_keys())
+    except MembershipError as error:
+        raise BackupError(f"the restored etcd does not answer: {error}") from error
+    finally:
+        await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _throw_away(etcd: Path, data: Path, peer_url: str) -> AsyncGenerator[EtcdApi]:
+    # Paths of sockets are short: the snapshot's folder may be deep.
+    with TemporaryDirectory(prefix="etcd-") as sockets:
+        process = await asyncio.create_subprocess_exec(
+            str(etcd),
+            "--name=trial",
+            f"--data-dir={data}",
+            f"--listen-client-urls=unix://{sockets}/client",
+            "--advertise-client-urls=http://localhost:2379",
+            # etcd reads only the host of this URL: it is a file in the working directory.
+            "--listen-peer-urls=unix://peer:0",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster=trial={peer_url}",
+            "--log-level=error",
+            cwd=sockets,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            connector = aiohttp.UnixConnector(f"{sockets}/client")
+            async with aiohttp.ClientSession(connector=connector) as session:
+                api = EtcdApi(session, "http://localhost")
+                await _until_ready(api, process)
+                yield api
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _until_ready(api: EtcdApi, process: asyncio.subprocess.Process) -> None:
+    async with asyncio.timeout(_READY_SECONDS):
+        while True:
+            with suppress(MembershipError):
+                if (await api.status()).has_leader:
+                    return
+            if process.returncode is not None:
+                raise BackupError(f"etcd ended with code {process.returncode}")
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _run(*command: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, errors = await process.communicate()
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+    if process.returncode != 0:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        raise BackupError(f"etcdutl cannot restore the snapshot: {last[0]}")

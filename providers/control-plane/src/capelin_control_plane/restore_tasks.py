@@ -1,0 +1,219 @@
+"""Prepares restores in tasks of their own: a large backup delays no reconcile."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from capelin.client import Client, ClientError, Invalid
+from capelin.contract import ConditionSpec
+from capelin.controller import Context, ObjectKey
+from capelin.provider import Blocked
+
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.backends import Backend
+from capelin_control_plane.backup_files import BackupError, list_backups, open_backup
+from capelin_control_plane.backup_stores import Stores
+from capelin_control_plane.backup_tasks import encryption_key
+from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
+from capelin_control_plane.instances import Observed
+from capelin_control_plane.reasons import Reason
+from capelin_control_plane.restores import Phase, backup_of, check_backup
+
+RESTORING: Final = "Restoring"
+_RETRY: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A task, and the request and CA that it began with."""
+
+    settings: tuple[str | None, str]
+    task: asyncio.Task[None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    condition: ConditionSpec
+    retry_at: datetime
+
+
+class Restores:
+    """Prepares the restores of control planes, and reports their phases.
+
+    It remembers nothing that matters: after a crash, another provider finds the phase in the
+    backend's files.
+    """
+
+    def __init__(self, stores: Stores, wake: Callable[[ObjectKey], None]) -> None:
+        self._stores, self._wake = stores, wake
+        self._runs: dict[ObjectKey, _Run] = {}
+        self._failures: dict[ObjectKey, _Failure] = {}
+
+    def reconcile(
+        self,
+        ctx: Context,
+        obj: CapelinControlPlane,
+        desired: ControlPlane,
+        *,
+        authority: str,
+        backend: Backend,
+        phase: Phase | None,
+    ) -> tuple[ConditionSpec, ...]:
+        """Start a task if data has to be prepared. Returns the condition of a restore, if any.
+
+        Args:
+            ctx: The context of the reconcile.
+            obj: The control plane.
+            desired: Its desired state.
+            authority: SHA-256 of its CA's certificate.
+            backend: Its backend.
+            phase: The phase that the backend observed.
+        """
+        key = ObjectKey(obj.namespace or "", obj.name)
+        if phase is None and desired.restore is not None:
+            # The backend has no restores: the task reports that.
+            phase = Phase.PREPARING
+        if phase is not Phase.PREPARING:
+            self.forget(key)
+            return () if phase is None else (_condition(desired, phase),)
+        settings, run = (desired.restore, authority), self._runs.get(key)
+        if run is not None and run.settings != settings:
+            self.forget(key)
+            run = None
+        failure = self._failures.get(key)
+        is_due = failure is not None and failure.retry_at <= desired.now
+        if run is None or (run.task.done() and is_due):
+            job = _Job(ctx, obj, desired, authority, backend, self._stores)
+            self._runs[key] = _Run(settings, asyncio.create_task(self._run(key, job)))
+        return (failure.condition if failure else _condition(desired, phase),)
+
+    def forget(self, key: ObjectKey) -> None:
+        """Stop a control plane's task. The next provider begins it again."""
+        run = self._runs.pop(key, None)
+        self._failures.pop(key, None)
+        if run is not None:
+            run.task.cancel()
+
+    async def close(self) -> None:
+        """Stop all tasks."""
+        tasks = [run.task for run in self._runs.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, key: ObjectKey, job: "_Job") -> None:
+        try:
+            await job.run()
+            self._failures.pop(key, None)
+        except Exception as error:  # noqa: BLE001 - the condition shows it, and the next task retries
+            condition = job.failure(error)
+            present = self._failures.get(key)
+            if present is None or present.condition != condition:
+                job.ctx.event(job.obj, "Warning", condition.reason, condition.message)
+            self._failures[key] = _Failure(condition, job.ctx.now() + _RETRY)
+        self._wake(key)
+
+
+async def complete_restore(
+    ctx: Context, obj: CapelinControlPlane, desired: ControlPlane, observed: Observed
+) -> bool:
+    """Remove the annotation if the restored control plane serves. Returns whether it did."""
+    is_ready = observed.complete and observed.answers and all(s.ready for s in observed.statuses)
+    if observed.restore is not Phase.STARTING or desired.restore is None or not is_ready:
+        return False
+    if not await withdraw_restore(ctx.client, obj, desired.restore):
+        return False
+    message = f"the control plane continues from backup {backup_of(desired.restore)}"
+    ctx.event(obj, "Normal", "Restored", message)
+    return True
+
+
+async def withdraw_restore(client: Client, obj: CapelinControlPlane, request: str) -> bool:
+    """Remove the annotation of a request, unless a newer one has replaced it."""
+    path = f"/metadata/annotations/{RESTORE_ANNOTATION.replace('/', '~1')}"
+    operations = [
+        {"op": "test", "path": path, "value": request},
+        {"op": "remove", "path": path},
+    ]
+    try:
+        written = await client.patch(type(obj), obj.name, obj.namespace, operations, type="json")
+    except Invalid:
+        return False
+    obj.metadata = written.metadata
+    return True
+
+
+def _condition(desired: ControlPlane, phase: Phase) -> ConditionSpec:
+    # Without a request: it was withdrawn after the replacement had begun.
+    backup = "the backup" if desired.restore is None else f"backup {backup_of(desired.restore)}"
+    messages = {
+        Phase.PREPARING: f"creating data from {backup}. The API continues to serve",
+        Phase.STOPPING: f"stopping etcd and its clients before the restore of {backup}",
+        Phase.REPLACING: f"replacing the data of etcd by {backup}",
+        Phase.STARTING: f"starting etcd and its clients with the data of {backup}",
+    }
+    return ConditionSpec(RESTORING, "True", phase, messages[phase])
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    ctx: Context
+    obj: CapelinControlPlane
+    desired: ControlPlane
+    authority: str
+    backend: Backend
+    stores: Stores
+
+    async def run(self) -> None:
+        backup, request = self.obj.spec.etcd.backup, self.desired.restore or ""
+        if backup is None:
+            raise Blocked(
+                Reason.RESTORE_REFUSED,
+                "spec.etcd.backup is not set",
+                "it names the folder and the key of the backups",
+            )
+        place = (self.desired.namespace, self.desired.cluster)
+        folder = self.stores.folder(backup.destination, *place)
+        if folder is None:
+            raise Blocked(
+                Reason.RESTORE_REFUSED,
+                "the backups are in a bucket, from which the provider cannot restore yet",
+                "copy the files of the backup into a folder, and name it in"
+                " spec.etcd.backup.destination",
+            )
+        name = backup_of(request)
+        listed = await asyncio.to_thread(list_backups, folder)
+        manifest = next((found for found in listed.manifests if found.name == name), None)
+        if manifest is None:
+            known = ", ".join(found.name for found in listed.manifests[:3]) or "none"
+            raise Blocked(
+                Reason.RESTORE_REFUSED,
+                f"no usable backup {name} exists in {backup.destination.folder}. The newest ones"
+                f" there: {known}",
+            )
+        check_backup(manifest, self.desired, self.authority)
+        key = await encryption_key(self.ctx.client, backup, self.desired.namespace)
+        fetch = partial(_fetch, folder / f"{name}.json", key)
+        key_of_object = ObjectKey(self.obj.namespace or "", self.obj.name)
+        await self.backend.prepare_restore(key_of_object, self.desired, fetch)
+
+    def failure(self, error: Exception) -> ConditionSpec:
+        """The condition that shows an error."""
+        reason, message = Reason.RESTORE_FAILED, str(error) or type(error).__name__
+        if isinstance(error, Blocked):
+            reason = error.reason
+        elif isinstance(error, OSError):
+            message = error.strerror or message
+        elif not isinstance(error, (BackupError, ClientError)):
+            self.ctx.log.error("a restore of %s failed", self.obj.name, exc_info=error)
+        # The request stays, and so does the control plane.
+        return ConditionSpec(RESTORING, "False", reason, message)
+
+
+async def _fetch(manifest: Path, key: bytes, folder: Path) -> Path:
+    await asyncio.to_thread(open_backup, manifest, key, folder)
+    return folder / "etcd.db"

@@ -1,0 +1,110 @@
+"""The phases of a restore, and the backups that it refuses."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from capelin.provider import Blocked
+from capelin_control_plane.api import CapelinControlPlane, Spec
+from capelin_control_plane.component_files import OFF, EncryptionFile, EncryptionFiles
+from capelin_control_plane.desired import (
+    RESTORE_ANNOTATION,
+    InvalidSpecError,
+    requested_restore,
+)
+from capelin_control_plane.restores import (
+    Phase,
+    RestoreFiles,
+    backup_of,
+    check_backup,
+    restore_phase,
+)
+
+from .factories import desired_control_plane
+from .test_backups import manifest
+
+NAME = "20260131T030000Z"
+REQUEST = f"{NAME}@2026-01-31T04:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("request_", "files", "stopped", "phase"),
+    [
+        (None, RestoreFiles(), False, None),
+        (REQUEST, RestoreFiles(), False, Phase.PREPARING),
+        (REQUEST, RestoreFiles(prepared="another"), False, Phase.PREPARING),
+        (REQUEST, RestoreFiles(prepared=REQUEST), False, Phase.STOPPING),
+        (REQUEST, RestoreFiles(prepared=REQUEST), True, Phase.REPLACING),
+        (REQUEST, RestoreFiles(replacing=True), True, Phase.REPLACING),
+        (REQUEST, RestoreFiles(restored=REQUEST), False, Phase.STARTING),
+        (REQUEST, RestoreFiles(restored=NAME), False, Phase.PREPARING),
+        # The request was withdrawn.
+        (None, RestoreFiles(prepared=REQUEST), False, None),
+        (None, RestoreFiles(replacing=True), True, Phase.REPLACING),
+        (None, RestoreFiles(replacing=True), False, Phase.STOPPING),
+        (None, RestoreFiles(restored=REQUEST), False, None),
+    ],
+)
+def test_the_phase_follows_from_the_request_and_the_files(
+    request_: str | None, files: RestoreFiles, stopped: bool, phase: Phase | None
+) -> None:
+    assert restore_phase(request_, files, stopped=stopped) is phase
+
+
+@pytest.mark.parametrize(
+    ("stored", "desired", "message"),
+    [
+        ("v1.34.4", "v1.33.13", "may not understand"),
+        ("v1.32.2", "v1.34.4", "only data of one minor version before"),
+        ("v1.33.13", "v1.34.4", None),
+        ("v1.34.4", "v1.34.0", None),
+    ],
+)
+def test_a_backup_of_a_distant_version_is_rejected(
+    stored: str, desired: str, message: str | None
+) -> None:
+    backup = replace(manifest(datetime.now(UTC)), kubernetes_version=stored)
+    if message is None:
+        check_backup(backup, desired_control_plane(desired), "a")
+        return
+    with pytest.raises(Blocked, match=message):
+        check_backup(backup, desired_control_plane(desired), "a")
+
+
+def test_a_backup_of_another_ca_is_rejected() -> None:
+    backup = manifest(datetime.now(UTC))
+    with pytest.raises(Blocked, match="another CA"):
+        check_backup(backup, desired_control_plane(backup.kubernetes_version), "b")
+
+
+@pytest.mark.parametrize("value", ["latest", "../20260131T030000Z", f"{NAME}@", f"{NAME}@../x"])
+def test_only_names_of_backups_are_accepted(value: str) -> None:
+    mine = CapelinControlPlane.of("one", "default", spec=Spec(version="v1.34.4"))
+    assert requested_restore(mine) is None
+    mine.metadata.annotations = {RESTORE_ANNOTATION: value}
+    with pytest.raises(InvalidSpecError, match="not the name of a backup"):
+        requested_restore(mine)
+    mine.metadata.annotations = {RESTORE_ANNOTATION: REQUEST}
+    assert backup_of(requested_restore(mine) or "") == NAME
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        (OFF, EncryptionFiles(), None),
+        ("a", EncryptionFiles(EncryptionFile("a", b"")), None),
+        (OFF, EncryptionFiles(EncryptionFile("a", b"")), "keys of encryption at rest changed"),
+        ("a", EncryptionFiles(), "keys of encryption at rest changed"),
+        ("a", EncryptionFiles(EncryptionFile("a", b""), changing=True), "is being changed"),
+    ],
+)
+def test_other_encryption_keys_prevent_a_restore(
+    before: str, now: EncryptionFiles, message: str | None
+) -> None:
+    stored = replace(manifest(datetime(2026, 1, 31, tzinfo=UTC)), encryption=before)
+    desired = replace(desired_control_plane("v1.34.4"), encryption=now)
+    if message is None:
+        check_backup(stored, desired, "a")
+    else:
+        with pytest.raises(Blocked, match=message):
+            check_backup(stored, desired, "a")
