@@ -60,7 +60,7 @@ class Transport(ABC):
         Other users of the machine can read the command. Secrets belong in `stdin`.
 
         Raises:
-            TransportError: The command has no result, because of the connection, the time or the output.
+            TransportError: The connection, the time or the output prevents a result.
         """
 
     async def run_script(self, script: str, *, timeout_seconds: float = 60) -> CommandResult:
