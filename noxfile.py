@@ -43,7 +43,7 @@ CODE = (
 
 SHARED = (
     *("examples", "tests/docs", "tests/test_joining.py", "tests/test_load.py"),
-    *("tests/e2e/test_cloud_config.py", "tests/e2e/test_helpers.py", "tests/providers"),
+    *("tests/e2e/test_helpers.py", "tests/providers"),
 )
 """Tests that belong to no package and need neither a cluster nor a container engine."""
 QUICK = (

@@ -26,7 +26,7 @@ __all__ = ["pytest_runtest_makereport"]
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 VERSIONS = (TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1])
 """An older version, and a newer one to upgrade to."""
-_WITHOUT_CLUSTER = ("test_cloud_config.py", "test_helpers.py")
+_WITHOUT_CLUSTER = ("test_helpers.py",)
 ETCD_IMAGE = "registry.k8s.io/etcd:3.6.5-0"
 
 

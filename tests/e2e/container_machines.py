@@ -17,8 +17,8 @@ from capelin.provider import (
     MachineAddress,
     Provider,
 )
+from capelin_machine_pool.bootstrap import CloudConfig, instance_metadata, read_cloud_config
 
-from .cloud_config import CloudConfig, read_cloud_config
 from .machines import KUBELET, docker, remove_machine, start_machine
 
 GROUP, VERSION = "infrastructure.cluster.x-k8s.io", "v1alpha1"
@@ -41,12 +41,16 @@ class ContainerMachineReconciler(InfraMachineReconciler[ContainerMachine]):
     async def reconcile_normal(self, ctx: InfraMachineContext, machine: ContainerMachine) -> Result:
         """Start the machine once, and again after a failed start."""
         if machine.status is None or not machine.status.initialization.provisioned:
-            config = read_cloud_config(await ctx.bootstrap_data(), machine.name)
+            provider_id = f"{PROVIDER_ID}{machine.name}"
+            metadata = instance_metadata(
+                hostname=machine.name, instance_id=machine.uid, provider_id=provider_id
+            )
+            config = read_cloud_config(await ctx.bootstrap_data(), metadata)
             await remove_machine(machine.name)
             await start_machine(machine.name, self._cluster)
             await carry_out(config, machine.name)
             address = MachineAddress(type="Hostname", address=machine.name)
-            ctx.set_provisioned(f"{PROVIDER_ID}{machine.name}", addresses=[address])
+            ctx.set_provisioned(provider_id, addresses=[address])
         return Done()
 
     async def reconcile_delete(self, _: InfraMachineContext, machine: ContainerMachine) -> Result:
@@ -60,10 +64,10 @@ async def carry_out(config: CloudConfig, machine: str) -> None:
         path = quote(file.path)
         script = (
             f'set -e; mkdir -p "$(dirname {path})"; umask 077; cat > {path}; '
-            f"chown {quote(file.owner)} {path}; chmod {quote(file.permissions)} {path}"
+            f"chown {quote(file.owner)} {path}; chmod {file.mode:o} {path}"
         )
         write = ("exec", "--interactive", machine, "sh", "-c", script)
-        await docker(*write, content=file.content.encode())
+        await docker(*write, content=file.content)
     for command in config.commands:
         await docker("exec", machine, "sh", "-c", command)
     await docker("exec", machine, "test", "-e", SUCCEEDED)

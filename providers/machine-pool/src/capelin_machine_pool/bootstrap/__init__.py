@@ -1,0 +1,52 @@
+"""Bootstraps and cleans machines: everything that runs on them, over any transport."""
+
+from capelin_machine_pool.bootstrap.cloud_config import (
+    CloudConfig,
+    CloudConfigError,
+    File,
+    User,
+    instance_metadata,
+    read_cloud_config,
+)
+from capelin_machine_pool.bootstrap.executor import (
+    MachineBootstrap,
+    bootstrap_message,
+    clean_message,
+    observe,
+)
+from capelin_machine_pool.bootstrap.masking import mask, secrets_of
+from capelin_machine_pool.bootstrap.plan import (
+    BootstrapStep,
+    CleanStep,
+    HostState,
+    JobState,
+    next_bootstrap_step,
+    next_clean_step,
+    read_host_state,
+)
+from capelin_machine_pool.bootstrap.transport import CommandResult, Transport, TransportError
+
+__all__ = [
+    "BootstrapStep",
+    "CleanStep",
+    "CloudConfig",
+    "CloudConfigError",
+    "CommandResult",
+    "File",
+    "HostState",
+    "JobState",
+    "MachineBootstrap",
+    "Transport",
+    "TransportError",
+    "User",
+    "bootstrap_message",
+    "clean_message",
+    "instance_metadata",
+    "mask",
+    "next_bootstrap_step",
+    "next_clean_step",
+    "observe",
+    "read_cloud_config",
+    "read_host_state",
+    "secrets_of",
+]

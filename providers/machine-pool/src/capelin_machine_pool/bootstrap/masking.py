@@ -1,0 +1,48 @@
+"""Removes the secrets of bootstrap data from the output of commands."""
+
+import re
+from typing import Final
+
+from capelin.controller import redact
+
+from capelin_machine_pool.bootstrap.cloud_config import CloudConfig
+
+_HIDDEN: Final = "(hidden)"
+_KNOWN: Final = re.compile(
+    r"\b[a-z0-9]{6}\.[a-z0-9]{16}\b"  # a bootstrap token
+    r"|(?<!sha256:)\b[0-9a-f]{64}\b"  # kubeadm's certificate key
+    r"|\$[0-9a-z]{1,8}\$\S{8,}"  # the hash of a password
+    r"|-----BEGIN [A-Z ]+-----.*?(-----END [A-Z ]+-----|\Z)",
+    re.DOTALL,
+)
+_NAMED: Final = re.compile(
+    r"""(?i)[\w.-]*(?:token|secret|passw|key|credential|auth)[\w.-]*["']?\s*[:=]\s*["']?([^\s"',]+)"""
+)
+_FLAG: Final = re.compile(r"(?i)--?[\w-]*(?:token|secret|passw|key)[\w-]*[= ]+(\S+)")
+_SHORTEST = 6
+_WORD: Final = re.compile(r"[\w+/=.-]{24,}")
+
+
+def secrets_of(config: CloudConfig) -> frozenset[str]:
+    """The values in bootstrap data that must not appear anywhere else."""
+    found: set[str] = set()
+    texts = [file.content.decode(errors="replace") for file in config.files]
+    for text in (*texts, *config.boot_commands, *config.commands):
+        found.update(_NAMED.findall(text))
+        found.update(_FLAG.findall(text))
+    for file, text in zip(config.files, texts, strict=True):
+        # A file that other users may not read.
+        if not file.mode & 0o004:
+            found.update(_WORD.findall(text))
+    found.update(user.password_hash for user in config.users)
+    values = (value.strip("'\"") for value in found)
+    return frozenset(
+        value for value in values if len(value) >= _SHORTEST and not value.startswith("/")
+    )
+
+
+def mask(text: str, secrets: frozenset[str]) -> str:
+    """The text without these values, and without others that look like secrets."""
+    for value in sorted(secrets, key=len, reverse=True):
+        text = text.replace(value, _HIDDEN)
+    return redact(_KNOWN.sub(_HIDDEN, text))

@@ -1,0 +1,126 @@
+"""The scripts that run on a machine, with their values."""
+
+import base64
+import hashlib
+import shlex
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from capelin_machine_pool.bootstrap.cloud_config import CloudConfig, File, User
+
+STATE_FOLDER: Final = "/var/lib/capelin"
+OUTPUT_BYTES: Final = 4096
+"""How much of the end of a script's output is read."""
+_MARK: Final = "CAPELIN-END-OF-CONTENT"
+
+
+def observe_script() -> str:
+    """Print the state of the machine."""
+    return _script("observe", max_output=str(OUTPUT_BYTES))
+
+
+def mark_script(uid: str, machine: str) -> str:
+    """Mark the machine as the one of this uid."""
+    return _script("mark", uid=uid, machine=machine)
+
+
+def launch_script(uid: str, job: str, path: str) -> str:
+    """Start a script that was written to a path."""
+    return _script("launch", uid=uid, job=job, script=path)
+
+
+def bootstrap_script(uid: str, config: CloudConfig) -> str:
+    """Execute bootstrap data. The script contains them."""
+    steps = "\n".join(_steps(config))
+    digest = hashlib.sha256(steps.encode()).hexdigest()[:16]
+    return f"#!/bin/sh\n{_script('bootstrap', uid=uid, digest=digest)}\n{steps}\n"
+
+
+def clean_script(uid: str) -> str:
+    """Undo the bootstrap and verify the result."""
+    return f"#!/bin/sh\n{_script('clean', uid=uid)}\n"
+
+
+def clean_commands(commands: Iterable[str]) -> str:
+    """Commands of a user. The first that fails ends them."""
+    return "\n".join(["set -e", *commands, ""])
+
+
+def script_path(job: str, script: str) -> str:
+    """Where a script is written. Two controllers do not overwrite each other's."""
+    digest = hashlib.sha256(script.encode()).hexdigest()[:16]
+    return f"{STATE_FOLDER}/{job}/script-{digest}"
+
+
+def _steps(config: CloudConfig) -> Iterable[str]:
+    """The steps of cloud-init in its order."""
+    yield from _commands("boot", config.boot_commands)
+    for file in config.files:
+        yield _put(file)
+    for user in config.users:
+        yield from _user(user)
+    if config.ntp_servers:
+        servers = shlex.join(config.ntp_servers)
+        yield f"set_time_servers {servers} || fail 'cannot set the time servers'"
+    yield "code=0"
+    yield from _commands("run", config.commands)
+    yield 'finish "$code"'
+
+
+def _commands(name: str, commands: Iterable[str]) -> Iterable[str]:
+    lines = "\n".join(commands)
+    if lines:
+        path = f'"$job/{name}.commands"'
+        yield _decoded(f"{lines}\n".encode(), f">{path}")
+        # Daemons that the commands start must not keep the lock.
+        yield f"(umask 022; cd / && exec /bin/sh {path}) 9>&-"
+        yield "code=$?"
+
+
+def _put(file: File) -> str:
+    how = "append" if file.append else "write"
+    words = shlex.join([file.path, file.owner, f"{file.mode:04o}", how])
+    failure = shlex.quote(f"cannot write {file.path}")
+    return _decoded(file.content, f"| put {words} || fail {failure}")
+
+
+def _user(user: User) -> Iterable[str]:
+    name = shlex.quote(user.name)
+    failure = shlex.quote(f"cannot create the user {user.name}")
+    groups = ",".join(user.groups)
+    words = shlex.join([user.name, user.gecos, user.home, user.shell, groups, user.primary_group])
+    yield f"add_user {words} || fail {failure}"
+    if user.password_hash:
+        yield _decoded(
+            f"{user.name}:{user.password_hash}\n".encode(), f"| chpasswd -e || fail {failure}"
+        )
+    if user.lock_password:
+        yield f"usermod --lock {name} || fail {failure}"
+    if user.inactive:
+        yield f"usermod --expiredate 1 {name} || fail {failure}"
+    if user.sudo:
+        rules = "".join(f"{user.name} {rule}\n" for rule in user.sudo.splitlines())
+        path = f"/etc/sudoers.d/90-capelin-{user.name}"
+        yield _put(File(path=path, content=rules.encode(), mode=0o440))
+    if user.ssh_authorized_keys:
+        keys = "".join(f"{key}\n" for key in user.ssh_authorized_keys).encode()
+        put = f'put "$(home_of {name})/.ssh/authorized_keys" {name} 0600 append'
+        yield _decoded(keys, f"| {put} || fail {failure}")
+        yield f'chown {name} "$(home_of {name})/.ssh"'
+
+
+def _decoded(content: bytes, consumer: str) -> str:
+    encoded = base64.encodebytes(content).decode()
+    return f"base64 -d <<'{_MARK}' {consumer}\n{encoded}{_MARK}"
+
+
+def _script(name: str, **values: str) -> str:
+    assignments = [f"{key}={shlex.quote(value)}" for key, value in values.items()]
+    return "\n".join([*assignments, _source("common"), _source(name)])
+
+
+@cache
+def _source(name: str) -> str:
+    return (files("capelin_machine_pool.bootstrap") / "shell" / f"{name}.sh").read_text()

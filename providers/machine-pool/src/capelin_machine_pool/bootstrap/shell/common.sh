@@ -1,0 +1,50 @@
+# Shared by all scripts. Everything that Capelin keeps on a host is in this folder.
+state=/var/lib/capelin
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export HOME=/root LC_ALL=C
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# The start time of a process, which distinguishes it from a later one with the same id.
+start_time() {
+    stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+    # shellcheck disable=SC2086 # the fields after the name of the program
+    set -- ${stat##*) }
+    [ "$1" != Z ] || return 1
+    echo "${20}"
+}
+
+# Whether the process runs that a file `started` names.
+is_alive() {
+    read -r pid start boot _ <"$1" || return 1
+    [ "$boot" = "$(cat /proc/sys/kernel/random/boot_id)" ] && [ "$(start_time "$pid")" = "$start" ]
+}
+
+# A line for a file `started`: this process and the digest of its work.
+this_process() {
+    echo "$$ $(start_time $$) $(cat /proc/sys/kernel/random/boot_id) $1"
+}
+
+# Files of a Kubernetes node.
+node_files() {
+    for path in /etc/kubernetes/kubelet.conf /etc/kubernetes/admin.conf \
+        /var/lib/kubelet/config.yaml /var/lib/etcd/member; do
+        [ ! -e "$path" ] || echo "$path"
+    done
+}
+
+marker_uid() { head -n 1 "$state/marker" 2>/dev/null; }
+
+# What exists on the host and is to exist after cleaning, without anything that changes by itself.
+links() { ls /sys/class/net; }
+kubernetes_mounts() {
+    awk '$2 ~ "^/(var/lib/kubelet|run/netns|var/run/netns)/" { print $2 }' /proc/mounts
+}
+rules() {
+    for family in iptables ip6tables; do
+        # The output of the legacy variant has no rules that the other variant wrote.
+        have "$family-save" && echo "# $family" &&
+            "$family-save" 2>/dev/null | sed -e '/^#/d' -e 's/\[[0-9]*:[0-9]*\]/[0:0]/'
+    done
+    return 0
+}
+cni_files() { find /etc/cni/net.d -mindepth 1 2>/dev/null || true; }

@@ -1,0 +1,22 @@
+# Prints the state of the host as lines of key=value. Free text is in base64.
+encoded() { base64 | tr -d '\n'; }
+echo "boot=$(cat /proc/sys/kernel/random/boot_id)"
+echo "hostname=$(uname -n)"
+if [ -e "$state/marker" ]; then
+    echo "marker=$(marker_uid)"
+fi
+for job in bootstrap clean; do
+    folder=$state/$job
+    [ -e "$folder/started" ] || continue
+    if is_alive "$folder/started"; then echo "$job.alive=yes"; else echo "$job.alive=no"; fi
+    # After the check of the process: it writes this file last.
+    if [ -e "$folder/exit" ]; then echo "$job.exit=$(head -c 100 "$folder/exit")"; fi
+    if [ -e "$folder/output" ]; then
+        echo "$job.output=$(tail -c "$max_output" "$folder/output" | encoded)"
+    fi
+done
+node_files | sed 's/^/node=/'
+for program in flock base64 awk; do
+    have "$program" || echo "missing=$program"
+done
+echo "end="
