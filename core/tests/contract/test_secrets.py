@@ -80,6 +80,7 @@ def test_every_purpose_has_its_name() -> None:
         "demo-proxy",
         "demo-sa",
         "demo-apiserver-etcd-client",
+        "demo-encryption",
     ]
 
 

@@ -17,6 +17,8 @@ from capelin_control_plane.etcd import (
     next_membership_change,
 )
 
+DEFAULT_QUOTA = 2 * 2**30
+"""The quota of etcd's database without `quota-backend-bytes`."""
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
 _MAINTENANCE = aiohttp.ClientTimeout(total=600)
 """Compaction and defragmentation read the whole database."""
@@ -101,7 +103,8 @@ class EtcdApi:
             str(status.get("header", {}).get("member_id", "")),
             int(status.get("dbSize", 0)),
             int(status.get("dbSizeInUse", 0)),
-            int(status.get("dbSizeQuota", 0)),
+            # etcd does not report the quota that it has without a flag.
+            int(status.get("dbSizeQuota", 0)) or DEFAULT_QUOTA,
         )
 
     async def members_without_space(self) -> list[str]:

@@ -13,6 +13,7 @@ from capelin.controller import Context, ObjectKey, Recorder
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.desired import ComponentSettings
+from capelin_control_plane.etcd_api import DEFAULT_QUOTA
 from capelin_control_plane.space_tasks import SpaceTasks
 
 from .rig import KEY, NEW, Rig, control_plane, settled
@@ -61,3 +62,10 @@ async def test_a_full_etcd_accepts_writes_again(rig: Rig) -> None:
                 assert (await member.status()).size < _QUOTA * 0.9
                 assert await member.members_without_space() == []
         await client.patch(ConfigMap, "large", "default", {"data": {"content": "small"}})
+
+
+async def test_an_etcd_without_a_flag_for_its_quota_has_space(rig: Rig) -> None:
+    await rig.until(control_plane(NEW), settled)
+    async with rig.backend.etcd(KEY, 0) as member:
+        status = await member.status()
+    assert status.quota == DEFAULT_QUOTA
