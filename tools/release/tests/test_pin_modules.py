@@ -50,7 +50,8 @@ def test_a_project_needs_the_newest_go_of_its_modules() -> None:
     text = go_mod("etcd", "v3.6.6", RECIPES["etcd"], upstream)
     assert text == (
         "module capelin/etcd\n\ngo 1.24\n\n"
-        "require (\n\tgo.etcd.io/etcd/server/v3 v3.6.6\n\tgo.etcd.io/etcd/etcdctl/v3 v3.6.6\n)\n"
+        "require (\n\tgo.etcd.io/etcd/server/v3 v3.6.6\n\tgo.etcd.io/etcd/etcdctl/v3 v3.6.6\n"
+        "\tgo.etcd.io/etcd/etcdutl/v3 v3.6.6\n)\n"
     )
 
 
