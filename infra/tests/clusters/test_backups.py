@@ -12,6 +12,7 @@ from capelin_control_plane.api import (
     BackupDestination,
     BackupRetention,
     EtcdBackup,
+    LastBackup,
     SecretKey,
 )
 from capelin_control_plane.backup_readers import StoredBackup, stored_backups
@@ -22,6 +23,7 @@ from capelin_infra.clusters.backups import (
     choose_backup,
     delete_backups,
     expired_of,
+    next_second,
 )
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from pydantic import TypeAdapter
@@ -141,3 +143,10 @@ def test_only_a_failure_that_stays_counts() -> None:
     assert not failing.stays("no key")
     now[0] = 9.5
     assert failing.stays("no key")
+
+
+def test_the_time_in_a_status_is_not_before_the_request() -> None:
+    now = datetime(2026, 1, 31, 3, 0, 9, 570379, tzinfo=UTC)
+    taken_at = next_second(now) + timedelta(microseconds=200)
+    status = LastBackup(name="20260131T030010Z", time=taken_at, revision=7, bytes=1)
+    assert now < next_second(now) == status.time

@@ -94,7 +94,7 @@ async def take_backup(which: ClusterName, within: float) -> None:
     async with client_of(environment) as client:
         control_plane = await find_control_plane(client, which)
         backup_settings(control_plane)
-        requested, failing = datetime.now(UTC), Persistent()
+        requested, failing = next_second(datetime.now(UTC)), Persistent()
         annotations = {BACKUP_ANNOTATION: requested.isoformat()}
         patch = {"metadata": {"annotations": annotations}}
         await client.patch(CapelinControlPlane, control_plane.name, which.namespace, patch)
@@ -122,6 +122,11 @@ async def take_backup(which: ClusterName, within: float) -> None:
             hint = "The provider continues: see capelin backups."
             title = f"the backup of cluster {which.name}"
             await wait_for(title, reason, within, checklist.showing(line), hint)
+
+
+def next_second(now: datetime) -> datetime:
+    """The next whole second. Statuses have whole seconds, and a backup follows its request."""
+    return now.replace(microsecond=0) + timedelta(seconds=1)
 
 
 def show_backups(name: str, namespace: str | None, cluster: str | None, output: Format) -> None:
