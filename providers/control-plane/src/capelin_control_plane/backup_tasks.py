@@ -32,6 +32,7 @@ from capelin_control_plane.etcd_api import EtcdApi, MembershipError
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.secrets import PURPOSES
 from capelin_control_plane.stores import Store, StoreError
+from capelin_control_plane.tasks import Tasks
 
 BACKUP_HEALTHY: Final = "BackupHealthy"
 _RETRY: Final = timedelta(minutes=1)
@@ -54,15 +55,15 @@ class BackupState:
     """When to look again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Run:
-    """A task, and the settings that it began with."""
+    """The settings that a task began with, and the last result."""
 
     settings: tuple[object, ...]
-    task: asyncio.Task[None]
+    result: BackupState | None
 
 
-class Backups:
+class Backups(Tasks[_Run]):
     """Takes the backups of control planes.
 
     The store of a control plane is the only state: after a crash, any provider reads it and
@@ -70,9 +71,8 @@ class Backups:
     """
 
     def __init__(self, stores: Stores, wake: Callable[[ObjectKey], None]) -> None:
-        self._stores, self._wake = stores, wake
-        self._runs: dict[ObjectKey, _Run] = {}
-        self._states: dict[ObjectKey, BackupState] = {}
+        super().__init__(wake)
+        self._stores = stores
         self._slots = asyncio.Semaphore(_AT_ONCE)
         # A tenant's slow server must not use all of them.
         self._slots_of: defaultdict[str, asyncio.Semaphore] = defaultdict(
@@ -101,44 +101,27 @@ class Backups:
             self.forget(key)
             return None
         settings = (backup, obj.metadata.annotations.get(BACKUP_ANNOTATION), authority)
-        run, state = self._runs.get(key), self._states.get(key)
-        if run is not None and run.settings != settings:
-            run.task.cancel()
-            run = None
-        is_due = state is None or (state.next is not None and state.next <= desired.now)
-        if run is None or (run.task.done() and is_due):
+        run = self.state(key)
+        result = None if run is None else run.result
+        is_due = result is None or (result.next is not None and result.next <= desired.now)
+        is_current = run is not None and run.settings == settings
+        if not is_current or (is_due and not self.is_running(key)):
             job = _Job(ctx, obj, backup, desired, authority, etcd, self._stores)
-            task = asyncio.create_task(self._run(key, job))
-            self._runs[key] = _Run(settings, task)
-        return state or _reported(obj)
+            run = _Run(settings, result)
+            self.start(key, run, self._run(key, run, job))
+        return result or _reported(obj)
 
-    def forget(self, key: ObjectKey) -> None:
-        """Stop a control plane's task. The next provider repeats an incomplete backup."""
-        run = self._runs.pop(key, None)
-        self._states.pop(key, None)
-        if run is not None:
-            run.task.cancel()
-
-    async def close(self) -> None:
-        """Stop all tasks."""
-        tasks = [run.task for run in self._runs.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._stores.close()
-
-    async def _run(self, key: ObjectKey, job: "_Job") -> None:
+    async def _run(self, key: ObjectKey, run: _Run, job: "_Job") -> None:
         try:
             async with (
                 self._slots_of[key.namespace],
                 self._slots,
                 asyncio.timeout(_LONGEST.total_seconds()),
             ):
-                state = await job.run()
+                run.result = await job.run()
         except Exception as error:  # noqa: BLE001 - the condition shows it, and the next task retries
-            state = job.failed(error, self._states.get(key))
-        self._states[key] = state
-        self._wake(key)
+            run.result = job.failed(error, run.result)
+        self.wake(key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from capelin_control_plane.encryption import (
 )
 from capelin_control_plane.encryption_keys import EncryptionKeys, store
 from capelin_control_plane.reasons import Reason
+from capelin_control_plane.tasks import Tasks
 
 ENCRYPTION_AT_REST: Final = "EncryptionAtRest"
 """Whether every stored object of the configured resources is encrypted."""
@@ -71,24 +72,22 @@ class _Rewrite:
     resources: tuple[str, ...]
     rings: Mapping[str, Ring]
     """The rings of all API servers when it began, and the reason why it began."""
-    task: asyncio.Task[None] | None = None
     count: int = 0
     complete: bool = False
     failure: str = ""
     retry_at: datetime | None = None
 
 
-@dataclass(slots=True)
-class Encryptions:
+class Encryptions(Tasks[_Rewrite]):
     """Takes control planes through the stages of encryption.
 
     The keyring in the Secret is the only state. A provider that takes over repeats an incomplete
     rewrite: objects that are stored with the new key already are not written again.
     """
 
-    wake: Callable[[ObjectKey], None]
-    _rewrites: dict[ObjectKey, _Rewrite] = field(default_factory=dict[ObjectKey, _Rewrite])
-    _running: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_REWRITES))
+    def __init__(self, wake: Callable[[ObjectKey], None]) -> None:
+        super().__init__(wake)
+        self._slots = asyncio.Semaphore(_MOST_REWRITES)
 
     async def reconcile(
         self,
@@ -113,7 +112,7 @@ class Encryptions:
             self.forget(key)
             return _report(keys, None)
         keyring, goal = keys.keyring, keys.goal
-        rewrite = self._rewrites.get(key)
+        rewrite = self.state(key)
         if rewrite is not None and rewrite.rings != keyring.rings:
             self.forget(key)
             rewrite = None
@@ -134,19 +133,6 @@ class Encryptions:
             rewrite = self._rewriting(key, ctx, keyring, pending, config)
         return _report(keys, rewrite)
 
-    def forget(self, key: ObjectKey) -> None:
-        """Stop a control plane's task."""
-        rewrite = self._rewrites.pop(key, None)
-        if rewrite is not None and rewrite.task is not None:
-            rewrite.task.cancel()
-
-    async def close(self) -> None:
-        """Stop all tasks."""
-        tasks = [rewrite.task for rewrite in self._rewrites.values() if rewrite.task]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     def _rewriting(
         self,
         key: ObjectKey,
@@ -155,14 +141,12 @@ class Encryptions:
         pending: tuple[str, ...],
         config: Callable[[], Config],
     ) -> _Rewrite:
-        rewrite = self._rewrites.get(key)
+        rewrite = self.state(key)
         if rewrite is not None and (rewrite.retry_at is None or rewrite.retry_at > ctx.now()):
             return rewrite
-        self.forget(key)
         failure = rewrite.failure if rewrite is not None else ""
         rewrite = _Rewrite(pending, keyring.rings, failure=failure)
-        rewrite.task = asyncio.create_task(self._rewrite(key, ctx, rewrite, config()))
-        self._rewrites[key] = rewrite
+        self.start(key, rewrite, self._rewrite(key, ctx, rewrite, config()))
         return rewrite
 
     async def _rewrite(
@@ -171,7 +155,7 @@ class Encryptions:
         failure = ""
         try:
             async with (
-                self._running,
+                self._slots,
                 Client(config, manager="capelin-encryption", options=_OPTIONS) as workload,
             ):
                 for resource in rewrite.resources:

@@ -114,11 +114,12 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         self._policy = policy
         self._orphans = Orphans(backends.values(), orphan_grace)
         self._workload = WorkloadSync(MANAGER)
-        stores = stores or Stores()
+        self._stores = stores = stores or Stores()
         self._backups = Backups(stores, self.wake)
         self._restores = Restores(stores, self.wake)
         self._space = SpaceTasks(self.wake)
         self._encryptions = Encryptions(self.wake)
+        self._tasks = (self._backups, self._restores, self._space, self._encryptions)
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
@@ -130,10 +131,9 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             finally:
                 sweeping.cancel()
                 await asyncio.gather(sweeping, return_exceptions=True)
-                await self._backups.close()
-                await self._space.close()
-                await self._encryptions.close()
-                await self._restores.close()
+                for tasks in self._tasks:
+                    await tasks.close()
+                self._stores.close()
                 for backend in self._backends.values():
                     await backend.close()
 
@@ -287,10 +287,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             return After(_RETRY_SECONDS)
         ctx.set_conditions(ConditionSpec(DELETING, "True", DELETING, "stopping and deleting it"))
         await ctx.send_status()
-        self._backups.forget(key)
-        self._space.forget(key)
-        self._encryptions.forget(key)
-        self._restores.forget(key)
+        self._forget_tasks(key)
         await backend.delete(key)
         self._orphans.keep(key)
         self._workload.forget(key)
@@ -329,11 +326,12 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         if observed.restore in {Phase.STOPPING, Phase.REPLACING}:
             self._workload.forget(key)
 
+    def _forget_tasks(self, key: ObjectKey) -> None:
+        for tasks in self._tasks:
+            tasks.forget(key)
+
     async def _release(self, key: ObjectKey) -> None:
-        self._backups.forget(key)
-        self._restores.forget(key)
-        self._space.forget(key)
-        self._encryptions.forget(key)
+        self._forget_tasks(key)
         self._workload.forget(key)
         for backend in self._backends.values():
             await backend.release(key)

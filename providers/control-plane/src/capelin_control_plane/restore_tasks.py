@@ -22,17 +22,10 @@ from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.restores import Phase, backup_of, check_backup
+from capelin_control_plane.tasks import Tasks
 
 RESTORING: Final = "Restoring"
 _RETRY: Final = timedelta(minutes=1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A task, and the request and CA that it began with."""
-
-    settings: tuple[str | None, str]
-    task: asyncio.Task[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +34,15 @@ class _Failure:
     retry_at: datetime
 
 
-class Restores:
+@dataclass(slots=True)
+class _Run:
+    """The request and CA that a task began with, and the last failure."""
+
+    settings: tuple[str | None, str]
+    failure: _Failure | None = None
+
+
+class Restores(Tasks[_Run]):
     """Prepares the restores of control planes, and reports their phases.
 
     It remembers nothing that matters: after a crash, another provider finds the phase in the
@@ -49,9 +50,8 @@ class Restores:
     """
 
     def __init__(self, stores: Stores, wake: Callable[[ObjectKey], None]) -> None:
-        self._stores, self._wake = stores, wake
-        self._runs: dict[ObjectKey, _Run] = {}
-        self._failures: dict[ObjectKey, _Failure] = {}
+        super().__init__(wake)
+        self._stores = stores
 
     def reconcile(
         self,
@@ -80,42 +80,27 @@ class Restores:
         if phase is not Phase.PREPARING:
             self.forget(key)
             return () if phase is None else (_condition(desired, phase),)
-        settings, run = (desired.restore, authority), self._runs.get(key)
+        settings, run = (desired.restore, authority), self.state(key)
         if run is not None and run.settings != settings:
-            self.forget(key)
             run = None
-        failure = self._failures.get(key)
+        failure = None if run is None else run.failure
         is_due = failure is not None and failure.retry_at <= desired.now
-        if run is None or (run.task.done() and is_due):
+        if run is None or (is_due and not self.is_running(key)):
             job = _Job(ctx, obj, desired, authority, backend, self._stores)
-            self._runs[key] = _Run(settings, asyncio.create_task(self._run(key, job)))
+            run = _Run(settings, failure)
+            self.start(key, run, self._run(key, run, job))
         return (failure.condition if failure else _condition(desired, phase),)
 
-    def forget(self, key: ObjectKey) -> None:
-        """Stop a control plane's task. The next provider begins it again."""
-        run = self._runs.pop(key, None)
-        self._failures.pop(key, None)
-        if run is not None:
-            run.task.cancel()
-
-    async def close(self) -> None:
-        """Stop all tasks."""
-        tasks = [run.task for run in self._runs.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _run(self, key: ObjectKey, job: "_Job") -> None:
+    async def _run(self, key: ObjectKey, run: _Run, job: "_Job") -> None:
         try:
             await job.run()
-            self._failures.pop(key, None)
+            run.failure = None
         except Exception as error:  # noqa: BLE001 - the condition shows it, and the next task retries
             condition = job.failure(error)
-            present = self._failures.get(key)
-            if present is None or present.condition != condition:
+            if run.failure is None or run.failure.condition != condition:
                 job.ctx.event(job.obj, "Warning", condition.reason, condition.message)
-            self._failures[key] = _Failure(condition, job.ctx.now() + _RETRY)
-        self._wake(key)
+            run.failure = _Failure(condition, job.ctx.now() + _RETRY)
+        self.wake(key)
 
 
 async def complete_restore(

@@ -21,6 +21,7 @@ from capelin_control_plane.etcd_space import (
     next_space_step,
 )
 from capelin_control_plane.reasons import Reason
+from capelin_control_plane.tasks import Tasks
 
 ETCD_SPACE_AVAILABLE: Final = "EtcdSpaceAvailable"
 """Whether etcd accepts writes, and has room for more."""
@@ -35,17 +36,12 @@ OpenMember = Callable[[int], AbstractAsyncContextManager[EtcdApi]]
 
 @dataclass(slots=True)
 class _Run:
-    task: asyncio.Task[None]
     begun: datetime
     condition: ConditionSpec | None = None
 
 
-class SpaceTasks:
+class SpaceTasks(Tasks[_Run]):
     """Checks the databases of all control planes regularly. etcd itself is the only state."""
-
-    def __init__(self, wake: Callable[[ObjectKey], None]) -> None:
-        self._wake = wake
-        self._runs: dict[ObjectKey, _Run] = {}
 
     def reconcile(
         self, ctx: Context, obj: CapelinControlPlane, size: int, member: OpenMember
@@ -59,32 +55,19 @@ class SpaceTasks:
             member: Opens a connection to one of them.
         """
         key, now = ObjectKey(obj.namespace or "", obj.name), ctx.now()
-        run = self._runs.get(key)
-        if run is None or (run.task.done() and abs(now - run.begun) >= _PERIOD):
+        run = self.state(key)
+        if run is None or (not self.is_running(key) and abs(now - run.begun) >= _PERIOD):
             job = _Job(ctx, obj, size, member)
-            task = asyncio.create_task(self._run(key, job))
-            self._runs[key] = _Run(task, now, None if run is None else run.condition)
-        return self._runs[key].condition
+            run = _Run(now, None if run is None else run.condition)
+            self.start(key, run, self._run(key, run, job))
+        return run.condition
 
     def last(self, key: ObjectKey) -> ConditionSpec | None:
         """The result of the last check."""
-        run = self._runs.get(key)
+        run = self.state(key)
         return None if run is None else run.condition
 
-    def forget(self, key: ObjectKey) -> None:
-        """Stop a control plane's task."""
-        run = self._runs.pop(key, None)
-        if run is not None:
-            run.task.cancel()
-
-    async def close(self) -> None:
-        """Stop all tasks."""
-        tasks = [run.task for run in self._runs.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _run(self, key: ObjectKey, job: "_Job") -> None:
+    async def _run(self, key: ObjectKey, run: _Run, job: "_Job") -> None:
         try:
             async with asyncio.timeout(_LONGEST.total_seconds()):
                 condition = await job.run()
@@ -95,10 +78,9 @@ class SpaceTasks:
         except Exception:
             job.ctx.log.exception("the check of the space of %s failed", job.obj.name)
             return
-        run = self._runs.get(key)
-        if run is not None and run.condition != condition:
+        if run.condition != condition:
             run.condition = condition
-            self._wake(key)
+            self.wake(key)
 
 
 @dataclass(frozen=True, slots=True)
