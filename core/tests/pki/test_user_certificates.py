@@ -13,6 +13,7 @@ from capelin.pki import (
     new_service_account_keys,
     read_ca,
     read_service_account_keys,
+    split_pem,
 )
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -99,6 +100,24 @@ def test_our_own_ca_survives_a_round_trip() -> None:
     assert read_ca(CA.certificate_pem, CA.private_key_pem, NOW) == CA
 
 
+def test_the_key_selects_the_signer_of_a_bundle() -> None:
+    for bundle in (
+        CA.certificate_pem + OTHER.certificate_pem,
+        OTHER.certificate_pem + CA.certificate_pem,
+    ):
+        assert read_ca(bundle, CA.private_key_pem, NOW) == CA
+        assert set(split_pem(bundle)) == {CA.certificate_pem, OTHER.certificate_pem}
+
+
+def test_the_private_key_selects_its_public_key() -> None:
+    mine, other = new_service_account_keys(), new_service_account_keys()
+    for bundle in (
+        mine.public_key_pem + other.public_key_pem,
+        other.public_key_pem + mine.public_key_pem,
+    ):
+        assert read_service_account_keys(bundle, mine.private_key_pem) == mine
+
+
 def test_a_ca_without_key_usage_may_sign() -> None:
     user_ca = own_ca(p256(), signs=None)
     assert read_ca(user_ca.certificate_pem, user_ca.private_key_pem, NOW)
@@ -155,11 +174,17 @@ CERTIFICATES = {
         "is not a certificate in PEM. ",
     ),
     "a key": (CA.private_key_pem, NOW, "CertificateNotReadable", "is not a certificate in PEM. "),
-    "chain": (
-        CA.certificate_pem + OTHER.certificate_pem,
+    "bundle of others": (
+        OTHER.certificate_pem + OTHER.certificate_pem,
         NOW,
-        "SeveralCertificates",
-        "there are 2 certificates instead of one CA, so it is unclear which of them signs. ",
+        "KeyDoesNotMatch",
+        "the private key does not belong to the CA certificate ",
+    ),
+    "bundle with an expired signer": (
+        OTHER.certificate_pem + CA.certificate_pem,
+        NOW + 10 * DAY,
+        "Expired",
+        "certificate CN=corporate expired on 2026-03-11 at 12:00 UTC. ",
     ),
     "leaf": (
         LEAF.certificate_pem,

@@ -8,17 +8,19 @@ from capelin.pki.certificates import (
     KeyPair,
     ServiceAccountKeys,
     Usage,
+    cross_sign,
     issue,
     new_ca,
     new_request,
     new_service_account_keys,
 )
-from capelin.pki.renewal import Leaf, Validity, reissue_reason, validity_of
+from capelin.pki.renewal import Leaf, Validity, is_issued_by, reissue_reason, validity_of
 from capelin.pki.user_certificates import (
     InvalidPemError,
     PemProblem,
     read_ca,
     read_service_account_keys,
+    split_pem,
 )
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
     "ServiceAccountKeys",
     "Usage",
     "Validity",
+    "cross_sign",
+    "is_issued_by",
     "issue",
     "new_ca",
     "new_request",
@@ -40,5 +44,6 @@ __all__ = [
     "read_ca",
     "read_service_account_keys",
     "reissue_reason",
+    "split_pem",
     "validity_of",
 ]

@@ -88,6 +88,37 @@ def new_ca(
     return _pair(certificate, key)
 
 
+def cross_sign(certificate_pem: bytes, issuer: KeyPair) -> bytes:
+    """A certificate of another CA's key, signed by `issuer`.
+
+    A client that trusts only the issuer accepts the other CA's certificates if it gets this one
+    with them (RFC 4210, section 4.4: NewWithOld).
+    """
+    ca = x509.load_pem_x509_certificate(certificate_pem)
+    signer = x509.load_pem_x509_certificate(issuer.certificate_pem)
+    key = cast(
+        "PrivateKey", serialization.load_pem_private_key(issuer.private_key_pem, password=None)
+    )
+    builder = x509.CertificateBuilder(
+        signer.subject,
+        ca.subject,
+        ca.public_key(),
+        x509.random_serial_number(),
+        max(ca.not_valid_before_utc, signer.not_valid_before_utc),
+        min(ca.not_valid_after_utc, signer.not_valid_after_utc),
+    )
+    builder = (
+        builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(_key_usage(signs=True, enciphers=True), critical=True)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(cast("PublicKey", ca.public_key())),
+            critical=False,
+        )
+        .add_extension(_authority(signer), critical=False)
+    )
+    return builder.sign(key, _digest(key)).public_bytes(serialization.Encoding.PEM)
+
+
 def issue(
     ca: KeyPair,
     *,

@@ -65,7 +65,7 @@ def reissue_reason(
         return "the present one cannot be read"
     validity = Validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
     checks = {
-        "another CA has signed it": _signed_by(certificate, ca_pem),
+        "another CA has signed it": _is_issued_by(certificate, ca_pem),
         "its subject is another": certificate.subject
         == distinguished_name(common_name, organizations),
         "its names and addresses are others": names == set(alternative_names(dns_names, addresses)),
@@ -77,7 +77,16 @@ def reissue_reason(
     return next((reason for reason, is_fulfilled in checks.items() if not is_fulfilled), None)
 
 
-def _signed_by(certificate: x509.Certificate, ca_pem: bytes) -> bool:
+def is_issued_by(certificate_pem: bytes, ca_pem: bytes) -> bool:
+    """Whether a CA has signed a certificate. False if the certificate is unreadable."""
+    try:
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+    except UNREADABLE:
+        return False
+    return _is_issued_by(certificate, ca_pem)
+
+
+def _is_issued_by(certificate: x509.Certificate, ca_pem: bytes) -> bool:
     try:
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca_pem))
     except (ValueError, TypeError, InvalidSignature):

@@ -1,5 +1,6 @@
 """Reads the CAs and keys of users, and explains why one is unusable."""
 
+import re
 from datetime import datetime
 from typing import Literal, TypeVar
 
@@ -20,7 +21,6 @@ from capelin.pki.certificates import (
 PemProblem = Literal[
     "CertificateMissing",
     "CertificateNotReadable",
-    "SeveralCertificates",
     "NotACertificateAuthority",
     "MustNotSignCertificates",
     "NotYetValid",
@@ -34,6 +34,7 @@ PemProblem = Literal[
 
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 _MIN_RSA_BITS = 2048
+_BLOCK = re.compile(rb"-----BEGIN ([^-\n]+)-----.+?-----END \1-----", re.DOTALL)
 ExtensionT = TypeVar("ExtensionT", bound=x509.ExtensionType)
 
 
@@ -48,24 +49,37 @@ class InvalidPemError(ValueError):
 def read_ca(certificate_pem: bytes | None, private_key_pem: bytes | None, now: datetime) -> KeyPair:
     """A CA from a user's certificate and key.
 
+    Of several certificates, it is the one that the key belongs to. The others are only trusted.
+
     Raises:
         InvalidPemError: they cannot be used to sign certificates.
     """
-    certificate = _certificate_authority(certificate_pem, now)
+    certificates = _certificates(certificate_pem)
+    if len(certificates) == 1:
+        _check_ca(certificates[0], now)
     key = _private_key(private_key_pem)
-    if key.public_key() != certificate.public_key():
+    own = [found for found in certificates if _belongs_to(key, found)]
+    if not own:
         raise InvalidPemError(
             "KeyDoesNotMatch",
             "the private key does not belong to the CA certificate (their public keys differ). "
             "Provide the key of this certificate",
         )
-    return KeyPair(_pem(certificate), private_pem(key))
+    _check_ca(own[0], now)
+    return KeyPair(_pem(own[0]), private_pem(key))
+
+
+def split_pem(pem: bytes) -> tuple[bytes, ...]:
+    """The blocks of a PEM file, without the text around them."""
+    return tuple(match[0] + b"\n" for match in _BLOCK.finditer(pem))
 
 
 def read_service_account_keys(
     public_key_pem: bytes | None, private_key_pem: bytes | None
 ) -> ServiceAccountKeys:
     """A user's service account keys. Computes the public key if it is missing.
+
+    Of several public keys, it is the one that the private key belongs to.
 
     Raises:
         InvalidPemError: they cannot be used.
@@ -75,14 +89,15 @@ def read_service_account_keys(
     if not (public_key_pem or b"").strip():
         return ServiceAccountKeys(public, private_pem(key))
     try:
-        public_key = serialization.load_pem_public_key(public_key_pem or b"")
+        blocks = split_pem(public_key_pem or b"") or (b"",)
+        public_keys = [serialization.load_pem_public_key(block) for block in blocks]
     except (ValueError, UnsupportedAlgorithm) as error:
         raise InvalidPemError(
             "KeyNotReadable",
             "the service account public key is not a public key in PEM. "
             "Provide a block that begins with BEGIN PUBLIC KEY",
         ) from error
-    if public_key != key.public_key():
+    if key.public_key() not in public_keys:
         raise InvalidPemError(
             "KeyDoesNotMatch",
             "the service account public key does not belong to its private key. "
@@ -91,37 +106,35 @@ def read_service_account_keys(
     return ServiceAccountKeys(public, private_pem(key))
 
 
-def _certificate_authority(pem: bytes | None, now: datetime) -> x509.Certificate:
-    certificate = _one_certificate(pem)
+def _check_ca(certificate: x509.Certificate, now: datetime) -> None:
     _check_role(certificate)
     _check_dates(certificate, now)
     try:
         _check_strength(certificate.public_key())
     except UnsupportedAlgorithm as error:
         raise _unsupported("of an unknown type") from error
-    return certificate
 
 
-def _one_certificate(pem: bytes | None) -> x509.Certificate:
+def _belongs_to(key: PrivateKey, certificate: x509.Certificate) -> bool:
+    try:
+        return key.public_key() == certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+
+
+def _certificates(pem: bytes | None) -> list[x509.Certificate]:
     if pem is None or not pem.strip():
         raise InvalidPemError(
             "CertificateMissing", "the CA certificate is missing. Provide one certificate in PEM"
         )
     try:
-        certificates = x509.load_pem_x509_certificates(pem)
+        return x509.load_pem_x509_certificates(pem)
     except UNREADABLE as error:
         raise InvalidPemError(
             "CertificateNotReadable",
             "the CA certificate is not a certificate in PEM. "
             "Provide a block that begins with BEGIN CERTIFICATE",
         ) from error
-    if len(certificates) != 1:
-        raise InvalidPemError(
-            "SeveralCertificates",
-            f"there are {len(certificates)} certificates instead of one CA, so it is unclear "
-            "which of them signs. Provide only the certificate that the private key belongs to",
-        )
-    return certificates[0]
 
 
 def _check_role(certificate: x509.Certificate) -> None:

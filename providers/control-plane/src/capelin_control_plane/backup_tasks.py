@@ -30,7 +30,7 @@ from capelin_control_plane.backups import BACKUP_ANNOTATION, Due, Manifest, due,
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError
 from capelin_control_plane.reasons import Reason
-from capelin_control_plane.secrets import PURPOSES
+from capelin_control_plane.rotation import PURPOSES
 from capelin_control_plane.stores import Store, StoreError
 from capelin_control_plane.tasks import Tasks
 

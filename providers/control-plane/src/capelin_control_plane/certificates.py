@@ -1,7 +1,7 @@
 """The certificates of a control plane, and when each is renewed. Pure."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_address
 from pathlib import PurePath
@@ -13,11 +13,13 @@ from capelin.pki import (
     KeyPair,
     Leaf,
     ServiceAccountKeys,
+    split_pem,
     validity_of,
 )
 
 from capelin_control_plane.component_files import ComponentFiles
 from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.rotation import NO_ROTATION, Progress, fingerprint
 
 Authority = Literal["ca", "etcd", "proxy"]
 _AUTHORITIES: tuple[Authority, ...] = get_args(Authority)
@@ -32,16 +34,43 @@ _NAMES = ComponentFiles(PurePath(), PurePath())
 
 @dataclass(frozen=True, slots=True)
 class Authorities:
-    """The CAs and service account keys. Created once, kept in secrets of the management cluster."""
+    """The CAs and service account keys that sign, and those that are trusted besides them.
+
+    They are in Secrets of the management cluster.
+    """
 
     ca: KeyPair
     etcd: KeyPair
     proxy: KeyPair
     service_account: ServiceAccountKeys
+    also_trusted: Mapping[Authority | Literal["sa"], bytes] = field(
+        default_factory=dict[Authority | Literal["sa"], bytes]
+    )
+    """Other certificates or public keys that are trusted."""
+    crosses: Mapping[Authority, bytes] = field(default_factory=dict[Authority, bytes])
+    """The signing CA's certificates from former CAs. Every certificate comes with them."""
+    progress: Progress = NO_ROTATION
+    """The progress of their rotation."""
+    first: str | None = None
+    """SHA-256 of the certificate of the cluster's first CA. None if it is the present one."""
 
     def of(self, name: Authority) -> KeyPair:
         """The CA of a name."""
         return {"ca": self.ca, "etcd": self.etcd, "proxy": self.proxy}[name]
+
+    def bundle(self, name: Authority) -> bytes:
+        """The certificates that are trusted, the signing CA's first."""
+        return self.of(name).certificate_pem + self.also_trusted.get(name, b"")
+
+    @property
+    def public_keys(self) -> bytes:
+        """The keys that verify service account tokens."""
+        return self.service_account.public_key_pem + self.also_trusted.get("sa", b"")
+
+    @property
+    def identity(self) -> str:
+        """Identifies the cluster. A rotation does not change it."""
+        return self.first or fingerprint(self.ca.certificate_pem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +98,10 @@ def pki_files(
     """
     keys = authorities.service_account
     files = {
-        **{str(_NAMES.ca(name)): authorities.of(name).certificate_pem for name in _AUTHORITIES},
+        **{str(_NAMES.ca(name)): authorities.bundle(name) for name in _AUTHORITIES},
         str(_NAMES.certificate("ca-signing")): _joined(authorities.ca),
         str(_NAMES.service_account_key): keys.private_key_pem,
-        str(_NAMES.service_account_public_key): keys.public_key_pem,
+        str(_NAMES.service_account_public_key): authorities.public_keys,
     }
     if desired.audit_policy is not None:
         files[desired.audit_policy.name] = desired.audit_policy.content
@@ -85,7 +114,7 @@ def pki_files(
         present = key_pair(read(name))
         authority = authorities.of(certificate.authority)
         if pair := renewed(desired, certificate, authority, present, desired.now) or present:
-            files[name] = _joined(pair)
+            files[name] = _joined(pair, authorities.crosses.get(certificate.authority, b""))
             pairs.append(pair)
     return files, next_renewal(desired, pairs)
 
@@ -244,5 +273,6 @@ def _names_and_addresses(hosts: Iterable[str]) -> tuple[tuple[str, ...], tuple[s
     return tuple(names), tuple(addresses)
 
 
-def _joined(pair: KeyPair) -> bytes:
-    return pair.certificate_pem + pair.private_key_pem
+def _joined(pair: KeyPair, crosses: bytes = b"") -> bytes:
+    """A file with a certificate, those that lead to former CAs, and the key."""
+    return split_pem(pair.certificate_pem)[0] + crosses + pair.private_key_pem

@@ -12,7 +12,8 @@ ENCRYPTION_FLAG = "encryption-provider-config"
 """The API server's flag for its configuration of encryption at rest."""
 ENCRYPTION_PREFIX = "encryption-"
 """The names of files with keys begin with it."""
-
+AUTHORITIES_PREFIX: Final = "authorities-"
+"""The names of empty files that identify CAs begin with it: on pods, all files change at once."""
 
 OFF: Final = "off"
 """The name of a configuration that encrypts nothing."""

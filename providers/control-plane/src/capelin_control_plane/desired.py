@@ -32,6 +32,7 @@ from capelin_control_plane.policy import (
     problem_of_port,
 )
 from capelin_control_plane.reasons import Reason
+from capelin_control_plane.rotation import revision
 
 DEFAULT_PORT = 6443
 DEFAULT_SERVICE_CIDR = "10.96.0.0/12"
@@ -124,12 +125,20 @@ class ControlPlane:
     """Settings of the backend Pods."""
     restore: str | None = None
     """The requested restore, as in its annotation."""
+    rotation: int = 0
+    """The number of steps of rotations that its CAs and keys have taken."""
 
     @property
     def renewal_share(self) -> float:
         """The share of a certificate's validity after which it is renewed."""
         left = max(self.renew_before, min(_SHORTEST_REMAINING_VALIDITY, self.validity / 3))
         return max(0.01, 1 - left / self.validity)
+
+    @property
+    def authorities(self) -> str | None:
+        """Identifies the CAs, so that components restart with others. None with the first ones."""
+        step = revision(self.rotation)
+        return None if step == 0 else str(step)
 
     @property
     def first_service_address(self) -> str:

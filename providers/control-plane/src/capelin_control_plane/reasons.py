@@ -261,6 +261,31 @@ class Reason(Reasons):
         "etcd and its clients start with the data of the backup",
         "wait. If it remains, read the conditions of etcd and the API servers",
     )
+    TRUSTING_AUTHORITIES = (
+        "TrustingAuthorities",
+        "a [rotation](how-to/rotate.md) has created new CAs, and components begin to trust them",
+        "wait. If it remains, read `APIServersAvailable` and `RollingOut`",
+    )
+    ISSUING_CERTIFICATES = (
+        "IssuingCertificates",
+        "the new CAs sign, and components get new certificates",
+        "wait. If it remains, read `APIServersAvailable` and `RollingOut`",
+    )
+    WAITING_FOR_CLIENTS = (
+        "WaitingForClients",
+        "clients still need the old CAs or the old service account key",
+        "[update the clients](how-to/rotate.md#clients) that the message lists",
+    )
+    ROTATION_POSTPONED = (
+        "RotationPostponed",
+        "a rotation waits for the end of another operation, or for a component to be ready",
+        "wait. If it remains, read the condition of that operation",
+    )
+    ROTATION_REFUSED = (
+        "RotationRefused",
+        "a CA belongs to a user, or an annotation of the rotation is invalid",
+        "read the message. [Your own CAs](how-to/rotate.md#your-own-cas) are not rotated",
+    )
     WORKERS_REMAIN = (
         "WaitingForWorkersDeletion",
         "the provider deletes it after its workers",

@@ -1,9 +1,9 @@
 """Reconciles hosted control planes: observes, decides, applies, reports."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -46,7 +46,7 @@ from capelin_control_plane.desired import (
     desired_state,
 )
 from capelin_control_plane.encryption import uses_keyring
-from capelin_control_plane.encryption_keys import find_encryption_keys
+from capelin_control_plane.encryption_keys import EncryptionKeys, find_encryption_keys
 from capelin_control_plane.encryption_tasks import ENCRYPTION_AT_REST, Encryptions
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.orphans import Orphans
@@ -54,7 +54,13 @@ from capelin_control_plane.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.restore_tasks import Restores, complete_restore
 from capelin_control_plane.restores import Phase
-from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
+from capelin_control_plane.rotation import is_rolling
+from capelin_control_plane.rotation_tasks import Rotations
+from capelin_control_plane.secrets import (
+    AUTHORITIES_ANNOTATION,
+    ensure_authorities,
+    ensure_kubeconfig,
+)
 from capelin_control_plane.space_tasks import SpaceTasks
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
@@ -120,6 +126,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         self._space = SpaceTasks(self.wake)
         self._encryptions = Encryptions(self.wake)
         self._tasks = (self._backups, self._restores, self._space, self._encryptions)
+        self._rotations = Rotations(self.wake)
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
@@ -207,18 +214,15 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             authorities = await ensure_authorities(
                 ctx.client, obj, desired, may_create=address is None
             )
+            desired = replace(desired, rotation=authorities.progress.step)
             endpoint = await backend.allocate(key, desired, authorities, address)
         except Blocked as blocked:
             ctx.set_conditions(*_failed(blocked))
             if address is not None:
                 await backend.keep_running(key, address)
             raise
-        annotations = {ADDRESS_ANNOTATION: endpoint.address, **(keys.annotations if keys else {})}
-        if obj.spec.backend == "Pods":
-            # clusterctl cannot move it.
-            annotations[BLOCK_MOVE_ANNOTATION] = "true"
         # Before any instance runs there: the deletion of the control plane has to find it.
-        await ctx.apply_metadata(obj, annotations=annotations)
+        await ctx.apply_metadata(obj, annotations=_annotations(obj, endpoint, keys, desired))
         observed = await reconcile_instances(backend, key, endpoint, desired)
         if observed.blocked is not None and not observed.statuses:
             raise observed.blocked
@@ -228,7 +232,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             await ensure_kubeconfig(
                 ctx.client, obj, desired, endpoint=endpoint, authorities=authorities, now=now
             )
-        authority = hashlib.sha256(authorities.ca.certificate_pem).hexdigest()
+        authority = authorities.identity
         backup = self._back_up(ctx, obj, desired, authority, backend)
         space = self._check_space(ctx, obj, desired, observed, backend)
         encryption = await self._encryptions.reconcile(
@@ -238,7 +242,16 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             partial(backend.client_config, endpoint),
             # A restore brings back objects from before a rewrite.
             settled=uses_keyring(desired, observed)
-            and (desired.restore, observed.restore) == (None, None),
+            and (desired.restore, observed.restore) == (None, None)
+            and not is_rolling(desired.rotation),
+        )
+        rotation = await self._rotations.reconcile(
+            ctx,
+            obj,
+            desired,
+            observed,
+            authorities=authorities,
+            config=partial(backend.client_config, endpoint),
         )
         ctx.set_status(
             conditions.running_status(
@@ -250,6 +263,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 ctx, obj, desired, authority=authority, backend=backend, phase=observed.restore
             )
         )
+        ctx.set_conditions(*rotation.conditions)
         self._forget_replaced(key, observed)
         if obj.spec.backend == "Pods":
             ctx.set_conditions(conditions.pods_stay())
@@ -262,7 +276,9 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             if objects.status == "False":
                 return After(_RETRY_SECONDS)
         await complete_restore(ctx, obj, desired, observed)
-        return _requeue(desired, observed, now, backup and backup.next, encryption.next)
+        return _requeue(
+            desired, observed, now, backup and backup.next, encryption.next, rotation.next
+        )
 
     async def reconcile_delete(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
         """Wait for the workers, then stop and delete the control plane."""
@@ -327,6 +343,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             self._workload.forget(key)
 
     def _forget_tasks(self, key: ObjectKey) -> None:
+        self._rotations.forget(key)
         for tasks in self._tasks:
             tasks.forget(key)
 
@@ -371,7 +388,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         authorities: Authorities,
     ) -> ConditionSpec:
         type_ = conditions.WORKLOAD_OBJECTS_AVAILABLE
-        objects = workload_objects(desired, endpoint, authorities.ca.certificate_pem)
+        objects = workload_objects(desired, endpoint, authorities.bundle("ca"))
         try:
             async with asyncio.timeout(_WORKLOAD_SECONDS):
                 await self._workload.apply(key, config, objects, desired.now)
@@ -463,6 +480,22 @@ def _failed(blocked: Blocked) -> list[ConditionSpec]:
     if blocked.reason in _ABOUT_ENCRYPTION:
         return [ConditionSpec(ENCRYPTION_AT_REST, "False", blocked.reason, str(blocked))]
     return []
+
+
+def _annotations(
+    obj: CapelinControlPlane,
+    endpoint: Endpoint,
+    keys: EncryptionKeys | None,
+    desired: ControlPlane,
+) -> dict[str, str]:
+    """The annotations that must outlive this provider."""
+    annotations = {ADDRESS_ANNOTATION: endpoint.address, **(keys.annotations if keys else {})}
+    if desired.rotation:
+        annotations[AUTHORITIES_ANNOTATION] = str(desired.rotation)
+    if obj.spec.backend == "Pods":
+        # clusterctl cannot move it.
+        annotations[BLOCK_MOVE_ANNOTATION] = "true"
+    return annotations
 
 
 def _workload_before(control_plane: CapelinControlPlane, observed: Observed) -> ConditionSpec:

@@ -13,6 +13,7 @@ from capelin.versions import Version
 from capelin_control_plane.backups import Manifest
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.reasons import Reason
+from capelin_control_plane.rotation import is_rolling
 
 
 class Phase(StrEnum):
@@ -91,6 +92,11 @@ def check_backup(manifest: Manifest, desired: ControlPlane, authority: str) -> N
             f"the keys of encryption at rest changed after backup {manifest.name}: API servers"
             " could not read its objects",
             "name a backup from after the change",
+        )
+    if is_rolling(desired.rotation):
+        raise _refused(
+            "the certificate authorities are being rotated, and components restart",
+            "wait until the condition RotatingAuthorities has the reason WaitingForClients",
         )
     stored, version = Version.parse(manifest.kubernetes_version), Version.parse(desired.version)
     if (stored.major, stored.minor) > (version.major, version.minor):

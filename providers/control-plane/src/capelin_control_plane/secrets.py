@@ -1,10 +1,9 @@
 """The secrets of a control plane in the management cluster: CAs, keys and the kubeconfig."""
 
 import asyncio
-from collections.abc import Callable
+import base64
+from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
-from typing import Literal, TypeVar
 
 from capelin.api.core import Secret
 from capelin.client import AlreadyExists, Client, Config, Server, User, new_kubeconfig
@@ -21,15 +20,17 @@ from capelin.contract import (
     reference_to,
     secret_name,
     secret_problem,
-    service_account_secret,
 )
 from capelin.pki import (
     InvalidPemError,
+    KeyPair,
+    ServiceAccountKeys,
     issue,
     new_ca,
     new_service_account_keys,
     read_ca,
     read_service_account_keys,
+    split_pem,
 )
 from capelin.provider import Blocked
 
@@ -38,10 +39,22 @@ from capelin_control_plane.certificates import Authorities, Authority, issued_be
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint
 from capelin_control_plane.reasons import Reason
+from capelin_control_plane.rotation import (
+    PURPOSES,
+    Keys,
+    Progress,
+    Purpose,
+    Rotation,
+    advanced,
+    behind,
+    outdated_secrets,
+    read_rotation,
+    write_rotation,
+)
 
-KeysT = TypeVar("KeysT")
-Purpose = Literal["ca", "etcd", "proxy", "sa"]
-PURPOSES: tuple[Purpose, ...] = ("ca", "etcd", "proxy", "sa")
+AUTHORITIES_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-authorities"
+"""The step of rotations that components have taken. It outlives the Secrets and a move."""
+_ROTATION_KEY = "rotation"
 
 CREATED_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-created"
 """Marks secrets that the provider has created. It changes no others."""
@@ -75,12 +88,13 @@ async def ensure_authorities(
             return await _create(client, control_plane, desired, purpose)
         return secret
 
-    ca, etcd, proxy, sa = secrets = await asyncio.gather(*map(ensure, PURPOSES))
-    if ca is None or etcd is None or proxy is None or sa is None:
+    found = dict(zip(PURPOSES, await asyncio.gather(*map(ensure, PURPOSES)), strict=True))
+    secrets: dict[Purpose, Secret] = {
+        purpose: secret for purpose, secret in found.items() if secret is not None
+    }
+    if len(secrets) < len(PURPOSES):
         missing = [
-            secret_name(desired.cluster, purpose)
-            for purpose, secret in zip(PURPOSES, secrets, strict=True)
-            if secret is None
+            secret_name(desired.cluster, purpose) for purpose in PURPOSES if purpose not in secrets
         ]
         raise Blocked(
             Reason.CERTIFICATES_MISSING,
@@ -88,12 +102,111 @@ async def ensure_authorities(
             " invalidate everything that they signed",
             "restore them from a backup",
         )
-    read = partial(read_ca, now=desired.now)
+    keys: dict[Purpose, Keys] = {
+        purpose: _read_keys(purpose, secret, control_plane, desired)
+        for purpose, secret in secrets.items()
+    }
+    _check_age(control_plane, desired, keys)
+    for purpose in behind(keys):
+        step = keys[purpose].rotation.step
+        keys[purpose] = await advance(client, control_plane, desired, purpose, step=step)
+    return _authorities(keys)
+
+
+def _read_keys(
+    purpose: Purpose, secret: Secret, control_plane: CapelinControlPlane, desired: ControlPlane
+) -> Keys:
+    """The keys in a Secret.
+
+    Raises:
+        Blocked: they cannot be used.
+    """
+    message = secret_problem(secret, purpose, cluster=desired.cluster)
+    if message is not None:
+        raise Blocked(Reason.CERTIFICATES_NOT_USABLE, message)
+    public, private = secret.data.get(CERTIFICATE_KEY), secret.data.get(PRIVATE_KEY_KEY)
+    own = _may_change(secret, control_plane)
+    try:
+        if purpose == "sa":
+            keys = read_service_account_keys(public, private)
+            signer = KeyPair(keys.public_key_pem, keys.private_key_pem)
+        else:
+            signer = read_ca(public, private, desired.now)
+        rotation = read_rotation(secret.data.get(_ROTATION_KEY)) if own else Rotation()
+    except (InvalidPemError, ValueError) as error:
+        raise Blocked(Reason.CERTIFICATES_NOT_USABLE, f"Secret {secret.name}: {error}") from error
+    trusted = [block for block in split_pem(public or b"") if block != signer.certificate_pem]
+    return Keys(signer, rotation, tuple(trusted), own)
+
+
+async def advance(
+    client: Client,
+    control_plane: CapelinControlPlane,
+    desired: ControlPlane,
+    purpose: Purpose,
+    *,
+    step: int,
+) -> Keys:
+    """Take the next step of a Secret's rotation, unless it has left this one already.
+
+    The keys that are still needed stay in it.
+
+    Raises:
+        ApiError: another client has changed the Secret since.
+        Blocked: the Secret is gone or cannot be used.
+    """
+    name = secret_name(desired.cluster, purpose)
+    # The cache may be older than the last step, and no component may skip one.
+    secret = await client.get(Secret, name, desired.namespace)
+    keys = _read_keys(purpose, secret, control_plane, desired)
+    if not keys.own:
+        raise Blocked(Reason.CERTIFICATES_NOT_USABLE, f"Secret {name} belongs to a user")
+    if keys.rotation.step != step:
+        return keys
+    following = await asyncio.to_thread(
+        advanced, keys, lambda: _new_pair(desired, purpose), desired.now
+    )
+    data = {
+        CERTIFICATE_KEY: following.bundle,
+        PRIVATE_KEY_KEY: following.signer.private_key_pem,
+        _ROTATION_KEY: write_rotation(following.rotation),
+    }
+    patch = {
+        "metadata": {"resourceVersion": secret.metadata.resource_version},
+        "data": {entry: base64.b64encode(content).decode() for entry, content in data.items()},
+    }
+    await client.patch(Secret, name, desired.namespace, patch)
+    return following
+
+
+def _check_age(
+    control_plane: CapelinControlPlane, desired: ControlPlane, keys: Mapping[Purpose, Keys]
+) -> None:
+    """Check that no Secret is older than the CAs in use: clients already need newer ones."""
+    used = control_plane.metadata.annotations.get(AUTHORITIES_ANNOTATION, "0")
+    outdated = outdated_secrets(keys, int(used) if used.isdecimal() else 0)
+    if outdated:
+        names = ", ".join(secret_name(desired.cluster, purpose) for purpose in outdated)
+        raise Blocked(
+            Reason.CERTIFICATES_NOT_USABLE,
+            f"Secret {names}: older than the CAs and keys in use, which a rotation has created",
+            "restore the newest ones from a backup",
+        )
+
+
+def _authorities(keys: Mapping[Purpose, Keys]) -> Authorities:
+    sa = keys["sa"].signer
     return Authorities(
-        ca=_read("ca", desired, ca, read),
-        etcd=_read("etcd", desired, etcd, read),
-        proxy=_read("proxy", desired, proxy, read),
-        service_account=_read("sa", desired, sa, read_service_account_keys),
+        ca=keys["ca"].signer,
+        etcd=keys["etcd"].signer,
+        proxy=keys["proxy"].signer,
+        service_account=ServiceAccountKeys(sa.certificate_pem, sa.private_key_pem),
+        also_trusted={purpose: b"".join(of.trusted) for purpose, of in keys.items()},
+        crosses={
+            name: "".join(keys[name].rotation.crosses).encode() for name in ("ca", "etcd", "proxy")
+        },
+        progress=Progress.of(keys),
+        first=keys["ca"].identity,
     )
 
 
@@ -138,7 +251,7 @@ def _usable_kubeconfig(
     reason = kubeconfig_reason(
         data,
         endpoint.url,
-        authorities.ca.certificate_pem,
+        authorities.bundle("ca"),
         signer_pem=authorities.ca.certificate_pem,
         common_name=_ADMINISTRATOR,
         organizations=(_ADMINISTRATORS,),
@@ -171,7 +284,7 @@ def _new_kubeconfig(
         validity=desired.validity,
         algorithm=desired.algorithm,
     )
-    server = Server(endpoint.url, ca=authorities.ca.certificate_pem)
+    server = Server(endpoint.url, ca=authorities.bundle("ca"))
     user = User(certificate=pair.certificate_pem, key=pair.private_key_pem)
     return new_kubeconfig(server, user, cluster=desired.cluster, username=_ADMINISTRATOR)
 
@@ -213,28 +326,17 @@ async def _create(
 def _new_secret(
     control_plane: CapelinControlPlane, desired: ControlPlane, purpose: Purpose
 ) -> Secret:
-    cluster = desired.cluster
+    pair, cluster = _new_pair(desired, purpose), desired.cluster
+    secret = certificate_secret(purpose, pair, cluster=cluster, owner=control_plane)
+    secret.data[_ROTATION_KEY] = write_rotation(Rotation(created=desired.now))
+    return secret
+
+
+def _new_pair(desired: ControlPlane, purpose: Purpose) -> KeyPair:
     if purpose == "sa":
         keys = new_service_account_keys(desired.algorithm)
-        return service_account_secret(keys, cluster=cluster, owner=control_plane)
-    pair = new_ca(_CA_NAMES[purpose], now=desired.now, algorithm=desired.algorithm)
-    return certificate_secret(purpose, pair, cluster=cluster, owner=control_plane)
-
-
-def _read(
-    purpose: Purpose,
-    desired: ControlPlane,
-    secret: Secret,
-    read: Callable[[bytes | None, bytes | None], KeysT],
-) -> KeysT:
-    """The keys in a Secret, read from its certificate and its private key."""
-    message = secret_problem(secret, purpose, cluster=desired.cluster)
-    if message is not None:
-        raise Blocked(Reason.CERTIFICATES_NOT_USABLE, message)
-    try:
-        return read(secret.data.get(CERTIFICATE_KEY), secret.data.get(PRIVATE_KEY_KEY))
-    except InvalidPemError as error:
-        raise Blocked(Reason.CERTIFICATES_NOT_USABLE, f"Secret {secret.name}: {error}") from error
+        return KeyPair(keys.public_key_pem, keys.private_key_pem)
+    return new_ca(_CA_NAMES[purpose], now=desired.now, algorithm=desired.algorithm)
 
 
 def _may_change(secret: Secret, control_plane: CapelinControlPlane) -> bool:

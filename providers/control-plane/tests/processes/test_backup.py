@@ -26,7 +26,7 @@ from capelin_control_plane.api import (
 from capelin_control_plane.backup_files import open_backup
 from capelin_control_plane.backup_stores import Stores, read_endpoints
 from capelin_control_plane.backup_tasks import Backups, BackupState
-from capelin_control_plane.secrets import PURPOSES
+from capelin_control_plane.rotation import PURPOSES
 
 from tests.s3.versitygw import BUCKET, SECRET_DATA, VERSITYGW, s3_server
 

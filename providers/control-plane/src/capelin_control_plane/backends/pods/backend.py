@@ -192,8 +192,8 @@ class PodsBackend:
             state,
             admin,
             etcd_client,
-            authorities.ca.certificate_pem,
-            authorities.etcd.certificate_pem,
+            authorities.bundle("ca"),
+            authorities.bundle("etcd"),
             renew_at,
             synced=before.synced if before else None,
         )

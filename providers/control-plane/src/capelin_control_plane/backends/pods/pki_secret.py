@@ -10,8 +10,10 @@ from capelin_control_plane.backends.pods.konnectivity import (
 )
 from capelin_control_plane.backends.pods.names import API_SERVER_PORT, FILES, Names
 from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities, pki_files
+from capelin_control_plane.component_files import AUTHORITIES_PREFIX
 from capelin_control_plane.desired import Component, ControlPlane
 from capelin_control_plane.instances import Endpoint
+from capelin_control_plane.rotation import revision
 
 _FILES_OF: Mapping[Component, tuple[str, ...]] = {
     "etcd": ("etcd.pem", "etcd-ca.crt"),
@@ -40,6 +42,8 @@ _FILES_OF: Mapping[Component, tuple[str, ...]] = {
 def files_of(component: Component, desired: ControlPlane) -> tuple[str, ...]:
     """The files of the Secret that a component needs. Its pods mount no others."""
     files = _FILES_OF[component]
+    if desired.authorities is not None:
+        files = (*files, _marker(int(desired.authorities)))
     if component == "kube-apiserver":
         if desired.audit_policy is not None:
             files = (*files, desired.audit_policy.name)
@@ -48,6 +52,11 @@ def files_of(component: Component, desired: ControlPlane) -> tuple[str, ...]:
         if desired.pods.konnectivity.enabled:
             files = (*files, EGRESS_SELECTOR_FILE)
     return files
+
+
+def _marker(step: int) -> str:
+    """A file that exists only in the Secret of this step, so that no pod starts with older CAs."""
+    return f"{AUTHORITIES_PREFIX}{step}"
 
 
 def pki_data(
@@ -75,6 +84,10 @@ def pki_data(
         data[EGRESS_SELECTOR_FILE] = egress_selector()
         # The API server in the same pod.
         servers[SERVER_CERTIFICATE] = f"https://127.0.0.1:{API_SERVER_PORT}"
+    if desired.authorities is not None:
+        step = int(desired.authorities)
+        # Pods of the last step need their own file to start again.
+        data |= {_marker(needed): b"" for needed in (step, revision(step - 1)) if needed > 0}
     for client, url in servers.items():
         data[f"{client}.kubeconfig"] = FILES.component_kubeconfig(client, url)
     return data, renew_at

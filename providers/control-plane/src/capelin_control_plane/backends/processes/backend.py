@@ -148,7 +148,7 @@ class ProcessesBackend:
     ) -> Endpoint:
         """Find or create the state directory, take its lock, and renew its certificates."""
         with disk_errors_block():
-            owner = Owner.of(key, desired.cluster, authorities.ca.certificate_pem)
+            owner = Owner(key.namespace, desired.cluster, authorities.identity, key.name)
             state_dir = find_state_dir(self._state, owner, address, port=desired.port)
             supervised = await self._supervise(key, state_dir)
             host = desired.host or state_dir.address

@@ -39,6 +39,9 @@ PLANNED_AT = "CAPELIN_PLANNED_AT"
 It makes the command of a replacement differ, so that the supervisor restarts the process.
 """
 
+AUTHORITIES = "CAPELIN_AUTHORITIES"
+"""The environment variable that identifies the CAs. Components read some of them only at start."""
+
 # Replacing an etcd member costs its cluster a vote for a while, and gains nothing.
 _ROLLED_OUT: frozenset[Component] = frozenset(
     {"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
@@ -89,6 +92,7 @@ def desired_components(
         listen: The address at which the relay listens.
         programs: The program of each component.
     """
+    authorities = {} if desired.authorities is None else {AUTHORITIES: desired.authorities}
 
     def instance(component: Component, index: int, arguments: tuple[str, ...]) -> Instance:
         settings = desired.settings[component]
@@ -98,7 +102,7 @@ def desired_components(
             index=index,
             version=programs[component].version,
             arguments=(str(programs[component].path), *arguments),
-            environment={**GO_ENVIRONMENT[component], **settings.environment},
+            environment={**GO_ENVIRONMENT[component], **settings.environment, **authorities},
             resources=Resources(memory_bytes=settings.memory_bytes, cpus=settings.cpus),
             planned_at=desired.now if is_rolled_out else None,
             rollout_after=desired.rollout_after if is_rolled_out else None,

@@ -1,6 +1,5 @@
 """The state directory of a control plane: its owner, its files, and its address."""
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -29,15 +28,9 @@ class Owner:
     namespace: str
     cluster: str
     authority: str
-    """SHA-256 of the CA's certificate."""
+    """SHA-256 of the certificate of its first CA."""
     control_plane: str
     """The name of the control plane object. It changes when another object takes over."""
-
-    @classmethod
-    def of(cls, key: ObjectKey, cluster: str, ca_certificate_pem: bytes) -> "Owner":
-        """The owner of a control plane's state directory."""
-        authority = hashlib.sha256(ca_certificate_pem).hexdigest()
-        return cls(key.namespace, cluster, authority, key.name)
 
     @property
     def identity(self) -> tuple[str, str, str]:

@@ -1,0 +1,116 @@
+"""Finds the clients of a workload cluster that still need an old CA or service account key."""
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from capelin.api import Resource
+from capelin.api.capi import Machine
+from capelin.client import Client
+from capelin.contract import CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL
+from capelin.pki import is_issued_by
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
+
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.rotation import Clients, NodeFacts, authority_name, key_id
+
+NODE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/authority"
+"""On a Node: the name of the CA of its kubelet's certificate."""
+SIMULATED_ANNOTATION: Final = "capelin.cluster.x-k8s.io/simulated"
+"""On a Node of the machine pool provider that has no kubelet."""
+_KUBELET_SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
+_NODE_USER: Final = "system:node:"
+_TOKEN_TYPE: Final = "kubernetes.io/service-account-token"  # noqa: S105 - a type
+_NODES: Final = Resource("", "v1", "Node", "nodes", namespaced=False)
+_REQUESTS: Final = Resource(
+    "certificates.k8s.io",
+    "v1",
+    "CertificateSigningRequest",
+    "certificatesigningrequests",
+    namespaced=False,
+)
+_SECRETS: Final = Resource("", "v1", "Secret", "secrets")
+
+
+async def find_clients(workload: Client, authorities: Authorities) -> Clients:
+    """The clients that the API of a workload cluster shows.
+
+    A Node whose kubelet got a certificate from the new CA is annotated: the request for the
+    certificate is deleted after an hour.
+    """
+    name = authority_name(authorities.ca.certificate_pem)
+    # One by one: a list of all Nodes takes much memory.
+    nodes = [_node(item) async for item in workload.iterate(_NODES)]
+    old = {node.name for node in nodes if not node.simulated and node.authority != name}
+    renewed: set[str] = set()
+    if old:
+        async for item in workload.iterate(_REQUESTS, fields={"spec.signerName": _KUBELET_SIGNER}):
+            user = str(item.get("spec", {}).get("username", ""))
+            encoded = item.get("status", {}).get("certificate")
+            if (
+                user.removeprefix(_NODE_USER) in old
+                and encoded
+                and is_issued_by(base64.b64decode(encoded), authorities.ca.certificate_pem)
+            ):
+                renewed.add(user.removeprefix(_NODE_USER))
+    for node in sorted(renewed):
+        await workload.patch(
+            _NODES, node, None, {"metadata": {"annotations": {NODE_ANNOTATION: name}}}
+        )
+    key = key_id(_der(authorities.service_account.public_key_pem))
+    return Clients(
+        nodes=[node for node in nodes if node.name not in renewed],
+        tokens=[
+            f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+            async for item in workload.iterate(_SECRETS, fields={"type": _TOKEN_TYPE})
+            if has_old_token(item.get("data") or {}, key)
+        ],
+    )
+
+
+async def unjoined_machines(
+    client: Client, namespace: str, cluster: str, since: datetime
+) -> list[str]:
+    """Machines whose bootstrap data has only the old CA, and that have not joined yet."""
+    listed = await client.list(Machine, namespace, labels={CLUSTER_NAME_LABEL: cluster})
+    return [
+        machine.name
+        for machine in listed.items
+        if machine.status.node_ref is None
+        and machine.metadata.deletion_timestamp is None
+        and CONTROL_PLANE_LABEL not in machine.metadata.labels
+        and (machine.metadata.creation_timestamp or since) <= since
+    ]
+
+
+def has_old_token(data: Mapping[str, Any], key: str) -> bool:
+    """Whether a Secret has a token that another key than this one has signed."""
+    try:
+        token = base64.b64decode(str(data.get("token", "")))
+        header = token.split(b".")[0]
+        found: Any = json.loads(base64.urlsafe_b64decode(header + b"=" * (-len(header) % 4)))
+        return bool(token) and found.get("kid") != key
+    except (ValueError, AttributeError):
+        return False
+
+
+def _node(item: Mapping[str, Any]) -> NodeFacts:
+    metadata = item["metadata"]
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    return NodeFacts(
+        name=metadata["name"],
+        created=datetime.fromisoformat(metadata["creationTimestamp"]),
+        simulated=SIMULATED_ANNOTATION in annotations,
+        authority=annotations.get(NODE_ANNOTATION),
+    )
+
+
+def _der(public_key_pem: bytes) -> bytes:
+    key = load_pem_public_key(public_key_pem)
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

@@ -1,0 +1,244 @@
+"""Takes control planes through the stages of a rotation of their CAs and keys."""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from capelin.client import Client, ClientError, Config
+from capelin.contract import ConditionSpec, secret_name
+from capelin.controller import Context, ObjectKey
+
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.desired import ControlPlane, InvalidSpecError, annotated_moment
+from capelin_control_plane.instances import Observed
+from capelin_control_plane.reasons import Reason
+from capelin_control_plane.rotation import (
+    PURPOSES,
+    Clients,
+    Progress,
+    Stage,
+    authority_name,
+    waiting_for,
+)
+from capelin_control_plane.rotation_clients import (
+    NODE_ANNOTATION,
+    find_clients,
+    unjoined_machines,
+)
+from capelin_control_plane.secrets import advance
+
+ROTATE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/rotate-authorities-before"
+"""Its value is a moment. CAs and keys that were created before it are replaced."""
+DROP_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/drop-old-authorities-after"
+"""Its value is a moment. It confirms that no client needs the old CA then, apart from those that
+the API shows. With `force@` before the moment, the provider does not wait for these either."""
+ROTATING: Final = "RotatingAuthorities"
+_DROP: Final = re.compile(r"(?P<force>force@)?(?P<moment>.+)")
+_CLIENT_SECONDS: Final = 10.0
+_AGAIN: Final = timedelta(seconds=30)
+_MESSAGES: Final[Mapping[Stage, tuple[Reason, str]]] = {
+    "Trusting": (
+        Reason.TRUSTING_AUTHORITIES,
+        "stage 1 of 3: all components begin to trust the new CAs and keys",
+    ),
+    "Issuing": (
+        Reason.ISSUING_CERTIFICATES,
+        "stage 2 of 3: all components get certificates of the new CAs",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RotationReport:
+    """The state of a rotation."""
+
+    conditions: tuple[ConditionSpec, ...] = ()
+    next: datetime | None = None
+    """When to look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    clients: Clients
+    moment: datetime
+
+
+@dataclass(slots=True)
+class Rotations:
+    """Takes the next step of a rotation when every component has taken the last one.
+
+    The Secrets are the only state. A step changes them one after the other. The next reconcile
+    completes a step that a provider did not complete, before any component uses it.
+    """
+
+    wake: Callable[[ObjectKey], None]
+    _found: dict[ObjectKey, _Found] = field(default_factory=dict[ObjectKey, _Found])
+
+    async def reconcile(
+        self,
+        ctx: Context,
+        obj: CapelinControlPlane,
+        desired: ControlPlane,
+        observed: Observed,
+        *,
+        authorities: Authorities,
+        config: Callable[[], Config],
+    ) -> RotationReport:
+        """Take the next step, if it may be taken now.
+
+        Args:
+            ctx: The context of the reconcile.
+            obj: The control plane.
+            desired: Its desired state.
+            observed: Its observed state.
+            authorities: Its CAs and keys.
+            config: How to reach its API servers.
+        """
+        key, progress = ObjectKey(obj.namespace or "", obj.name), authorities.progress
+        if progress.stage is None:
+            self.forget(key)
+        try:
+            requested = annotated_moment(obj, ROTATE_ANNOTATION)
+            if progress.stage is None and (requested is None or requested <= progress.created):
+                return RotationReport()
+            if progress.stage is None and requested is not None and requested > desired.now:
+                return RotationReport(next=requested)
+            drop, force = requested_drop(obj)
+            report = _delayed(progress, desired, observed)
+        except InvalidSpecError as error:
+            return RotationReport((_refused(str(error)),))
+        if drop is not None and drop < progress.created:
+            drop = None  # It was about an earlier rotation.
+        confirmed = drop is not None and drop <= desired.now
+        if report is None and progress.stage == "Waiting" and not (confirmed and force):
+            report = await self._wait(
+                ctx, desired, authorities, key=key, config=config, confirmed=confirmed
+            )
+        if report is not None:
+            return report
+        for purpose in PURPOSES:
+            await advance(ctx.client, obj, desired, purpose, step=progress.step)
+        _record(ctx, obj, progress.stage)
+        self.forget(key)
+        self.wake(key)
+        return RotationReport((_condition(progress.stage),))
+
+    def forget(self, key: ObjectKey) -> None:
+        """Forget the clients of a control plane."""
+        self._found.pop(key, None)
+
+    async def _wait(
+        self,
+        ctx: Context,
+        desired: ControlPlane,
+        authorities: Authorities,
+        *,
+        key: ObjectKey,
+        config: Callable[[], Config],
+        confirmed: bool,
+    ) -> RotationReport | None:
+        """The clients that still need the old CAs. None if they can be dropped."""
+        now = desired.now
+        since = authorities.progress.since or now
+        found = self._found.get(key)
+        if found is None or now - found.moment >= _AGAIN:
+            try:
+                async with (
+                    asyncio.timeout(_CLIENT_SECONDS),
+                    Client(config(), manager="capelin-rotation") as workload,
+                ):
+                    clients = await find_clients(workload, authorities)
+            except (ClientError, TimeoutError) as error:
+                reason = str(error) or f"the API took more than {_CLIENT_SECONDS:g} s"
+                waiting = f"the list of clients: {reason}"
+                return RotationReport((_condition("Waiting", waiting),), now + _AGAIN)
+            machines = await unjoined_machines(
+                ctx.client, desired.namespace, desired.cluster, since
+            )
+            found = self._found[key] = _Found(replace(clients, machines=machines), now)
+        name = authority_name(authorities.ca.certificate_pem)
+        waiting = waiting_for(
+            found.clients, authority=name, since=since, now=now, confirmed=confirmed
+        )
+        if not waiting:
+            return None
+        text = "; ".join(waiting)
+        if any("kubelet" in line for line in waiting):
+            text += f". Their annotation {NODE_ANNOTATION}={name} confirms a new certificate"
+        return RotationReport((_condition("Waiting", text),), now + _AGAIN)
+
+
+def is_settled(observed: Observed) -> bool:
+    """Whether every component runs with the present CAs, and no other one still ends."""
+    return (
+        observed.answers
+        and observed.complete
+        and observed.blocked is None
+        and all(status.ready and status.current for status in observed.statuses)
+        and not observed.stopping
+    )
+
+
+def requested_drop(obj: CapelinControlPlane) -> tuple[datetime | None, bool]:
+    """When the old CAs are dropped, and whether even if clients still need them.
+
+    Raises:
+        InvalidSpecError: the annotation is not a moment.
+    """
+    match = _DROP.fullmatch(obj.metadata.annotations.get(DROP_ANNOTATION, ""))
+    if match is None:
+        return None, False
+    parsed = obj.model_copy(deep=True)
+    parsed.metadata.annotations[DROP_ANNOTATION] = match["moment"]
+    return annotated_moment(parsed, DROP_ANNOTATION), match["force"] is not None
+
+
+def _delayed(
+    progress: Progress, desired: ControlPlane, observed: Observed
+) -> RotationReport | None:
+    """Why the next step cannot be taken now. None if it can."""
+    if progress.users:
+        names = ", ".join(secret_name(desired.cluster, purpose) for purpose in progress.users)
+        message = f"Secret {names} belongs to a user, and the provider does not change it"
+        return RotationReport((_refused(f"{message}: remove the annotation"),))
+    other = None
+    if (desired.restore, observed.restore) != (None, None):
+        other = "the end of a restore"
+    elif desired.encryption.changing:
+        other = "the end of a change of encryption at rest"
+    elif not is_settled(observed):
+        other = "every component to be ready"
+    return None if other is None else RotationReport((_condition(progress.stage, other),))
+
+
+def _refused(message: str) -> ConditionSpec:
+    return ConditionSpec(ROTATING, "False", Reason.ROTATION_REFUSED, message)
+
+
+def _condition(stage: Stage | None, waiting: str = "") -> ConditionSpec:
+    """The condition of a stage that waits, or of the next one if it waits for nothing."""
+    if stage == "Waiting":
+        text = f"Waiting for {waiting}" if waiting else "Nothing needs them: they are dropped"
+        message = f"stage 3 of 3: the old CAs and keys stay trusted. {text}"
+        return ConditionSpec(ROTATING, "True", Reason.WAITING_FOR_CLIENTS, message)
+    if stage is None and waiting:
+        message = f"waiting for {waiting}"
+        return ConditionSpec(ROTATING, "False", Reason.ROTATION_POSTPONED, message)
+    reason, message = _MESSAGES[stage or "Trusting"]
+    return ConditionSpec(ROTATING, "True", reason, message)
+
+
+def _record(ctx: Context, obj: CapelinControlPlane, stage: Stage | None) -> None:
+    """Record events about the start and the end of a rotation."""
+    if stage is None:
+        message = "all components begin to trust new CAs and a new service account key"
+        ctx.event(obj, "Normal", "RotationStarted", message)
+    elif stage == "Issuing":
+        message = "all components have certificates of the new CAs. Clients follow"
+        ctx.event(obj, "Normal", "RotationWaits", message)
+    elif stage == "Waiting":
+        ctx.event(obj, "Normal", "RotationCompleted", "the old CAs and keys are dropped")

@@ -1,0 +1,418 @@
+"""The Secrets of a rotation, its clients, and providers that are killed after each write."""
+
+import base64
+import json
+import logging
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from capelin.api import BaseObject, kind
+from capelin.api.capi import Cluster, Machine
+from capelin.api.core import Node, Secret
+from capelin.client import Config, Server
+from capelin.contract import CLUSTER_NAME_LABEL
+from capelin.controller import Context, Recorder
+from capelin.pki import issue, new_ca, read_ca, split_pem
+from capelin.provider import Blocked
+from capelin.testing.fake_client import FakeClient, cluster, machine
+from capelin_control_plane import rotation_tasks
+from capelin_control_plane.api import CapelinControlPlane, Spec
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.component_files import EncryptionFiles
+from capelin_control_plane.instances import InstanceStatus, Observed
+from capelin_control_plane.rotation import TOKEN_LIFETIME, authority_name
+from capelin_control_plane.rotation_clients import (
+    NODE_ANNOTATION,
+    find_clients,
+    has_old_token,
+    unjoined_machines,
+)
+from capelin_control_plane.rotation_tasks import (
+    DROP_ANNOTATION,
+    ROTATE_ANNOTATION,
+    RotationReport,
+    Rotations,
+    requested_drop,
+)
+from capelin_control_plane.secrets import AUTHORITIES_ANNOTATION, ensure_authorities
+
+from .factories import desired_control_plane
+
+NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
+PURPOSES = ("ca", "etcd", "proxy", "sa")
+READY = InstanceStatus(
+    name="kube-apiserver-0", component="kube-apiserver", version="v1.34.4", ready=True, current=True
+)
+SETTLED = Observed(statuses=(READY,), complete=True)
+
+
+@kind(group="certificates.k8s.io", version="v1", namespaced=False)
+class CertificateSigningRequest(BaseObject):
+    """A request of a kubelet, and its certificate."""
+
+    spec: dict[str, str] = {}
+    status: dict[str, str] = {}
+
+
+class KilledError(Exception):
+    """The provider is killed."""
+
+
+class MortalClient(FakeClient):
+    """A client whose provider is killed before one of its writes to Secrets."""
+
+    writes_left = 10**9
+
+    async def patch(self, *args: Any, **options: Any) -> Any:
+        if args[0] is Secret:
+            self.writes_left -= 1
+            if self.writes_left < 0:
+                raise KilledError
+        return await super().patch(*args, **options)
+
+
+@dataclass
+class Rig:
+    """A control plane whose components are always ready, and its workload cluster."""
+
+    client: MortalClient
+    workload: FakeClient
+    mine: CapelinControlPlane
+    recorder: Recorder
+    now: datetime = NOW
+    observed: Observed = SETTLED
+    rotations: Rotations = field(default_factory=lambda: Rotations(lambda _: None))
+    encryption: EncryptionFiles = field(default_factory=EncryptionFiles)
+    restore: str | None = None
+    authorities: Authorities | None = None
+
+    @classmethod
+    async def create(cls, monkeypatch: pytest.MonkeyPatch) -> "Rig":
+        client, workload = MortalClient(), FakeClient(CertificateSigningRequest)
+        mine = CapelinControlPlane.of("one", "default", spec=Spec(version="v1.34.4"))
+        mine.metadata.uid = "1234"
+
+        def connect(*_: object, **__: object) -> AbstractAsyncContextManager[FakeClient]:
+            return nullcontext(workload)
+
+        monkeypatch.setattr(rotation_tasks, "Client", connect)
+        recorder = Recorder(client, "test", "test", now=lambda: NOW)
+        rig = cls(client, workload, mine, recorder)
+        await rig.reconcile(is_new=True)
+        return rig
+
+    async def reconcile(self, *, is_new: bool = False) -> RotationReport:
+        desired = replace(
+            desired_control_plane("v1.34.4"),
+            now=self.now,
+            encryption=self.encryption,
+            restore=self.restore,
+        )
+        keys = await ensure_authorities(self.client, self.mine, desired, may_create=is_new)
+        self.authorities = keys
+        desired = replace(desired, rotation=keys.progress.step)
+        if keys.progress.step:
+            self.mine.metadata.annotations[AUTHORITIES_ANNOTATION] = str(keys.progress.step)
+        ctx = Context(client=self.client, log=logging.getLogger(), recorder=self.recorder)
+        return await self.rotations.reconcile(
+            ctx,
+            self.mine,
+            desired,
+            self.observed,
+            authorities=keys,
+            config=lambda: Config(Server("https://127.0.0.1:1")),
+        )
+
+    async def reaches(self, reason: str) -> str:
+        found: list[str] = []
+        for _ in range(10):
+            for condition in (await self.reconcile()).conditions:
+                if condition.reason == reason:
+                    return condition.message
+                found.append(condition.reason)
+        raise AssertionError(found)
+
+    async def secrets(self) -> dict[str, Secret]:
+        get = self.client.get
+        return {purpose: await get(Secret, f"one-{purpose}", "default") for purpose in PURPOSES}
+
+    async def trusted(self) -> set[bytes]:
+        """All CAs and public keys in the Secrets."""
+        found = await self.secrets()
+        return {block for it in found.values() for block in split_pem(it.data["tls.crt"])}
+
+    async def reconciles(self, count: int) -> None:
+        for _ in range(count):
+            await self.reconcile()
+
+    def request(self) -> None:
+        self.now += timedelta(minutes=1)
+        self.mine.metadata.annotations[ROTATE_ANNOTATION] = self.now.isoformat()
+
+    def drop(self, prefix: str = "") -> None:
+        self.mine.metadata.annotations[DROP_ANNOTATION] = prefix + self.now.isoformat()
+
+
+@pytest.fixture
+async def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+    return await Rig.create(monkeypatch)
+
+
+async def test_a_control_plane_without_a_request_does_not_change(rig: Rig) -> None:
+    before = await rig.secrets()
+    rig.client.requests.clear()
+    assert await rig.reconcile() == RotationReport()
+    assert await rig.secrets() == before
+    assert not rig.client.writes
+
+
+async def test_a_rotation_reaches_its_end(rig: Rig) -> None:
+    before = await rig.secrets()
+    rig.request()
+    await rig.reaches("TrustingAuthorities")
+    await rig.reaches("IssuingCertificates")
+    waiting = await rig.reaches("WaitingForClients")
+    assert "a confirmation that no copy of a kubeconfig is in use" in waiting
+    rig.drop()
+    rig.now += TOKEN_LIFETIME + timedelta(minutes=1)
+    await rig.reaches("WaitingForClients")
+    assert await rig.reconcile() == RotationReport()
+    after = await rig.secrets()
+    for purpose in PURPOSES:
+        assert len(split_pem(after[purpose].data["tls.crt"])) == 1
+        assert after[purpose].data["tls.key"] != before[purpose].data["tls.key"]
+        assert after[purpose].metadata.labels == before[purpose].metadata.labels
+    # The request is fulfilled.
+    assert await rig.reconcile() == RotationReport()
+
+
+@pytest.mark.parametrize("writes", range(13))
+async def test_a_killed_provider_leaves_usable_secrets_and_another_one_continues(
+    rig: Rig, writes: int
+) -> None:
+    rig.request()
+    rig.drop("force@")
+    known = await rig.trusted()
+    rig.client.writes_left = writes
+    with pytest.raises(KilledError):
+        await rig.reconciles(10)
+    rig.client.writes_left = 10**9
+    rig.rotations = Rotations(lambda _: None)
+    for _ in range(8):
+        for purpose, secret in (await rig.secrets()).items():
+            if purpose != "sa":
+                read_ca(secret.data["tls.crt"], secret.data["tls.key"], rig.now)
+        known |= await rig.trusted()
+        await rig.reconcile()
+    assert rig.authorities is not None
+    assert rig.authorities.progress.step == 4
+    assert len(known) == 8, "no CA was created twice"
+    for secret in (await rig.secrets()).values():
+        assert len(split_pem(secret.data["tls.crt"])) == 1
+
+
+async def test_no_step_is_taken_twice_with_an_old_cache(rig: Rig) -> None:
+    rig.request()
+    await rig.reconcile()
+    old = {name: secret.model_copy(deep=True) for name, secret in (await rig.secrets()).items()}
+    await rig.reconcile()
+    assert rig.authorities is not None
+    stale = rig.authorities
+    taken = await rig.secrets()
+    assert taken != old
+    ctx = Context(client=rig.client, log=logging.getLogger(), recorder=rig.recorder)
+    await rig.rotations.reconcile(
+        ctx,
+        rig.mine,
+        replace(desired_control_plane("v1.34.4"), now=rig.now),
+        SETTLED,
+        authorities=stale,
+        config=lambda: Config(Server("https://127.0.0.1:1")),
+    )
+    assert await rig.secrets() == taken
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        Observed(),
+        replace(SETTLED, complete=False),
+        replace(SETTLED, stopping=frozenset({"etcd-0"})),
+        replace(SETTLED, statuses=(replace(READY, current=False),)),
+        replace(SETTLED, statuses=(READY, replace(READY, name="etcd-0", ready=False))),
+        replace(SETTLED, blocked=Blocked("X", "x")),
+    ],
+)
+async def test_a_step_waits_for_every_component(rig: Rig, observed: Observed) -> None:
+    rig.observed = observed
+    rig.request()
+    assert "every component to be ready" in await rig.reaches("RotationPostponed")
+    rig.observed = SETTLED
+    await rig.reconcile()
+    rig.observed = observed
+    before = await rig.secrets()
+    await rig.reaches("TrustingAuthorities")
+    assert await rig.secrets() == before
+
+
+async def test_a_rotation_waits_for_a_restore_and_for_a_change_of_encryption(rig: Rig) -> None:
+    rig.request()
+    rig.restore = "20260131T030000Z"
+    assert "the end of a restore" in await rig.reaches("RotationPostponed")
+    rig.restore, rig.encryption = None, EncryptionFiles(changing=True)
+    assert "encryption at rest" in await rig.reaches("RotationPostponed")
+    rig.encryption = EncryptionFiles()
+    await rig.reaches("WaitingForClients")
+    rig.drop("force@")
+    rig.restore = "20260131T030000Z"
+    before = await rig.secrets()
+    assert "the end of a restore" in await rig.reaches("WaitingForClients")
+    assert await rig.secrets() == before
+
+
+async def test_a_users_ca_is_not_rotated(rig: Rig) -> None:
+    name = "one-ca"
+    secret = await rig.client.get(Secret, name, "default")
+    await rig.client.delete(Secret, name, "default")
+    theirs = Secret.of(name, "default", data={e: secret.data[e] for e in ("tls.crt", "tls.key")})
+    theirs.metadata.labels = {CLUSTER_NAME_LABEL: "one"}
+    await rig.client.create(theirs)
+    before = await rig.secrets()
+    rig.request()
+    assert "Secret one-ca belongs to a user" in await rig.reaches("RotationRefused")
+    assert await rig.secrets() == before
+
+
+async def test_a_bundle_of_a_user_is_trusted(rig: Rig) -> None:
+    mine, other = new_ca("mine", now=NOW), new_ca("other", now=NOW)
+    await rig.client.delete(Secret, "one-ca", "default")
+    data = {
+        "tls.crt": other.certificate_pem + mine.certificate_pem,
+        "tls.key": mine.private_key_pem,
+    }
+    theirs = Secret.of("one-ca", "default", data=data)
+    theirs.metadata.labels = {CLUSTER_NAME_LABEL: "one"}
+    await rig.client.create(theirs)
+    await rig.reconcile()
+    assert rig.authorities is not None
+    assert rig.authorities.ca == mine
+    assert rig.authorities.bundle("ca") == mine.certificate_pem + other.certificate_pem
+
+
+async def test_an_older_secret_is_rejected(rig: Rig) -> None:
+    old = (await rig.secrets())["etcd"]
+    rig.request()
+    rig.drop("force@")
+    for _ in range(5):
+        await rig.reconcile()
+    data = {entry: base64.b64encode(value).decode() for entry, value in old.data.items()}
+    await rig.client.patch(Secret, "one-etcd", "default", {"data": data})
+    with pytest.raises(Blocked, match="one-etcd: older than the CAs and keys in use") as blocked:
+        await rig.reconcile()
+    assert blocked.value.reason == "CertificatesNotUsable"
+
+
+@pytest.mark.parametrize("annotation", [ROTATE_ANNOTATION, DROP_ANNOTATION])
+async def test_an_invalid_moment_is_rejected(rig: Rig, annotation: str) -> None:
+    rig.request()
+    rig.mine.metadata.annotations[annotation] = "tomorrow"
+    assert "'tomorrow' is not a moment" in await rig.reaches("RotationRefused")
+
+
+async def test_a_request_for_later_waits(rig: Rig) -> None:
+    rig.request()
+    later, rig.now = rig.now, rig.now - timedelta(seconds=30)
+    assert await rig.reconcile() == RotationReport(next=later)
+
+
+async def test_a_confirmation_of_an_earlier_rotation_does_not_count(rig: Rig) -> None:
+    rig.drop("force@")
+    rig.request()
+    assert "a confirmation" in await rig.reaches("WaitingForClients")
+    assert "a confirmation" in await rig.reaches("WaitingForClients")
+
+
+async def test_a_confirmation_for_later_waits(rig: Rig) -> None:
+    rig.request()
+    await rig.reaches("WaitingForClients")
+    rig.now += timedelta(hours=2)
+    rig.drop()
+    rig.now -= timedelta(seconds=1)
+    message = await rig.reaches("WaitingForClients")
+    assert "confirmation" in message
+    assert "tokens" not in message
+
+
+def test_a_drop_can_be_forced() -> None:
+    mine = CapelinControlPlane.of("one", "default", spec=Spec(version="v1.34.4"))
+    assert requested_drop(mine) == (None, False)
+    for prefix, force in (("", False), ("force@", True)):
+        mine.metadata.annotations[DROP_ANNOTATION] = prefix + NOW.isoformat()
+        assert requested_drop(mine) == (NOW, force)
+
+
+def request_of(node: str, certificate: bytes) -> CertificateSigningRequest:
+    return CertificateSigningRequest.of(
+        f"csr-{node}",
+        spec={
+            "username": f"system:node:{node}",
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+        },
+        status={"certificate": base64.b64encode(certificate).decode()},
+    )
+
+
+async def test_a_new_certificate_of_a_kubelet_is_found_and_remembered(rig: Rig) -> None:
+    rig.request()
+    await rig.reaches("WaitingForClients")
+    keys = rig.authorities
+    assert keys is not None
+    workload = rig.workload
+    for name in ("new", "old", "silent"):
+        await workload.create(Node.of(name))
+    other = new_ca("kubernetes", now=NOW)
+    for name, ca in (("new", keys.ca), ("old", other)):
+        leaf = issue(ca, common_name=f"system:node:{name}", usages=("client",), now=NOW)
+        workload.add(request_of(name, leaf.certificate_pem))
+    found = await find_clients(workload, keys)
+    assert sorted(node.name for node in found.nodes) == ["old", "silent"]
+    node = await workload.get(Node, "new")
+    assert node.metadata.annotations[NODE_ANNOTATION] == authority_name(keys.ca.certificate_pem)
+    await workload.delete(CertificateSigningRequest, "csr-new", None)
+    again = await find_clients(workload, keys)
+    assert [node.authority is None for node in again.nodes].count(False) == 1
+
+
+def token(key: str) -> dict[str, str]:
+    header = base64.urlsafe_b64encode(json.dumps({"alg": "ES256", "kid": key}).encode())
+    return {"token": base64.b64encode(header.rstrip(b"=") + b".e30.x").decode()}
+
+
+@pytest.mark.parametrize(
+    ("data", "old"),
+    [
+        (token("mine"), False),
+        (token("other"), True),
+        ({}, False),
+        ({"token": "!"}, False),
+        ({"token": base64.b64encode(b"hello").decode()}, False),
+        ({"token": base64.b64encode(b"W10.e30.x").decode()}, False),
+    ],
+)
+def test_a_token_of_another_key_is_old(data: dict[str, str], old: bool) -> None:
+    assert has_old_token(data, "mine") is old
+
+
+async def test_machines_with_old_bootstrap_data_are_found() -> None:
+    client = FakeClient()
+    demo = client.add(cluster("one"))
+    assert isinstance(demo, Cluster)
+    client.add(machine("joins", demo))
+    moment = datetime.now(UTC) + timedelta(minutes=1)
+    assert await unjoined_machines(client, "default", "one", moment) == ["joins"]
+    assert await unjoined_machines(client, "default", "one", NOW - timedelta(days=900)) == []
+    await client.delete(Machine, "joins", "default")
+    assert await unjoined_machines(client, "default", "one", moment) == []
