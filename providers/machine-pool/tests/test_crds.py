@@ -94,6 +94,7 @@ def test_the_provider_installs_every_kind_and_may_use_it() -> None:
     assert {crd["spec"]["names"]["kind"] for crd in made.crds} == {
         "CapelinCluster",
         "CapelinClusterTemplate",
+        "CapelinHost",
         "CapelinMachine",
         "CapelinMachinePool",
         "CapelinMachinePoolTemplate",

@@ -182,7 +182,7 @@ async def test_helm_upgrades_the_crds_and_uninstall_keeps_them() -> None:
             for (kind, _), obj in (await rendered(chart, {"keep": keep})).items()
             if kind == "CustomResourceDefinition"
         ]
-        assert len(kinds) == 12
+        assert len(kinds) == 13
         for obj in kinds:
             annotations: dict[str, str] = obj["metadata"]["annotations"] or {}
             assert (annotations.get("helm.sh/resource-policy") == "keep") is keep

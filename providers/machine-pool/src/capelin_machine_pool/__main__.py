@@ -6,16 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from capelin.client import Destinations
 from capelin.controller import Options, Reconciler, flag
 from capelin.controller import main as run
 from capelin.embedded.binaries import Binaries, PlainProgress
 from capelin.embedded.folders import provider_folder
 
+from capelin_machine_pool.api import BackendName
+from capelin_machine_pool.backends import Backend
+from capelin_machine_pool.backends.hosts import HostsBackend
 from capelin_machine_pool.backends.kubelet import SimulatedKubelet
 from capelin_machine_pool.backends.simulated import SimulatedBackend
 from capelin_machine_pool.desired import MANAGER
 from capelin_machine_pool.reconcilers import (
     ClusterReconciler,
+    HostReconciler,
     MachinePoolReconciler,
     MachineReconciler,
     MachineTemplateReconciler,
@@ -36,12 +41,14 @@ class MachinePoolOptions(Options):
 
 def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
     kubelet = SimulatedKubelet(options.state_folder)
-    backend = SimulatedBackend(options.state_folder, Binaries(progress=PlainProgress()), kubelet)
+    simulated = SimulatedBackend(options.state_folder, Binaries(progress=PlainProgress()), kubelet)
+    backends: dict[BackendName, Backend] = {"Simulated": simulated, "Hosts": HostsBackend()}
     return [
         ClusterReconciler(),
-        MachineReconciler(backend, serving=kubelet.serving),
+        MachineReconciler(backends, serving=kubelet.serving),
         MachinePoolReconciler(),
         MachineTemplateReconciler(),
+        HostReconciler(Destinations.from_environ()),
     ]
 
 

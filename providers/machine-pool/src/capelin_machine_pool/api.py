@@ -45,6 +45,8 @@ Percentage = Annotated[int, Ge(0), Le(100)]
 Seconds = Annotated[int, Ge(0), Le(86_400)]
 Labels = Annotated[dict[str, LabelValue], MaxLen(64)]
 Capacity = Annotated[dict[str, Quantity], MaxLen(32)]
+CleanCommands = Annotated[list[Annotated[str, MinLen(1), MaxLen(4096)]], MaxLen(20), atomic()]
+BackendName = Literal["Simulated", "Hosts"]
 
 
 class ClusterTemplateSpec(Model):
@@ -109,13 +111,34 @@ class Simulated(Model):
     """Faults that some of the machines get."""
 
 
+class Hosts(Model):
+    """Settings of machines that are CapelinHosts."""
+
+    match_labels: Labels = {}
+    """Labels that a host must have. Without any, every free host of the namespace is suitable."""
+    clean_commands: CleanCommands = []
+    """Shell commands that the clean-up of a host runs as root. If one fails, the host is not used
+    again until you confirm that it is clean."""
+
+
+class HostReference(Model):
+    """The host that a machine has claimed."""
+
+    name: DNSSubdomain
+    """Name of the CapelinHost."""
+    claim: Annotated[str, MinLen(1), MaxLen(64)]
+    """Identifier of the claim, which `clusterctl move` does not change."""
+
+
 class MachineTemplateSpec(Model):
     """Settings shared by CapelinMachine, CapelinMachinePool and their templates."""
 
-    backend: Annotated[Literal["Simulated"], immutable("backend is immutable")] = "Simulated"
-    """The backend that provides the machines."""
+    backend: Annotated[BackendName, immutable("backend is immutable")] = "Simulated"
+    """The backend that provides the machines: simulated ones, or CapelinHosts."""
     simulated: Simulated = Simulated()
     """Settings of the backend `Simulated`."""
+    hosts: Hosts | None = None
+    """Settings of the backend `Hosts`."""
 
 
 class RollingUpdate(Model):
@@ -194,6 +217,8 @@ class MachineSpec(MachineTemplateSpec, InfraMachineSpec):
 
     version: Annotated[str, MaxLen(256)] | None = None
     """Kubernetes version of the Node. A pool sets it. Otherwise the Machine's version applies."""
+    host: HostReference | None = None
+    """The host that the machine has claimed. Written by the provider."""
 
 
 class MachineTemplateStatus(Model):

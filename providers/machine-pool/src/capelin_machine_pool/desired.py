@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -25,9 +25,12 @@ from capelin.controller import ObjectKey
 from capelin.provider import Blocked
 
 from capelin_machine_pool.api import (
+    BackendName,
     CapelinMachine,
     CapelinMachinePool,
     Faults,
+    HostReference,
+    Hosts,
     MachineSpec,
     NodeInfo,
     Simulated,
@@ -56,6 +59,13 @@ class Instance:
     failure_domain: str | None
     created: datetime
     simulated: Simulated
+    uid: str = ""
+    backend: BackendName = "Simulated"
+    hosts: Hosts = field(default_factory=Hosts)
+    host: HostReference | None = None
+    """The host that it has claimed, for the backend `Hosts`."""
+    bootstrap_secret: str | None = None
+    """Name of the Secret of its Machine. The machines of a pool use that of their MachinePool."""
     pool: str | None = None
     """Name of its MachinePool, if it is part of one."""
     provisioned: bool = False
@@ -184,6 +194,11 @@ def desired_instance(machine: CapelinMachine, owner: Machine | None) -> Instance
         or (owner.spec.failure_domain if owner else None),
         created=created,
         simulated=machine.spec.simulated,
+        uid=machine.uid,
+        backend=machine.spec.backend,
+        hosts=machine.spec.hosts or Hosts(),
+        host=machine.spec.host,
+        bootstrap_secret=owner.spec.bootstrap.data_secret_name if owner else None,
         pool=machine.metadata.labels.get(POOL_NAME_LABEL),
         provisioned=bool(machine.status and machine.status.initialization.provisioned),
     )
@@ -210,6 +225,8 @@ def revision_of(
         "simulated": pool.spec.simulated.model_dump(mode="json", exclude_defaults=True),
         "bootstrap": _without_discovery(bootstrap_spec),
     }
+    if pool.spec.hosts is not None:
+        template["hosts"] = pool.spec.hosts.model_dump(mode="json", exclude_defaults=True)
     if spec.bootstrap.config_ref is None and spec.bootstrap.data_secret_name is not None:
         # The user's own Secret: another name is another content. A bootstrap provider's Secret
         # changes with every token.
@@ -243,6 +260,7 @@ def pool_machine(
         spec=MachineSpec(
             backend=pool.spec.backend,
             simulated=pool.spec.simulated,
+            hosts=pool.spec.hosts,
             provider_id=provider_id(namespace, cluster, name),
             failure_domain=failure_domain,
             version=machine_pool.spec.template.spec.version,

@@ -12,6 +12,7 @@ from capelin_machine_pool.api import (
 from capelin_machine_pool.desired import MANAGER
 from capelin_machine_pool.reconcilers import (
     ClusterReconciler,
+    HostReconciler,
     MachinePoolReconciler,
     MachineReconciler,
     MachineTemplateReconciler,
@@ -30,6 +31,7 @@ def provider() -> Provider:
             MachineReconciler,
             MachinePoolReconciler,
             MachineTemplateReconciler,
+            HostReconciler,
         ],
         kinds=[CapelinClusterTemplate, CapelinMachinePoolTemplate, CapelinMachineTemplate],
         programs=["kwok"],

@@ -65,3 +65,80 @@ class Reason(Reasons):
         "a Node of that name has another provider ID. The provider neither adopts nor deletes it",
         "delete the other Node if its machine no longer exists",
     )
+    NO_FREE_HOST = (
+        "NoFreeHost",
+        "no CapelinHost that fits the machine is Free",
+        "wait for one, register more with `capelin hosts import`, or read `capelin hosts list`",
+    )
+    WAITING_FOR_HOST = (
+        "WaitingForHost",
+        "the provider has not finished its work on the machine's host",
+        "wait, or read the conditions of the CapelinHost",
+    )
+    NOT_CHECKED = "NotChecked", "the provider has not reached the host yet", "wait"
+    HOST_UNREACHABLE = (
+        "HostUnreachable",
+        "the SSH server of the host does not answer, or the connection ended",
+        "check the host, its address and the network. The provider tries again by itself",
+    )
+    HOST_KEY_MISMATCH = (
+        "HostKeyMismatch",
+        "the host shows another key than the configured ones",
+        (
+            "if the host was installed again, correct `spec.hostKeys`. Otherwise find out which "
+            "machine answers at the address"
+        ),
+    )
+    LOGIN_REJECTED = (
+        "LoginRejected",
+        "the host rejects the user with this key",
+        "add the public key to the `authorized_keys` of the user, or correct the Secret",
+    )
+    INVALID_CREDENTIALS = (
+        "InvalidCredentials",
+        "the Secret with the private key, or a key of the host, is missing or unreadable",
+        "correct the Secret that `spec.credentials` names, or the keys in the spec",
+    )
+    MAINTENANCE = (
+        "Maintenance",
+        "`spec.maintenance` of the host is true, so no machine may claim it",
+        "set it to false after the maintenance",
+    )
+    HOST_UNFIT = (
+        "HostUnfit",
+        "the host lacks something that a node needs",
+        "see `capelin hosts check`",
+    )
+    HOST_NOT_CLEAN = (
+        "HostNotClean",
+        "the host has remains of a node or of another machine. No machine gets it",
+        (
+            "remove what the message names, and set the annotation "
+            "`capelin.cluster.x-k8s.io/clean-again` on the CapelinHost"
+        ),
+    )
+    HOST_CHANGED = (
+        "HostChanged",
+        "the host has lost the marker of its machine, for example because it was installed again",
+        "delete the Machine: its replacement gets a clean host",
+    )
+    BOOTSTRAPPING = "Bootstrapping", "the host executes its bootstrap data", "wait"
+    BOOTSTRAP_FAILED = (
+        "BootstrapFailed",
+        "the bootstrap failed, or was interrupted. It is not repeated",
+        "read the message and delete the Machine, or use a MachineHealthCheck that does",
+    )
+    INVALID_BOOTSTRAP_DATA = (
+        "InvalidBootstrapData",
+        "the bootstrap data are missing, or contain something that is not supported",
+        "change the bootstrap config, and delete the Machine",
+    )
+    CLEANING = "Cleaning", "the bootstrap of the host is being undone", "wait"
+    MACHINE_MISSING = (
+        "MachineMissing",
+        "the machine of the host no longer exists, but did not release the host",
+        (
+            "if no other management cluster uses the host, set the annotation "
+            "`capelin.cluster.x-k8s.io/clean-again` on the CapelinHost"
+        ),
+    )

@@ -34,7 +34,7 @@ def machine_conditions(observed: InstanceStatus) -> list[ConditionSpec]:
             ConditionSpec(READY, "True", READY),
             ConditionSpec(NODE_RUNNING, "True", NODE_RUNNING),
         ]
-    reason = Reason.NODE_DELETED if observed.lost else Reason.STARTING
+    reason = Reason.NODE_DELETED if observed.lost else observed.reason
     return [
         ConditionSpec(READY, "False", f"Not{READY}", observed.message),
         ConditionSpec(NODE_RUNNING, "False", reason, observed.message),
@@ -47,6 +47,7 @@ def pool_status(pool: CapelinMachinePool, machines: Sequence[CapelinMachine]) ->
     It is provisioned as soon as it can have machines, and stays so: core copies
     `spec.providerIDList` only while it is, and would lose sight of the Nodes otherwise.
     """
+    is_simulated = pool.spec.backend == "Simulated"
     return MachinePoolStatus(
         initialization=Initialization(provisioned=True),
         ready=True,
@@ -62,8 +63,8 @@ def pool_status(pool: CapelinMachinePool, machines: Sequence[CapelinMachine]) ->
             for machine in sorted(machines, key=lambda machine: machine.name)[:MAX_STATUS_INSTANCES]
         ],
         replicas=len(provider_ids(machines)),
-        capacity=pool.spec.simulated.capacity,
-        node_info=node_info(pool.spec.simulated),
+        capacity=pool.spec.simulated.capacity if is_simulated else {},
+        node_info=node_info(pool.spec.simulated) if is_simulated else None,
         observed_generation=pool.metadata.generation,
     )
 

@@ -14,7 +14,7 @@ from capelin.client import Client
 from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries
 from capelin.provider import Blocked
-from capelin_machine_pool.api import Faults, Simulated, Taint
+from capelin_machine_pool.api import CapelinMachine, Faults, MachineSpec, Simulated, Taint
 from capelin_machine_pool.backends import InstanceStatus
 from capelin_machine_pool.backends.kubelet import MESSAGE, KubeletEndpoint, SimulatedKubelet
 from capelin_machine_pool.backends.kwok_launcher import MANAGED_LABEL
@@ -250,5 +250,7 @@ async def test_a_machine_does_not_delete_a_foreign_node(provider_id: str, delete
 
     workload = Workload()
     backend = SimulatedBackend(Path("unused"), cast("Binaries", None))
-    await backend.delete(desired().key, "own", cast("Client", workload))
+    machine = CapelinMachine.of("one", "team", spec=MachineSpec(provider_id="own"))
+    client = cast("Client", workload)
+    await backend.delete(machine, client, client, datetime.now(UTC))
     assert workload.gone is deleted

@@ -23,7 +23,7 @@ from capelin_machine_pool.bootstrap import (
     observe,
 )
 
-from .sandbox import Sandbox, eventually, sandbox
+from tests.support.sandbox import Sandbox, eventually, sandbox
 
 SENTINEL = "/run/cluster-api/bootstrap-success.complete"
 TOKEN = "abcdef.0123456789abcdef"

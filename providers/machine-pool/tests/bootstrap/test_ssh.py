@@ -19,8 +19,9 @@ from capelin_machine_pool.bootstrap import (
 )
 from capelin_machine_pool.bootstrap.ssh import InvalidKeyError, SshHost, as_root, connect_ssh
 
-from .sandbox import Sandbox, sandbox
-from .sshd import Server, new_key, require_sshd, sshd
+from tests.support.sandbox import Sandbox, sandbox
+from tests.support.sshd import Server, new_key, require_sshd, sshd
+
 from .test_engine import CONFIG, MACHINE, joins
 
 LOOPBACK = Destinations((ip_network("127.0.0.0/8"),))

@@ -35,10 +35,18 @@ class Cloud:
 
     instances: dict[str, str] = field(default_factory=dict[str, str])
 
-    async def allocate(self, instance: Instance) -> str:
+    @property
+    def deletes_nodes(self) -> bool:
+        return True
+
+    async def allocate(self, instance: Instance, management: Client) -> str:
+        assert management is not None
         return instance.provider_id
 
-    async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
+    async def observe(
+        self, instance: Instance, workload: Workload, management: Client
+    ) -> InstanceStatus:
+        assert management is not None
         assert workload.client is not None
         exists = instance.key.name in self.instances
         return InstanceStatus(
@@ -55,10 +63,13 @@ class Cloud:
         self.instances.setdefault(instance.key.name, instance.version)
         return InstanceStatus(running=True)
 
-    async def delete(self, key: ObjectKey, provider_id: str, workload: Client | None) -> None:
+    async def delete(
+        self, machine: CapelinMachine, workload: Client | None, management: Client, now: datetime
+    ) -> None:
         assert workload is not None
-        assert provider_id.endswith(f"/{key.name}")
-        self.instances.pop(key.name, None)
+        assert management is not None
+        assert now.tzinfo is not None
+        self.instances.pop(machine.name, None)
 
     def health(self) -> str | None:
         return None
@@ -93,7 +104,9 @@ class World:
         self.namespace = namespace
         self.cloud = Cloud()
 
-    async def begin(self, rolling: dict[str, Any], replicas: int) -> None:
+    async def begin(
+        self, rolling: dict[str, Any], replicas: int, pool_spec: dict[str, Any] | None = None
+    ) -> None:
         """Create the objects of a user and of core that exist before any machine."""
         await self.client.create(
             {
@@ -155,7 +168,7 @@ class World:
                     "labels": {CLUSTER_NAME_LABEL: NAME},
                     "ownerReferences": [owner.dump()],
                 },
-                "spec": {"rollingUpdate": rolling},
+                "spec": {"rollingUpdate": rolling, **(pool_spec or {})},
             },
             resource=CapelinMachinePool.resource,
         )
@@ -202,7 +215,7 @@ class World:
         if pool := await self.pool():
             await MachinePoolReconciler().reconcile(at, pool)
         backend: Backend = self.cloud
-        machines = MachineReconciler(backend)
+        machines = MachineReconciler({"Simulated": backend})
         machines._workloads = cast("WorkloadClients", SameClient(client))  # pyright: ignore[reportPrivateUsage] - made when first needed
         for machine in await self.instances():
             await machines.reconcile(at, machine)

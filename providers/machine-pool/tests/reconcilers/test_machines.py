@@ -8,7 +8,7 @@ import pytest
 from capelin.api import ObjectMeta
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
-from capelin.client import WorkloadClients
+from capelin.client import Client, WorkloadClients
 from capelin.contract import find_condition, reference_to
 from capelin.controller import After
 from capelin.provider import InfraMachineStatus, MachineAddress
@@ -36,10 +36,12 @@ class ScriptedBackend:
 
     states: list[InstanceStatus] = field(default_factory=list[InstanceStatus])
 
-    async def allocate(self, instance: Instance) -> str:
+    async def allocate(self, instance: Instance, _management: Client) -> str:
         return instance.provider_id
 
-    async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
+    async def observe(
+        self, instance: Instance, workload: Workload, _management: Client
+    ) -> InstanceStatus:
         assert instance.key.name == "one"
         assert workload.client is not None
         return self.states.pop(0)
@@ -102,7 +104,8 @@ def world(*states: InstanceStatus, in_pool: bool = True) -> World:
     )
     client.add(machine)
     client.add(Secret.of("demo-kubeconfig", "team", data={"value": b"a kubeconfig"}))
-    reconciler = MachineReconciler(cast("Backend", ScriptedBackend(list(states))))
+    backend = cast("Backend", ScriptedBackend(list(states)))
+    reconciler = MachineReconciler({"Simulated": backend})
     clients = cast("WorkloadClients", SameClient(client))
     reconciler._workloads = clients  # pyright: ignore[reportPrivateUsage] - made when first needed
     return World(client, reconciler)

@@ -41,10 +41,14 @@ class FakeBackend:
 
     client: FakeClient
     calls: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    deletes_nodes: bool = True
 
-    async def delete(self, key: ObjectKey, provider_id: str, workload: Client | None) -> None:
-        assert provider_id == f"capelin:///team/demo/{key.name}"
-        self._note(f"delete {key.name}{'' if workload else ' without a cluster'}")
+    async def delete(
+        self, machine: CapelinMachine, workload: Client | None, management: Client, now: datetime
+    ) -> None:
+        assert management is not None
+        assert now.tzinfo is not None
+        self._note(f"delete {machine.name}{'' if workload else ' without a cluster'}")
 
     def clusters(self, namespace: str) -> list[ObjectKey]:
         return [ObjectKey(namespace, "demo")]
@@ -112,7 +116,7 @@ class World:
         if of is not None:
             self.client.add(of)
         self._backend = FakeBackend(self.client)
-        self._machines = MachineReconciler(cast("Backend", self._backend))
+        self._machines = MachineReconciler({"Simulated": cast("Backend", self._backend)})
         workloads = cast("WorkloadClients", FakeWorkloads(error))
         self._machines._workloads = workloads  # pyright: ignore[reportPrivateUsage] - made when first needed
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from capelin.api import ObjectMeta
 from capelin.api.capi import Cluster
 from capelin.api.core import Node
-from capelin.client import Config, Server
+from capelin.client import Client, Config, Server
 from capelin.contract import find_condition
 from capelin.controller import Options
 from capelin.controller.manager import Manager
@@ -33,10 +33,12 @@ CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 class ReadingBackend:
     """Reads the machine's Node. The machine runs when there was an answer."""
 
-    async def allocate(self, instance: Instance) -> str:
+    async def allocate(self, instance: Instance, _management: Client) -> str:
         return instance.provider_id
 
-    async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
+    async def observe(
+        self, instance: Instance, workload: Workload, _management: Client
+    ) -> InstanceStatus:
         await workload.client.find(Node, instance.key.name)
         return InstanceStatus(running=True)
 
@@ -98,7 +100,7 @@ async def test_machines_of_a_silent_cluster_do_not_delay_a_neighbours_machine(
     machines = [*(machine(name, "silent") for name in names), machine("neighbour", "demo")]
     for one in machines:
         client.add(one)
-    reconciler = MachineReconciler(cast("Backend", ReadingBackend()))
+    reconciler = MachineReconciler({"Simulated": cast("Backend", ReadingBackend())})
     manager = Manager("test", [reconciler], Options(), Config(Server("http://127.0.0.1:1")))
     context = context_for(client)
     async with reconciler.lifespan(context), AsyncExitStack() as stack:

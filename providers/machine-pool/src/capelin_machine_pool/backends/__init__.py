@@ -9,7 +9,9 @@ from capelin.client import Client
 from capelin.controller import ObjectKey
 from capelin.provider import MachineAddress
 
+from capelin_machine_pool.api import CapelinMachine
 from capelin_machine_pool.desired import Instance
+from capelin_machine_pool.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +33,12 @@ class InstanceStatus:
     """Whether it had a Node and the Node was deleted."""
     heartbeats: bool = True
     """Whether the backend keeps its Node ready."""
+    reason: Reason = Reason.STARTING
+    """The reason why it waits, if it has no Node yet."""
     message: str = ""
     """The reason why it waits, or its problem."""
+    node: str | None = None
+    """Name of a Node that has no provider ID yet."""
     addresses: tuple[MachineAddress, ...] = ()
     changes_at: datetime | None = None
     """When something about it is due without an event."""
@@ -41,11 +47,18 @@ class InstanceStatus:
 class Backend(Protocol):
     """Provides machines. Each method can run again after a failure or an interruption."""
 
-    async def allocate(self, instance: Instance) -> str:
+    @property
+    def deletes_nodes(self) -> bool:
+        """Whether `delete` needs the workload cluster. Otherwise core deletes the Node."""
+        ...
+
+    async def allocate(self, instance: Instance, management: Client) -> str:
         """Reserve what an instance needs and return its provider ID, the same one every time."""
         ...
 
-    async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus: ...
+    async def observe(
+        self, instance: Instance, workload: Workload, management: Client
+    ) -> InstanceStatus: ...
 
     async def apply(
         self, instance: Instance, observed: InstanceStatus, workload: Workload, now: datetime
@@ -53,8 +66,14 @@ class Backend(Protocol):
         """Change an instance towards its desired state, and return its state afterwards."""
         ...
 
-    async def delete(self, key: ObjectKey, provider_id: str, workload: Client | None) -> None:
-        """Delete the instance of a machine. `workload` is None if its Cluster no longer exists."""
+    async def delete(
+        self, machine: CapelinMachine, workload: Client | None, management: Client, now: datetime
+    ) -> None:
+        """Delete the instance of a machine. `workload` is None if its Cluster no longer exists.
+
+        Raises:
+            Blocked: The deletion takes longer.
+        """
         ...
 
     def health(self) -> str | None:

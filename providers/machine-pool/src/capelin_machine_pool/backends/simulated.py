@@ -16,6 +16,7 @@ from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries
 from capelin.provider import Blocked, MachineAddress
 
+from capelin_machine_pool.api import CapelinMachine
 from capelin_machine_pool.backends import InstanceStatus, Workload
 from capelin_machine_pool.backends.kubelet import MESSAGE, KubeletEndpoint, SimulatedKubelet
 from capelin_machine_pool.backends.kwok import KwokProcesses
@@ -25,6 +26,7 @@ from capelin_machine_pool.desired import (
     OPERATING_SYSTEM_LABEL,
     Instance,
     node_info,
+    provider_id_of,
 )
 from capelin_machine_pool.reasons import Reason
 
@@ -55,10 +57,18 @@ class SimulatedBackend:
         self.kwok = KwokProcesses(state_folder, binaries)
         self._kubelet = kubelet
 
-    async def allocate(self, instance: Instance) -> str:
+    @property
+    def deletes_nodes(self) -> bool:
+        return True
+
+    async def allocate(self, instance: Instance, management: Client) -> str:
+        del management
         return instance.provider_id
 
-    async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
+    async def observe(
+        self, instance: Instance, workload: Workload, management: Client
+    ) -> InstanceStatus:
+        del management
         return observed_status(instance, await workload.client.find(Node, instance.key.name))
 
     async def apply(
@@ -80,11 +90,15 @@ class SimulatedBackend:
             await _set_heartbeats(workload.client, instance.key.name, on=step.set_heartbeats)
         return step.status
 
-    async def delete(self, key: ObjectKey, provider_id: str, workload: Client | None) -> None:
+    async def delete(
+        self, machine: CapelinMachine, workload: Client | None, management: Client, now: datetime
+    ) -> None:
         """Delete the machine's Node, and no other Node of that name."""
-        node = None if workload is None else await workload.find(Node, key.name)
-        if workload is not None and node is not None and node.spec.provider_id == provider_id:
-            await workload.delete(Node, key.name, uid=node.uid)
+        del management, now
+        node = None if workload is None else await workload.find(Node, machine.name)
+        is_own = node is not None and node.spec.provider_id == provider_id_of(machine)
+        if workload is not None and node is not None and is_own:
+            await workload.delete(Node, machine.name, uid=node.uid)
 
     def health(self) -> str | None:
         """The clusters whose KWOK process is not supervised."""

@@ -24,7 +24,12 @@ from capelin_machine_pool.bootstrap.plan import (
     next_clean_step,
     read_host_state,
 )
-from capelin_machine_pool.bootstrap.transport import CommandResult, Transport, TransportError
+from capelin_machine_pool.bootstrap.transport import (
+    CommandResult,
+    FailureKind,
+    Transport,
+    TransportError,
+)
 
 __all__ = [
     "BootstrapStep",
@@ -32,6 +37,7 @@ __all__ = [
     "CloudConfig",
     "CloudConfigError",
     "CommandResult",
+    "FailureKind",
     "File",
     "HostState",
     "JobState",

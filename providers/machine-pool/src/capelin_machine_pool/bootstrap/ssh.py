@@ -79,7 +79,7 @@ class SshTransport(Transport):
         except TimeoutError:
             raise TransportError(f"a command takes longer than {timeout_seconds:.0f} s") from None
         except (asyncssh.Error, OSError) as error:
-            raise TransportError(_reason(error, self._host)) from error
+            raise _failure(error, self._host) from error
 
     async def _run(self, command: str, stdin: bytes, max_output: int) -> CommandResult:
         process = await self._connection.create_process(command, encoding=None)
@@ -127,10 +127,33 @@ async def connect_ssh(
             connection = await stack.enter_async_context(_connected(host, destinations))
         else:
             if destinations is not None and not destinations.allows_host(host.address):
-                raise TransportError(_reason(AddressRefusedError(), host))
+                raise _failure(AddressRefusedError(), host)
             tunnel = await stack.enter_async_context(_connected(bastion, destinations))
             connection = await stack.enter_async_context(_connected(host, None, tunnel))
         yield SshTransport(connection, host)
+
+
+async def read_host_key(address: str, port: int, destinations: Destinations | None) -> str:
+    """The key that a machine shows at this moment, to trust it on first use.
+
+    Raises:
+        TransportError: It does not answer.
+    """
+    opened: socket.socket | None = None
+    where = f"{address}:{port}"
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS + _LOGIN_SECONDS):
+            opened = await _socket(address, port, destinations)
+            key = await asyncssh.get_server_host_key(address, port, sock=opened, config=None)
+    except TimeoutError:
+        raise TransportError(f"{where} does not answer in time") from None
+    except (asyncssh.Error, OSError) as error:
+        raise TransportError(f"cannot read the host key of {where}: {_detail(error)}") from error
+    finally:
+        _close(opened)
+    if key is None:
+        raise TransportError(f"{where} shows no host key")
+    return " ".join(key.export_public_key().decode().split()[:2])
 
 
 @asynccontextmanager
@@ -143,7 +166,7 @@ async def _connected(
     try:
         async with asyncio.timeout(_CONNECT_SECONDS + _LOGIN_SECONDS):
             if tunnel is None:
-                opened = await _socket(host, destinations)
+                opened = await _socket(host.address, host.port, destinations)
             connection = await asyncssh.connect(
                 host.address,
                 host.port,
@@ -156,7 +179,7 @@ async def _connected(
         raise TransportError(f"{host.address}:{host.port} does not answer in time") from None
     except (asyncssh.Error, OSError) as error:
         _close(opened)
-        raise TransportError(_reason(error, host)) from error
+        raise _failure(error, host) from error
     except asyncio.CancelledError:
         _close(opened)
         raise
@@ -191,10 +214,10 @@ def _options(host: SshHost) -> asyncssh.SSHClientConnectionOptions:
     )
 
 
-async def _socket(host: SshHost, destinations: Destinations | None) -> socket.socket:
+async def _socket(address: str, port: int, destinations: Destinations | None) -> socket.socket:
     """A connected socket. The address is checked right before the connection."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host.address, host.port, type=socket.SOCK_STREAM)
+    found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     failure: OSError | None = None
     for info in found[:4]:
         if destinations is not None and not destinations.allows(str(info[4][0])):
@@ -233,20 +256,22 @@ async def _read(reader: asyncssh.SSHReader[bytes], limit: int) -> bytes:
     return bytes(content)
 
 
-def _reason(error: Exception, host: SshHost) -> str:
-    """The reason of a failure, in the same words every time."""
+def _failure(error: Exception, host: SshHost) -> TransportError:
+    """A failure, in the same words every time."""
     where = f"{host.address}:{host.port}"
     match error:
         case asyncssh.HostKeyNotVerifiable():
-            return f"the host key of {where} is not the configured one"
+            message = f"the host key of {where} is not the configured one"
+            return TransportError(message, "host key")
         case asyncssh.PermissionDenied():
-            return f"{where} rejects the user {host.user} with this key"
+            message = f"{where} rejects the user {host.user} with this key"
+            return TransportError(message, "login")
         case asyncssh.ConnectionLost():
-            return f"the connection to {where} ended"
+            return TransportError(f"the connection to {where} ended")
         case asyncssh.Error():
-            return f"{where}: {error.reason[:_LONGEST_REASON]}"
+            return TransportError(f"{where}: {error.reason[:_LONGEST_REASON]}")
         case _:
-            return f"cannot connect to {where}: {_detail(error)}"
+            return TransportError(f"cannot connect to {where}: {_detail(error)}")
 
 
 def _detail(error: Exception) -> str:

@@ -3,7 +3,10 @@
 import shlex
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
+
+FailureKind = Literal["unreachable", "host key", "login"]
+"""Whether a machine does not answer, has another host key, or rejects the user."""
 
 MAX_OUTPUT_BYTES: Final = 256 * 1024
 _WRITE: Final = """\
@@ -24,6 +27,10 @@ mv -- "$temporary" "$1"
 
 class TransportError(Exception):
     """A machine could not be reached, or the connection ended. The command may have run."""
+
+    def __init__(self, message: str, kind: FailureKind = "unreachable") -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -27,17 +27,24 @@ from capelin.contract import (
 from capelin.controller import After, Context, Done, For, ObjectKey, Reconciler, Result, Watches
 from capelin.provider import Blocked, Change, InfraMachineContext, InfraMachineReconciler
 
-from capelin_machine_pool.api import CapelinMachine, CapelinMachineTemplate, MachineTemplateStatus
+from capelin_machine_pool.api import (
+    BackendName,
+    CapelinMachine,
+    CapelinMachineTemplate,
+    MachineTemplateStatus,
+)
 from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
 from capelin_machine_pool.desired import (
     FINALIZER,
     Instance,
     desired_instance,
     node_info,
-    provider_id_of,
     stable_fraction,
 )
+from capelin_machine_pool.hosts.api import CapelinHost
+from capelin_machine_pool.hosts.claims import machine_of_host
 from capelin_machine_pool.plan import (
+    LATER,
     SOON,
     is_in_pool,
     machine_waits_for,
@@ -88,15 +95,16 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
     watches = (
         Watches(Machine, to=machine_of),
         Watches(Cluster, to=machines_of_cluster, when_changed=is_paused),
+        Watches(CapelinHost, to=machine_of_host),
     )
 
     def __init__(
         self,
-        backend: Backend,
+        backends: Mapping[BackendName, Backend],
         *,
         serving: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> None:
-        self._backend = backend
+        self._backends = backends
         self._serving = serving
         self._kubeconfigs = KubeconfigSecrets()
         self._release_lock = asyncio.Lock()
@@ -145,6 +153,8 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
             )
         if observed.changes_at is not None:
             return After(seconds_until(observed.changes_at, ctx.now()))
+        if not observed.running and obj.spec.backend == "Hosts":
+            return After(LATER)
         if not is_in_pool(obj):
             return After(_RESYNC)
         return After(_POOL_RESYNC * (1 + stable_fraction("look", obj.name)))
@@ -170,7 +180,8 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
 
     def health(self) -> str | None:
         """The problem of the backend, if any. /healthz reports it."""
-        return self._backend.health()
+        problems = [backend.health() for backend in self._backends.values()]
+        return "; ".join(filter(None, problems)) or None
 
     async def on_missing(self, ctx: Context, key: ObjectKey) -> None:
         """Release shared resources if the last machine went without a reconcile, after a move."""
@@ -178,9 +189,10 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
             self._deleted.remove(key)
             return
         async with self._release_lock:
-            for cluster in self._backend.clusters(key.namespace):
-                if not await _first_uids(ctx.client, cluster):
-                    await self._release(cluster)
+            for backend in self._backends.values():
+                for cluster in backend.clusters(key.namespace):
+                    if not await _first_uids(ctx.client, cluster):
+                        await self._release(cluster)
 
     async def _apply(self, ctx: InfraMachineContext, instance: Instance) -> InstanceStatus:
         cluster = ObjectKey(instance.key.namespace, instance.cluster)
@@ -191,22 +203,23 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         try:
             async with ctx.workload(secret=secret) as client:
                 workload = Workload(client=client, kubeconfig=secret.data.get(KUBECONFIG_KEY, b""))
-                provider_id = await self._backend.allocate(instance)
+                backend = self._backends[instance.backend]
+                provider_id = await backend.allocate(instance, ctx.client)
                 ctx.set_provider_id(provider_id)
-                observed = await self._backend.observe(instance, workload)
-                return await self._backend.apply(instance, observed, workload, ctx.now())
+                observed = await backend.observe(instance, workload, ctx.client)
+                return await backend.apply(instance, observed, workload, ctx.now())
         except (Blocked, ClientError):
             self._kubeconfigs.doubt(cluster)
             raise
 
     async def _delete_instance(self, ctx: InfraMachineContext, machine: CapelinMachine) -> None:
-        key, cluster = ObjectKey(machine.namespace or "", machine.name), ctx.cluster_or_none
+        backend, cluster = self._backends[machine.spec.backend], ctx.cluster_or_none
         async with AsyncExitStack() as stack:
             workload: Client | None = None
-            if cluster is not None:
-                access = ctx.workloads.client(cluster.name, key.namespace)
+            if cluster is not None and backend.deletes_nodes:
+                access = ctx.workloads.client(cluster.name, machine.namespace or "")
                 workload = await stack.enter_async_context(access)
-            await self._backend.delete(key, provider_id_of(machine), workload)
+            await backend.delete(machine, workload, ctx.client, ctx.now())
 
     async def _release_if_last(self, machine: CapelinMachine, client: Client) -> None:
         name = cluster_name_of(machine)
@@ -217,7 +230,8 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
             await self._release(cluster)
 
     async def _release(self, cluster: ObjectKey) -> None:
-        await self._backend.release(cluster)
+        for backend in self._backends.values():
+            await backend.release(cluster)
         self._kubeconfigs.doubt(cluster)
         if self._workloads is not None:
             await self._workloads.drop(cluster.name, cluster.namespace)
@@ -229,8 +243,12 @@ class MachineTemplateReconciler(Reconciler[CapelinMachineTemplate]):
     watches = (For(CapelinMachineTemplate, status_only=True),)
 
     async def reconcile(self, ctx: Context, template: CapelinMachineTemplate) -> Result:
-        simulated = template.spec.template.spec.simulated
-        status = MachineTemplateStatus(capacity=simulated.capacity, node_info=node_info(simulated))
+        spec = template.spec.template.spec
+        status = MachineTemplateStatus()
+        if spec.backend == "Simulated":
+            status = MachineTemplateStatus(
+                capacity=spec.simulated.capacity, node_info=node_info(spec.simulated)
+            )
         desired = template.model_copy(update={"status": status})
         await ctx.client.apply_status(desired, live=template)
         return Done()

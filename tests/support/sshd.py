@@ -11,7 +11,7 @@ import asyncssh
 import pytest
 from capelin_machine_pool.bootstrap.ssh import SshHost
 
-from .sandbox import Sandbox
+from tests.support.sandbox import Sandbox
 
 SSHD = "/usr/sbin/sshd"
 _CONFIG = """\

@@ -1,0 +1,1 @@
+"""Hosts: existing machines that become nodes, and become free again."""

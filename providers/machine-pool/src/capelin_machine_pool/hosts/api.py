@@ -1,0 +1,158 @@
+"""API types of hosts: existing machines that the provider reaches over SSH."""
+
+from typing import Annotated, Final, Literal
+
+from annotated_types import MaxLen, MinLen
+from capelin.api import (
+    Column,
+    Conditions,
+    Definition,
+    DNSSubdomain,
+    Host,
+    Int64,
+    Model,
+    Object,
+    Port,
+    Time,
+    atomic,
+    kind,
+    rule,
+)
+from capelin.provider import CONTRACTS, MachineAddress, ProviderID
+from pydantic import Field
+
+from capelin_machine_pool.api import GROUP, VERSION, Capacity, CleanCommands, NodeInfo
+
+CLEAN_AGAIN_ANNOTATION: Final = "capelin.cluster.x-k8s.io/clean-again"
+"""Requests another clean-up of a broken host, after which it can be used again."""
+MOVE_LABEL: Final = "clusterctl.cluster.x-k8s.io/move"
+"""Makes `clusterctl move` take all objects of a kind along."""
+PRIVATE_KEY: Final = "ssh-privatekey"
+"""The key of the private key in a Secret of the type `kubernetes.io/ssh-auth`."""
+
+Phase = Literal["Unavailable", "Free", "Claimed", "Bootstrapping", "Ready", "Cleaning", "Broken"]
+PublicKey = Annotated[
+    str,
+    MinLen(32),
+    MaxLen(2048),
+    Field(pattern=r"^(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]+=*( .*)?$"),
+]
+PublicKeys = Annotated[list[PublicKey], MaxLen(8), atomic()]
+UserName = Annotated[str, MinLen(1), MaxLen(32), Field(pattern=r"^[a-z_][a-z0-9_-]*$")]
+ShortText = Annotated[str, MaxLen(256)]
+
+
+class HostCredentials(Model):
+    """How the provider logs in to a host."""
+
+    secret_name: DNSSubdomain
+    """Name of a Secret in the host's namespace. It has a private key without a passphrase under
+    `ssh-privatekey`, as Secrets of the type `kubernetes.io/ssh-auth`."""
+
+
+class HostClaim(Model):
+    """The machine that a host belongs to, with all that a clean-up needs."""
+
+    id: Annotated[str, MinLen(1), MaxLen(64)]
+    """Identifier of the claim. The marker on the host has it."""
+    machine: DNSSubdomain
+    """Name of the CapelinMachine."""
+    cluster: DNSSubdomain
+    """Name of the Cluster."""
+    pool: Annotated[str, MaxLen(253)] | None = None
+    """Name of the MachinePool, if the machine is part of one."""
+    provider_id: ProviderID
+    """Provider ID of the machine's Node."""
+    bootstrap_secret: DNSSubdomain
+    """Name of the Secret with the bootstrap data."""
+    clean_commands: CleanCommands = []
+    """Shell commands of the machine for the clean-up."""
+    released_at: Time | None = None
+    """When the machine released the host. The clean-up then begins."""
+
+
+class HostSpec(Model):
+    """Desired state of a host."""
+
+    address: Host
+    """DNS name or IP address of its SSH server."""
+    port: Port = 22
+    """TCP port of its SSH server."""
+    user: UserName = "root"
+    """User that logs in. A user other than root needs `sudo` without a password."""
+    credentials: HostCredentials
+    """How the provider logs in."""
+    host_keys: PublicKeys = []
+    """Public keys of the host, as `ssh-keyscan` prints them: `ssh-ed25519 AAAA...`."""
+    host_authorities: PublicKeys = []
+    """Public keys of CAs. One of them has to have signed the host's key for its address."""
+    trust_on_first_use: bool = False
+    """Whether the provider trusts the key that the host shows at the first contact. It then writes
+    the key to `hostKeys`."""
+    failure_domain: Annotated[str, MinLen(1), MaxLen(256)] | None = None
+    """Failure domain that the host is in."""
+    maintenance: bool = False
+    """Whether no machine may claim the host. A machine that already has it keeps it."""
+    claim: HostClaim | None = None
+    """The machine that the host belongs to. Written by the provider."""
+
+    rules = (
+        rule(
+            "(has(self.hostKeys) && size(self.hostKeys) > 0)"
+            " || (has(self.hostAuthorities) && size(self.hostAuthorities) > 0)"
+            " || (has(self.trustOnFirstUse) && self.trustOnFirstUse)",
+            "set hostKeys or hostAuthorities, or trustOnFirstUse: a host is always verified",
+        ),
+    )
+
+
+class HostStatus(Model):
+    """Observed state of a host."""
+
+    phase: Phase | None = None
+    """The state of the host. Only a Free host can be claimed. An Unavailable one becomes Free by
+    itself, and a Broken one only after the annotation `capelin.cluster.x-k8s.io/clean-again`."""
+    claim: Annotated[str, MaxLen(64)] | None = None
+    """Identifier of the claim that the phase is about."""
+    conditions: Conditions = []
+    """Observations of the host's state. `Ready` sums them up."""
+    observed_generation: Int64 | None = None
+    """Generation of the spec that this status describes."""
+    host_name: ShortText | None = None
+    """Name that the host gives itself."""
+    addresses: Annotated[list[MachineAddress], MaxLen(32), atomic()] = []
+    """Addresses of the host."""
+    capacity: Capacity = {}
+    """Resources of the host: `cpu`, `memory` and `ephemeral-storage`."""
+    node_info: NodeInfo | None = None
+    """Platform of the host."""
+    operating_system_image: ShortText | None = None
+    """Name and version of its operating system."""
+    kernel_version: ShortText | None = None
+    """Version of its kernel."""
+    kubelet_version: ShortText | None = None
+    """Version of the installed kubelet."""
+
+
+COLUMNS: Final = (
+    Column("Phase", ".status.phase"),
+    Column("Machine", ".spec.claim.machine"),
+    Column("Address", ".spec.address"),
+    Column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
+    Column("Age", ".metadata.creationTimestamp", "date"),
+)
+
+
+@kind(
+    group=GROUP,
+    version=VERSION,
+    definition=Definition(
+        contracts=CONTRACTS,
+        columns=COLUMNS,
+        short_names=("capelinho",),
+        categories=("cluster-api",),
+        labels={MOVE_LABEL: ""},
+    ),
+)
+class CapelinHost(Object[HostSpec, HostStatus]):
+    """An existing machine that becomes a node of one cluster after another."""

@@ -1,0 +1,95 @@
+"""Decides what happens on a host next. The claim and the machine's record of it decide."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from capelin_machine_pool.api import CapelinMachine
+from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost, HostClaim
+from capelin_machine_pool.reasons import Reason
+
+
+class Visit(Enum):
+    """The work of the provider on a host."""
+
+    LEARN_KEY = auto()
+    """Read the key of its SSH server, to trust it from now on."""
+    CHECK = auto()
+    """Read its state."""
+    BOOTSTRAP = auto()
+    """Execute the bootstrap data of the machine that has claimed it."""
+    CLEAN = auto()
+    """Undo the bootstrap."""
+    CLEAN_AGAIN = auto()
+    """Undo it again after a failure, because an administrator requests it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do nothing yet."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Release the claim: the machine has another host, or an administrator confirms its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphaned:
+    """The machine no longer exists, and did not release the host."""
+
+    reason: Reason
+    message: str
+
+
+HostStep = Visit | Wait | Release | Orphaned
+
+_RECORD_SECONDS = 1.0
+"""How soon to look whether a machine has recorded its claim."""
+
+
+def next_host_step(host: CapelinHost, machine: CapelinMachine | None) -> HostStep:
+    """The next step for a host.
+
+    Args:
+        host: The host.
+        machine: The machine that its claim names, if it exists.
+    """
+    claim, spec = host.spec.claim, host.spec
+    confirmed = CLEAN_AGAIN_ANNOTATION in host.metadata.annotations
+    if not spec.host_keys and not spec.host_authorities:
+        return Visit.LEARN_KEY
+    if claim is None or claim.released_at is not None:
+        usual = Visit.CHECK if claim is None else Visit.CLEAN
+        return Visit.CLEAN_AGAIN if confirmed else usual
+    if machine is None or machine.spec.backend != "Hosts":
+        # It may be in another management cluster, so its node is not cleaned.
+        return Release() if confirmed else _orphaned(claim)
+    if machine.spec.host is None:
+        return Wait(_RECORD_SECONDS)
+    if (machine.spec.host.name, machine.spec.host.claim) != (host.name, claim.id):
+        return Release()
+    return Visit.CHECK if is_bootstrapped(host) else Visit.BOOTSTRAP
+
+
+def is_bootstrapped(host: CapelinHost) -> bool:
+    """Whether the bootstrap of the present claim has succeeded.
+
+    Without the status, for example after a move, the marker on the host shows it again.
+    """
+    status, claim = host.status, host.spec.claim
+    return (
+        status is not None
+        and claim is not None
+        and (status.phase, status.claim) == ("Ready", claim.id)
+    )
+
+
+def _orphaned(claim: HostClaim) -> Orphaned:
+    message = (
+        f"the machine {claim.machine} of cluster {claim.cluster} no longer exists, but it did not"
+        f" release the host; if no cluster uses the host, set the annotation"
+        f" {CLEAN_AGAIN_ANNOTATION} to clean it"
+    )
+    return Orphaned(Reason.MACHINE_MISSING, message)

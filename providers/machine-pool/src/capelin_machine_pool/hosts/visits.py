@@ -1,0 +1,226 @@
+"""Visits to hosts over SSH, in tasks of their own: a dead host delays no other one.
+
+The host and its object contain all progress. If the provider dies, the next one visits again.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+from capelin.client import ClientError, Destinations
+from capelin.controller import ObjectKey
+
+from capelin_machine_pool.bootstrap import (
+    BootstrapStep,
+    CleanStep,
+    CloudConfig,
+    HostState,
+    MachineBootstrap,
+    Transport,
+    TransportError,
+    next_bootstrap_step,
+    observe,
+)
+from capelin_machine_pool.bootstrap.ssh import SshHost, connect_ssh, read_host_key
+from capelin_machine_pool.hosts.facts import observe_facts
+from capelin_machine_pool.hosts.plan import Visit
+from capelin_machine_pool.hosts.status import VisitResult, failed_visit
+
+Connect = Callable[[], AbstractAsyncContextManager[Transport]]
+Claimed = Callable[[], Awaitable[bool]]
+
+_AT_ONCE: Final = 64
+"""How many connections may be opened at once."""
+_AT_ONCE_AFTER_FAILURE: Final = 16
+"""How many of them may be to hosts that did not answer the last time."""
+_LONGEST_SECONDS: Final = 300.0
+"""Time after which a visit reports its progress and another one continues."""
+_POLL_SECONDS: Final = 2.0
+_FAILED_REQUEST_SECONDS: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisitPlan:
+    """A visit, with all that it needs."""
+
+    visit: Visit
+    connect: Connect
+    uid: str | None = None
+    """Identifier of the claim. None if the host has no claim."""
+    machine: str = ""
+    """Namespace and name of the machine, for people who look at the host."""
+    config: CloudConfig = field(default_factory=CloudConfig, repr=False)
+    clean_commands: tuple[str, ...] = ()
+    is_claimed: Claimed | None = None
+    """Whether the claim still exists. Asked right before the host is marked."""
+
+
+async def carry_out(plan: VisitPlan, slots: asyncio.Semaphore) -> VisitResult:
+    """Visit a host until its work has an end, or takes long.
+
+    Args:
+        plan: The visit.
+        slots: The limit for connections that are being opened.
+
+    Raises:
+        TransportError: The host does not answer, or the connection ended.
+    """
+    async with AsyncExitStack() as stack:
+        async with slots:
+            transport = await stack.enter_async_context(plan.connect())
+        if plan.visit is Visit.CHECK:
+            state = await observe(transport)
+            facts = await observe_facts(transport)
+            return VisitResult(visit=plan.visit, state=state, facts=facts, clock=time.time())
+        return await _work(plan, transport)
+
+
+async def _work(plan: VisitPlan, transport: Transport) -> VisitResult:
+    ends = time.monotonic() + _LONGEST_SECONDS
+    again = plan.visit is Visit.CLEAN_AGAIN
+    while True:
+        state = await observe(transport)
+        step = await _step(plan, transport, state, again=again)
+        again = False
+        is_over = step not in {
+            *(BootstrapStep.MARK, BootstrapStep.START, BootstrapStep.WAIT),
+            *(CleanStep.START, CleanStep.WAIT),
+        }
+        if is_over or time.monotonic() > ends:
+            return VisitResult(visit=plan.visit, state=state, step=step, config=plan.config)
+        if step in {BootstrapStep.WAIT, CleanStep.WAIT}:
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _step(
+    plan: VisitPlan, transport: Transport, state: HostState, *, again: bool
+) -> BootstrapStep | CleanStep | None:
+    uid = plan.uid or state.marker
+    if uid is None:
+        return CleanStep.CLEAN
+    machine = MachineBootstrap(uid=uid, name=plan.machine)
+    if plan.visit is Visit.BOOTSTRAP:
+        marks = next_bootstrap_step(uid, state) is BootstrapStep.MARK
+        if marks and plan.is_claimed is not None and not await plan.is_claimed():
+            return None
+        return await machine.bootstrap(transport, plan.config, state)
+    return await machine.clean(transport, state, plan.clean_commands, retry=again)
+
+
+def ssh_connection(
+    host: SshHost, destinations: Destinations | None
+) -> AbstractAsyncContextManager[Transport]:
+    """A connection to a host."""
+    return connect_ssh(host, destinations)
+
+
+async def learn_key(
+    address: str, port: int, destinations: Destinations | None, slots: asyncio.Semaphore
+) -> VisitResult:
+    """Read the key of a host.
+
+    Raises:
+        TransportError: It does not answer.
+    """
+    async with slots:
+        key = await read_host_key(address, port, destinations)
+    return VisitResult(visit=Visit.LEARN_KEY, host_key=key)
+
+
+Work = Callable[[asyncio.Semaphore], Awaitable[VisitResult]]
+"""A visit, with the limit for connections that are being opened."""
+
+
+@dataclass(slots=True)
+class _Run:
+    purpose: Hashable
+    task: asyncio.Task[None] | None = None
+    result: VisitResult | None = None
+    due: float = 0.0
+    failed: bool = False
+    """Whether the last visit could not reach the host."""
+
+
+class Visits:
+    """The visits of a provider, at most one at a time for each host.
+
+    Args:
+        wake: Has a host reconciled after its visit.
+    """
+
+    def __init__(self, wake: Callable[[ObjectKey], None]) -> None:
+        self._wake = wake
+        self._runs: dict[ObjectKey, _Run] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots_after_failure = asyncio.Semaphore(_AT_ONCE_AFTER_FAILURE)
+
+    def result(self, key: ObjectKey, purpose: Hashable) -> VisitResult | None:
+        """The result of the last visit for a purpose, until the next one begins."""
+        run = self._runs.get(key)
+        is_current = run is not None and run.purpose == purpose and run.task is None
+        return run.result if run is not None and is_current else None
+
+    def is_due(self, key: ObjectKey, purpose: Hashable) -> bool:
+        """Whether a visit has to begin."""
+        run = self._runs.get(key)
+        if run is None or run.purpose != purpose:
+            return True
+        return run.task is None and time.monotonic() >= run.due
+
+    def settle(self, key: ObjectKey, seconds: float) -> None:
+        """Use the result of a visit, and repeat the visit after this time."""
+        run = self._runs[key]
+        run.result, run.due = None, time.monotonic() + seconds
+
+    def seconds_left(self, key: ObjectKey) -> float:
+        """The time until the next visit, or a long time while one continues."""
+        run = self._runs.get(key)
+        if run is None or run.task is not None:
+            return 2 * _LONGEST_SECONDS
+        return max(0.1, run.due - time.monotonic())
+
+    def start(self, key: ObjectKey, purpose: Hashable, visit: Visit, work: Work) -> None:
+        """Begin a visit. One for another purpose ends: the host keeps its progress."""
+        former = self._runs.get(key)
+        if former is not None and former.task is not None:
+            former.task.cancel()
+        slots = self._slots_after_failure if former and former.failed else self._slots
+        run = self._runs[key] = _Run(purpose)
+        run.task = asyncio.create_task(self._run(key, run, visit, work(slots)))
+
+    def forget(self, key: ObjectKey) -> None:
+        """End the visit of a host that no longer exists."""
+        run = self._runs.pop(key, None)
+        if run is not None and run.task is not None:
+            run.task.cancel()
+
+    async def close(self) -> None:
+        """End all visits."""
+        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(
+        self, key: ObjectKey, run: _Run, visit: Visit, work: Awaitable[VisitResult]
+    ) -> None:
+        try:
+            run.result = await work
+        except TransportError as error:
+            run.result = failed_visit(visit, error.kind, str(error))
+        except ClientError as error:
+            # The management cluster did not answer. The host has no problem.
+            _log.warning("the visit to the host %s ended: %s", key, error)
+            run.due = time.monotonic() + _FAILED_REQUEST_SECONDS
+        except Exception:  # noqa: BLE001 - the condition shows it, and the next visit retries
+            _log.exception("the visit to the host %s failed", key)
+            run.result = failed_visit(visit, "unreachable", "the visit failed: see the log")
+        run.failed = run.result is not None and run.result.failure is not None
+        run.task = None
+        self._wake(key)

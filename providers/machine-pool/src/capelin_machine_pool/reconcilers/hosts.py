@@ -1,0 +1,279 @@
+"""Reconciles CapelinHosts: visits them, and ends the claims of hosts that are clean."""
+
+from collections.abc import AsyncGenerator, Hashable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from capelin.api.core import Secret
+from capelin.client import Client, Conflict, Destinations
+from capelin.contract import BOOTSTRAP_DATA_KEY, DELETING, ConditionSpec, update_conditions
+from capelin.controller import (
+    After,
+    Context,
+    Done,
+    For,
+    ObjectKey,
+    Permission,
+    Reconciler,
+    Result,
+)
+from capelin.provider import Blocked
+
+from capelin_machine_pool.api import CapelinMachine
+from capelin_machine_pool.bootstrap import (
+    CloudConfig,
+    CloudConfigError,
+    instance_metadata,
+    read_cloud_config,
+)
+from capelin_machine_pool.bootstrap.ssh import InvalidKeyError, SshHost
+from capelin_machine_pool.desired import FINALIZER
+from capelin_machine_pool.hosts.api import PRIVATE_KEY, CapelinHost, HostClaim
+from capelin_machine_pool.hosts.claims import end_claim, end_request, holds, release_host
+from capelin_machine_pool.hosts.plan import Orphaned, Release, Visit, Wait, next_host_step
+from capelin_machine_pool.hosts.status import (
+    Outcome,
+    VisitResult,
+    begun,
+    broken,
+    claimed,
+    host_status,
+    outcome,
+)
+from capelin_machine_pool.hosts.visits import (
+    VisitPlan,
+    Visits,
+    Work,
+    carry_out,
+    learn_key,
+    ssh_connection,
+)
+from capelin_machine_pool.reasons import Reason
+
+_ORPHANED_SECONDS = 60.0
+_CREDENTIALS_SECONDS = 30.0
+
+
+class HostReconciler(Reconciler[CapelinHost]):
+    """Moves hosts from free to ready and back. Machines only claim and release them."""
+
+    watches = (For(CapelinHost),)
+    permissions = (
+        Permission("infrastructure.cluster.x-k8s.io", ("capelinmachines",), ("get",)),
+        Permission("", ("secrets",), ("get",)),
+    )
+
+    def __init__(self, destinations: Destinations | None = None) -> None:
+        self._destinations = destinations
+        self._visits = Visits(self.wake)
+
+    @asynccontextmanager
+    async def lifespan(self, ctx: Context, /) -> AsyncGenerator[object]:
+        """End the visits with the manager."""
+        del ctx
+        self._visits = Visits(self.wake)
+        try:
+            yield
+        finally:
+            await self._visits.close()
+
+    async def reconcile(self, ctx: Context, host: CapelinHost, /) -> Result:
+        """Begin a visit, or use the result of one."""
+        key = ObjectKey(host.namespace or "", host.name)
+        if host.metadata.deletion_timestamp is not None:
+            if host.spec.claim is None:
+                self._visits.forget(key)
+                await ctx.remove_finalizer(host, FINALIZER)
+                return Done()
+        else:
+            await ctx.add_finalizer(host, FINALIZER)
+        step = next_host_step(host, await _machine_of(ctx.client, host))
+        match step:
+            case Wait(seconds):
+                await _report(ctx, host, None, claimed())
+                return After(seconds)
+            case Release():
+                await release_host(ctx.client, host, ctx.now())
+                return Done()
+            case Orphaned(reason, message):
+                await _report(ctx, host, None, broken(reason, message))
+                return After(_ORPHANED_SECONDS)
+            case _:
+                return await self._visit(ctx, host, key, step)
+
+    async def on_missing(self, ctx: Context, key: ObjectKey) -> None:
+        """End the visit of a host that no longer exists."""
+        del ctx
+        self._visits.forget(key)
+
+    async def _visit(self, ctx: Context, host: CapelinHost, key: ObjectKey, visit: Visit) -> Result:
+        purpose: Hashable = (visit, host.uid, host.metadata.generation)
+        result = self._visits.result(key, purpose)
+        if result is not None:
+            return await self._use(ctx, host, key, result)
+        if self._visits.is_due(key, purpose):
+            try:
+                work = await self._work(ctx.client, host, visit)
+            except Blocked as error:
+                failure = VisitResult(visit=visit, failure=(Reason(error.reason), str(error)))
+                await _report(ctx, host, None, outcome(host, failure))
+                return After(_CREDENTIALS_SECONDS)
+            if (beginning := begun(host, visit)) is not None:
+                await _report(ctx, host, None, beginning)
+            self._visits.start(key, purpose, visit, work)
+        return After(self._visits.seconds_left(key))
+
+    async def _use(
+        self, ctx: Context, host: CapelinHost, key: ObjectKey, result: VisitResult
+    ) -> Result:
+        """Report the result of a visit, and carry out its consequences."""
+        if result.host_key is not None:
+            await _trust(ctx, host, result.host_key)
+        its = outcome(host, result)
+        # First the status: a claim that has ended must not leave a host that looks free.
+        await _report(ctx, host, result, its)
+        if its.ends_claim and host.spec.claim is not None:
+            await end_claim(ctx.client, host, host.spec.claim)
+        if its.ends_request:
+            await end_request(ctx.client, host)
+        self._visits.settle(key, its.again_after)
+        return After(its.again_after)
+
+    async def _work(self, client: Client, host: CapelinHost, visit: Visit) -> Work:
+        spec, claim = host.spec, host.spec.claim
+        if visit is Visit.LEARN_KEY:
+            return partial(learn_key, spec.address, spec.port, self._destinations)
+        target = await _ssh_host(client, host)
+        plan = VisitPlan(
+            visit=visit,
+            connect=partial(ssh_connection, target, self._destinations),
+            uid=None if claim is None else claim.id,
+            machine="" if claim is None else f"{host.namespace}/{claim.machine}",
+            config=CloudConfig()
+            if claim is None or visit is not Visit.BOOTSTRAP
+            else await _bootstrap_config(client, host.namespace or "", claim),
+            clean_commands=() if claim is None else tuple(claim.clean_commands),
+            is_claimed=None if claim is None else partial(_is_claimed, client, host, claim),
+        )
+        return partial(carry_out, plan)
+
+
+async def _machine_of(client: Client, host: CapelinHost) -> CapelinMachine | None:
+    claim = host.spec.claim
+    if claim is None or claim.released_at is not None:
+        return None
+    return await client.find(CapelinMachine, claim.machine, host.namespace)
+
+
+async def _is_claimed(client: Client, host: CapelinHost, claim: HostClaim) -> bool:
+    live = await client.find(CapelinHost, host.name, host.namespace)
+    return live is not None and live.uid == host.uid and holds(live, claim.id)
+
+
+async def _ssh_host(client: Client, host: CapelinHost) -> SshHost:
+    """The host with its credentials.
+
+    Raises:
+        Blocked: The Secret is missing, or a key is unreadable.
+    """
+    spec = host.spec
+    name = spec.credentials.secret_name
+    secret = await client.find(Secret, name, host.namespace)
+    key = None if secret is None else secret.data.get(PRIVATE_KEY)
+    if key is None:
+        what = "does not exist" if secret is None else f"has no data under {PRIVATE_KEY}"
+        hint = f"store a private key there: kubectl create secret generic {name}"
+        raise Blocked(
+            Reason.INVALID_CREDENTIALS,
+            f"the Secret {name} {what}",
+            f"{hint} --from-file={PRIVATE_KEY}=FILE",
+        )
+    try:
+        return SshHost(
+            address=spec.address,
+            port=spec.port,
+            user=spec.user,
+            private_key=key.decode(errors="replace"),
+            host_keys=tuple(spec.host_keys),
+            host_cas=tuple(spec.host_authorities),
+        )
+    except InvalidKeyError as error:
+        hint = f"correct the Secret {name} or the keys of the host"
+        raise Blocked(Reason.INVALID_CREDENTIALS, str(error), hint) from None
+
+
+async def _bootstrap_config(client: Client, namespace: str, claim: HostClaim) -> CloudConfig:
+    """The bootstrap data of the machine that has claimed a host.
+
+    Raises:
+        Blocked: They are missing, or not supported.
+    """
+    name = claim.bootstrap_secret
+    secret = await client.find(Secret, name, namespace)
+    data = None if secret is None else secret.data.get(BOOTSTRAP_DATA_KEY)
+    if data is None:
+        message = f"the Secret {name} with the bootstrap data does not exist"
+        raise Blocked(Reason.INVALID_BOOTSTRAP_DATA, message)
+    metadata = instance_metadata(
+        hostname=claim.machine, instance_id=claim.id, provider_id=claim.provider_id
+    )
+    try:
+        return read_cloud_config(data, metadata)
+    except CloudConfigError as error:
+        raise Blocked(Reason.INVALID_BOOTSTRAP_DATA, str(error)) from None
+
+
+async def _trust(ctx: Context, host: CapelinHost, key: str) -> None:
+    """Write the key of a host to its spec. From now on, no other key is accepted.
+
+    Raises:
+        Conflict: The host has changed.
+    """
+    if host.spec.host_keys or not host.spec.trust_on_first_use:
+        raise Conflict(409, "Conflict", "the keys of the host have changed")
+    patch = {
+        "metadata": {"resourceVersion": host.metadata.resource_version},
+        "spec": {"hostKeys": [key]},
+    }
+    written = await ctx.client.patch(CapelinHost, host.name, host.namespace, patch)
+    host.metadata = written.metadata
+    message = f"the provider trusts the key {key} from now on"
+    ctx.event(host, "Normal", "HostKeyTrusted", message)
+
+
+async def _report(
+    ctx: Context, host: CapelinHost, result: VisitResult | None, its: Outcome
+) -> None:
+    """Write the status of a host, if it has changed, with an event for a new problem."""
+    before = host.status.conditions if host.status else []
+    ready = its.conditions[0]
+    known = {(condition.type, condition.reason) for condition in before}
+    if (
+        ready.status == "False"
+        and ready.reason in _WARNED
+        and (ready.type, ready.reason) not in known
+    ):
+        ctx.event(host, "Warning", ready.reason, ready.message)
+    specs = list(its.conditions)
+    if host.metadata.deletion_timestamp is not None:
+        message = "a machine uses the host: delete its Machine"
+        specs.append(ConditionSpec(DELETING, "True", DELETING, message))
+    status = host_status(host, result, its.phase)
+    generation = host.metadata.generation or 0
+    status.conditions = update_conditions(before, specs, now=ctx.now(), generation=generation)
+    await ctx.patch_status(host, status)
+
+
+_WARNED = frozenset(
+    {
+        Reason.HOST_UNREACHABLE,
+        Reason.HOST_KEY_MISMATCH,
+        Reason.LOGIN_REJECTED,
+        Reason.INVALID_CREDENTIALS,
+        Reason.HOST_NOT_CLEAN,
+        Reason.HOST_CHANGED,
+        Reason.BOOTSTRAP_FAILED,
+        Reason.INVALID_BOOTSTRAP_DATA,
+        Reason.MACHINE_MISSING,
+    }
+)
