@@ -1,4 +1,4 @@
-"""The memory of the provider while it sends the snapshot of a real etcd to a real S3 server.
+"""The memory of the provider that sends a snapshot of a real etcd to a real S3 server, or reads it.
 
 `CAPELIN_SNAPSHOT_MIB=1024` measures a larger snapshot, and `pytest -s` prints the result.
 """
@@ -29,9 +29,11 @@ MEBIBYTES = int(os.environ.get("CAPELIN_SNAPSHOT_MIB", "128"))
 LIMIT_MEBIBYTES = 96
 PROGRAM = """
 import asyncio, json, ssl, sys, time
+from datetime import UTC, datetime
 from pathlib import Path
 import aiohttp
-from capelin_control_plane.backup_files import BackupWriter
+from capelin_control_plane.backup_files import BackupWriter, read_snapshot
+from capelin_control_plane.backups import Manifest
 from capelin_control_plane.etcd_api import EtcdApi
 from capelin_control_plane.s3 import Bucket, S3Store
 from capelin_control_plane.s3_signature import S3Credentials
@@ -49,12 +51,22 @@ async def main(etcd_url, endpoint, bucket, key_id):
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session,
     ):
         store = S3Store(session, bucket, S3Credentials(key_id, secret))
-        writer = BackupWriter(store, "1", b"k" * 32, "a")
+        writer = BackupWriter(store, "00010101T000000Z", b"k" * 32, "a")
         await writer.authorities(b"")
         Path("/proc/self/clear_refs").write_text("5")
         rest, begun = memory("VmRSS"), time.monotonic()
         size = await writer.snapshot(EtcdApi(etcd, etcd_url).snapshot())
-        print(json.dumps([size, memory("VmHWM") - rest, time.monotonic() - begun]))
+        sent = [size, memory("VmHWM") - rest, time.monotonic() - begun]
+        manifest = Manifest(
+            namespace="", cluster="", control_plane="", authority="a", kubernetes_version="",
+            etcd_version="", revision=1, taken_at=datetime(1, 1, 1, tzinfo=UTC), seconds=1,
+            snapshot_bytes=size,
+        )
+        Path("/proc/self/clear_refs").write_text("5")
+        rest, begun, read = memory("VmRSS"), time.monotonic(), 0
+        async for piece in read_snapshot(store, manifest, b"k" * 32):
+            read += len(piece)
+        print(json.dumps([sent, [read, memory("VmHWM") - rest, time.monotonic() - begun]]))
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -108,7 +120,11 @@ async def test_the_memory_does_not_depend_on_the_size_of_the_snapshot(tmp_path: 
         )
         output, _ = await process.communicate(json.dumps([SECRET, server.ca]).encode())
         assert process.returncode == 0
-        size, memory, seconds = json.loads(output)
-    print(f"{size / 2**20:.0f} MiB in {seconds:.1f} s, {memory:.1f} MiB above rest")  # noqa: T201
-    assert size > MEBIBYTES << 20
-    assert memory < LIMIT_MEBIBYTES
+        sent, read = json.loads(output)
+    for verb, (size, memory, seconds) in (("sent", sent), ("read", read)):
+        print(  # noqa: T201
+            f"{verb} {size / 2**20:.0f} MiB in {seconds:.1f} s, {memory:.1f} MiB above rest"
+        )
+        assert size > MEBIBYTES << 20
+        assert memory < LIMIT_MEBIBYTES
+    assert read[0] == sent[0]

@@ -17,14 +17,15 @@ from capelin_control_plane.api import (
     SecretKey,
     Spec,
 )
+from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_files import (
-    BackupError,
     BackupWriter,
     delete_backup,
     delete_leftovers,
     list_backups,
     open_backup,
     read_backups,
+    read_snapshot,
 )
 from capelin_control_plane.backups import BACKUP_ANNOTATION, Manifest, due, expired
 from capelin_control_plane.desired import InvalidSpecError
@@ -144,6 +145,10 @@ async def test_a_backup_is_encrypted_and_can_be_opened(tmp_path: Path) -> None:
         open_backup(source, b"x" * 32, tmp_path / "other")
 
 
+async def read(root: Path, taken: Manifest, key: bytes = KEY) -> bytes:
+    return b"".join([piece async for piece in read_snapshot(store(root), taken, key)])
+
+
 @pytest.mark.parametrize("change", ["cut", "flip", "swap", "chunk"])
 async def test_a_changed_file_is_detected(tmp_path: Path, change: str) -> None:
     taken = manifest(NOW)
@@ -165,6 +170,22 @@ async def test_a_changed_file_is_detected(tmp_path: Path, change: str) -> None:
     path.write_bytes(content)
     with pytest.raises(BackupError, match="damaged"):
         open_backup(folder / f"{taken.name}.json", KEY, tmp_path / "opened")
+    with pytest.raises(BackupError, match="damaged"):
+        await read(tmp_path, taken)
+
+
+async def test_a_snapshot_is_readable_in_pieces(tmp_path: Path) -> None:
+    taken = manifest(NOW)
+    folder = await write(tmp_path, taken, taken.name)
+    assert await read(tmp_path, taken) == SNAPSHOT
+    with pytest.raises(BackupError, match="another one"):
+        await read(tmp_path, taken, b"x" * 32)
+    (folder / f"{taken.name}.snapshot").write_bytes(b"short")
+    with pytest.raises(BackupError, match="not part of a backup"):
+        await read(tmp_path, taken)
+    (folder / f"{taken.name}.snapshot").unlink()
+    with pytest.raises(StoreError, match="No such file"):
+        await read(tmp_path, taken)
 
 
 async def test_a_backup_without_a_manifest_does_not_exist(tmp_path: Path) -> None:

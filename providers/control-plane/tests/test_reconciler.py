@@ -28,7 +28,7 @@ from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_control_plane import orphans
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec
-from capelin_control_plane.backends import FetchSnapshot
+from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import RENEW_ANNOTATION, ControlPlane
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError
@@ -106,9 +106,9 @@ class FakeBackend:
         raise MembershipError(f"{key} has no etcd {index}")
 
     async def prepare_restore(
-        self, key: ObjectKey, desired: ControlPlane, fetch: FetchSnapshot
+        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
     ) -> None:
-        raise AssertionError(f"{key} has no data: {desired.restore}, {fetch}")
+        raise AssertionError(f"{key} has no data: {desired.restore}, {read}")
 
     def client_config(self, endpoint: Endpoint) -> Config:
         raise AssertionError(f"nothing answers at {endpoint}")

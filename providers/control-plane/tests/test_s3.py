@@ -19,12 +19,14 @@ from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane import s3
 from capelin_control_plane.api import BackupDestination, S3Destination, SecretName
+from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_files import (
     BackupWriter,
     delete_backup,
     delete_leftovers,
     open_backup,
     read_backups,
+    read_snapshot,
 )
 from capelin_control_plane.backup_stores import Stores, read_endpoints
 from capelin_control_plane.backups import Manifest
@@ -143,6 +145,28 @@ async def test_a_backup_is_written_listed_and_deleted(server: S3Server, tmp_path
         await delete_backup(store, first.name)
         assert server.keys() == keys(second)
         assert await store.read("missing") is None
+
+
+async def read(store: S3Store, taken: Manifest) -> bytes:
+    return b"".join([piece async for piece in read_snapshot(store, taken, KEY)])
+
+
+async def test_a_snapshot_arrives_despite_faults(server: S3Server, faults: Faults) -> None:
+    taken = manifest()
+    async with opened(server) as store:
+        await write(store, taken)
+    async with opened(faults.server) as store:
+        faults.busy, faults.cuts = 1, [100, 100]
+        assert await read(store, taken) == SNAPSHOT
+        assert (faults.busy, faults.cuts) == (0, [])
+        path = server.objects / FOLDER / f"{taken.name}.snapshot"
+        content = path.read_bytes()
+        path.write_bytes(content[: 1 << 20])
+        with pytest.raises(BackupError, match="damaged"):
+            await read(store, taken)
+        path.unlink()
+        with pytest.raises(StoreError, match="NoSuchKey"):
+            await read(store, taken)
 
 
 async def test_other_objects_of_the_bucket_are_not_touched(server: S3Server) -> None:

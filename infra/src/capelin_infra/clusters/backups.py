@@ -14,7 +14,8 @@ from capelin.embedded.management import Environment
 from capelin.errors import InvalidInputError, MissingError, NotReadyError, UserError
 from capelin.provider import Blocked
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, Status
-from capelin_control_plane.backup_files import BackupError, delete_backup
+from capelin_control_plane.backup_encryption import BackupError
+from capelin_control_plane.backup_files import delete_backup
 from capelin_control_plane.backup_readers import StoredBackup, stored_backups, verify_backup
 from capelin_control_plane.backup_tasks import BACKUP_HEALTHY, encryption_key
 from capelin_control_plane.backups import BACKUP_ANNOTATION, Manifest, expired

@@ -11,7 +11,8 @@ from capelin.api.core import Secret
 from capelin.contract import find_condition
 from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin_control_plane.api import CapelinControlPlane, Status
-from capelin_control_plane.backup_files import BackupError, open_backup
+from capelin_control_plane.backup_encryption import BackupError
+from capelin_control_plane.backup_files import open_backup
 from capelin_control_plane.backup_readers import StoredBackup, stored_backups
 from capelin_control_plane.desired import (
     RESTORE_ANNOTATION,

@@ -91,6 +91,12 @@ class ControlPlaneOptions(Options):
         " and `https://*` allow more, except local addresses. `http` is possible for one endpoint.",
         shown="none: no backups to S3",
     )
+    restore_image: str | None = flag(
+        None,
+        str,
+        "Image of the pods that create the data of restored etcd members: that of the provider.",
+        shown="the image of the provider's own pod",
+    )
     delete_orphans_after: float | None = flag(
         None,
         seconds,
@@ -123,7 +129,9 @@ def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
             binaries = Binaries(progress=PlainProgress())
             return ProcessesBackend(options.state_folder, binaries, wake, options.policy)
         config = Config.find(options.kubeconfig, environ=os.environ)
-        return PodsBackend(Client(config, manager=MANAGER), options.namespace)
+        return PodsBackend(
+            Client(config, manager=MANAGER), options.namespace, options.restore_image
+        )
 
     backends: dict[BackendName, Backend] = {name: backend(name) for name in options.backends}
     reconciler = CapelinControlPlaneReconciler(

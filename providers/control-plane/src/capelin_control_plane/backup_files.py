@@ -3,38 +3,33 @@
 import asyncio
 import hashlib
 import os
-import struct
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from capelin.embedded.processes import private_folder
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import TypeAdapter
 
+from capelin_control_plane.backup_encryption import (
+    BackupError,
+    Decryption,
+    Encryption,
+    purpose_of,
+)
 from capelin_control_plane.backups import Manifest
 from capelin_control_plane.stores import Store, Upload, names_in, read_small
 
-FEWEST_KEY_BYTES: Final = 32
-_MAGIC: Final = b"capelin-backup/1\n"
-_SALT_BYTES: Final = 16
-_CHUNK_BYTES: Final = 2**20
-_TAG_BYTES: Final = 16
+_PIECE: Final = 2**20
 _HASH_BYTES: Final = 32
 _MANIFEST: Final = ".json"
-_PARTS: Final = (".authorities", ".snapshot")
+_AUTHORITIES: Final = ".authorities"
+_SNAPSHOT: Final = ".snapshot"
+_PARTS: Final = (_AUTHORITIES, _SNAPSHOT)
 _READS: Final = 16
 """How many manifests to read at once."""
 _ADAPTER: Final = TypeAdapter(Manifest)
-
-
-class BackupError(Exception):
-    """A backup cannot be written or read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +113,7 @@ class BackupWriter:
         async def pieces() -> AsyncGenerator[bytes]:
             yield content
 
-        await self._write(".authorities", pieces())
+        await self._write(_AUTHORITIES, pieces())
 
     async def snapshot(self, pieces: AsyncIterable[bytes]) -> int:
         """Write the snapshot of etcd, and verify it. Returns its size."""
@@ -130,7 +125,7 @@ class BackupWriter:
                 yield piece
             digest.verify()
 
-        await self._write(".snapshot", hashed())
+        await self._write(_SNAPSHOT, hashed())
         return digest.size
 
     async def publish(self, manifest: Manifest) -> None:
@@ -139,7 +134,7 @@ class BackupWriter:
             await upload.write(_ADAPTER.dump_json(manifest, indent=2))
 
     async def _write(self, part: str, pieces: AsyncIterable[bytes]) -> None:
-        encryption = Encryption(self._key, _purpose(self._authority, self._name, part))
+        encryption = Encryption(self._key, purpose_of(self._authority, self._name, part))
         async with _upload(self._store, f"{self._name}{part}") as upload:
             await upload.write(encryption.header)
             async for piece in pieces:
@@ -157,32 +152,6 @@ async def _upload(store: Store, name: str) -> AsyncGenerator[Upload]:
     except BaseException:
         await upload.abort()
         raise
-
-
-class Encryption:
-    """Chunks of AES-256-GCM, none of which can be changed, moved or left out."""
-
-    def __init__(self, key: bytes, purpose: bytes) -> None:
-        self.header = _MAGIC + os.urandom(_SALT_BYTES)
-        self._cipher = _cipher(key, self.header, purpose)
-        self._pending, self._index = bytearray(), 0
-
-    def update(self, data: bytes) -> Iterator[bytes]:
-        """The chunks that are complete with more data. At most one stays in memory."""
-        self._pending += data
-        while len(self._pending) > _CHUNK_BYTES:
-            chunk = bytes(self._pending[:_CHUNK_BYTES])
-            del self._pending[:_CHUNK_BYTES]
-            yield self._encrypted(chunk, is_last=False)
-
-    def finish(self) -> bytes:
-        """The last chunk."""
-        return self._encrypted(bytes(self._pending), is_last=True)
-
-    def _encrypted(self, chunk: bytes, *, is_last: bool) -> bytes:
-        nonce = _nonce(self._index, is_last=is_last)
-        self._index += 1
-        return self._cipher.encrypt(nonce, chunk, self.header)
 
 
 class SnapshotHash:
@@ -209,6 +178,32 @@ class SnapshotHash:
             raise BackupError("the snapshot is not complete: its SHA-256 differs")
 
 
+async def read_snapshot(store: Store, manifest: Manifest, key: bytes) -> AsyncGenerator[bytes]:
+    """The snapshot of a backup in pieces. Do not use it before the last one: it is verified there.
+
+    Raises:
+        BackupError: it is damaged, or the key is another one.
+    """
+    digest = SnapshotHash()
+    async with aclosing(_read_part(store, manifest, key, _SNAPSHOT)) as pieces:
+        async for piece in pieces:
+            digest.update(piece)
+            yield piece
+    digest.verify()
+
+
+async def _read_part(
+    store: Store, manifest: Manifest, key: bytes, part: str
+) -> AsyncGenerator[bytes]:
+    name = f"{manifest.name}{part}"
+    decryption = Decryption(key, purpose_of(manifest.authority, manifest.name, part), name)
+    async with aclosing(store.open(name)) as pieces:
+        async for piece in pieces:
+            for content in decryption.update(piece):
+                yield content
+    yield decryption.finish()
+
+
 def open_backup(manifest_path: Path, key: bytes, target: Path) -> Manifest:
     """Decrypt a backup into the files `etcd.db` and `authorities.json` of a new folder.
 
@@ -221,13 +216,13 @@ def open_backup(manifest_path: Path, key: bytes, target: Path) -> Manifest:
         snapshot = SnapshotHash()
         for part, name in zip(_PARTS, ("authorities.json", "etcd.db"), strict=True):
             source = manifest_path.with_suffix(part)
-            purpose = _purpose(manifest.authority, manifest.name, part)
+            purpose = purpose_of(manifest.authority, manifest.name, part)
             descriptor = os.open(target / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                for chunk in _decrypted(source, key, purpose):
-                    file.write(chunk)
-                    if name == "etcd.db":
-                        snapshot.update(chunk)
+                for content in _decrypted(source, key, purpose):
+                    file.write(content)
+                    if part == _SNAPSHOT:
+                        snapshot.update(content)
         snapshot.verify()
     except (OSError, ValueError) as error:
         raise BackupError(f"{manifest_path}: {error}") from error
@@ -235,32 +230,8 @@ def open_backup(manifest_path: Path, key: bytes, target: Path) -> Manifest:
 
 
 def _decrypted(path: Path, key: bytes, purpose: bytes) -> Iterator[bytes]:
+    decryption = Decryption(key, purpose, str(path))
     with path.open("rb") as file:
-        header = file.read(len(_MAGIC) + _SALT_BYTES)
-        if not header.startswith(_MAGIC):
-            raise BackupError(f"{path} is not part of a backup")
-        cipher = _cipher(key, header, purpose)
-        chunk, index = file.read(_CHUNK_BYTES + _TAG_BYTES), 0
-        while chunk:
-            following = file.read(_CHUNK_BYTES + _TAG_BYTES)
-            try:
-                yield cipher.decrypt(_nonce(index, is_last=not following), chunk, header)
-            except InvalidTag:
-                raise BackupError(f"{path} is damaged, or the key is another one") from None
-            chunk, index = following, index + 1
-        if index == 0:
-            raise BackupError(f"{path} is empty")
-
-
-def _cipher(key: bytes, header: bytes, purpose: bytes) -> AESGCM:
-    # Each file has its own key, so that numbers can be nonces.
-    salt = header[len(_MAGIC) :]
-    return AESGCM(HKDF(algorithm=SHA256(), length=32, salt=salt, info=purpose).derive(key))
-
-
-def _nonce(index: int, *, is_last: bool) -> bytes:
-    return struct.pack(">IQ", int(is_last), index)
-
-
-def _purpose(*parts: str) -> bytes:
-    return "\0".join(parts).encode()
+        while piece := file.read(_PIECE):
+            yield from decryption.update(piece)
+    yield decryption.finish()

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from capelin_control_plane.backup_files import BackupError, list_backups, open_backup
+from capelin_control_plane.backup_encryption import BackupError
+from capelin_control_plane.backup_files import list_backups, open_backup
 from capelin_control_plane.backups import Manifest
 from capelin_control_plane.etcd_snapshots import Trial, try_snapshot
 

@@ -16,9 +16,8 @@ from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, LastBackup, Status
+from capelin_control_plane.backup_encryption import FEWEST_KEY_BYTES, BackupError
 from capelin_control_plane.backup_files import (
-    FEWEST_KEY_BYTES,
-    BackupError,
     BackupWriter,
     Listed,
     delete_backup,

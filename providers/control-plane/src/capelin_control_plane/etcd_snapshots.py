@@ -11,7 +11,7 @@ from typing import Final
 
 import aiohttp
 
-from capelin_control_plane.backup_files import BackupError
+from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError
 
 PROGRAMS: Final = ("etcd", "etcdutl")
@@ -23,13 +23,13 @@ _RETRY_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class RestoredMember:
-    """A member of a restored cluster."""
+class RestoredCluster:
+    """The cluster that continues from a snapshot."""
 
-    name: str
-    peer_url: str
-    data: Path
-    """Its data directory, which does not exist yet."""
+    members: Mapping[str, str]
+    """The peer URL of each member by its name."""
+    token: str
+    """Its name. Members of the old cluster have another one, and must not talk to these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Trial:
     keys: int
 
 
-async def restore_members(
-    etcdutl: Path, snapshot: Path, members: Mapping[str, str], token: str, folder: Path
+async def restore_member(
+    etcdutl: Path, snapshot: Path, cluster: RestoredCluster, name: str, data: Path
 ) -> None:
-    """Create the data directories `etcd-0`, ... of a new cluster from a snapshot.
+    """Create the data directory of one member of a new cluster from a snapshot.
 
     The revision grows, and the earlier history counts as compacted. So every client lists again,
     instead of waiting for events that never come.
@@ -51,26 +51,24 @@ async def restore_members(
     Args:
         etcdutl: The program.
         snapshot: The snapshot with its hash.
-        members: The peer URL of each member by its name.
-        token: The name of the new cluster.
-        folder: The folder for the data directories.
+        cluster: The new cluster.
+        name: The name of the member.
+        data: The data directory, which must not exist.
 
     Raises:
         BackupError: etcdutl refuses the snapshot.
     """
-    cluster = ",".join(f"{name}={url}" for name, url in members.items())
-    for name, url in members.items():
-        await _run(
-            str(etcdutl),
-            *("snapshot", "restore", str(snapshot)),
-            f"--name={name}",
-            f"--initial-cluster={cluster}",
-            f"--initial-cluster-token={token}",
-            f"--initial-advertise-peer-urls={url}",
-            f"--data-dir={folder / name}",
-            f"--bump-revision={_BUMP_REVISION}",
-            "--mark-compacted",
-        )
+    await _run(
+        str(etcdutl),
+        *("snapshot", "restore", str(snapshot)),
+        f"--name={name}",
+        f"--initial-cluster={','.join(f'{peer}={url}' for peer, url in cluster.members.items())}",
+        f"--initial-cluster-token={cluster.token}",
+        f"--initial-advertise-peer-urls={cluster.members[name]}",
+        f"--data-dir={data}",
+        f"--bump-revision={_BUMP_REVISION}",
+        "--mark-compacted",
+    )
 
 
 async def try_snapshot(etcd: Path, etcdutl: Path, snapshot: Path) -> Trial:

@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from capelin_control_plane.backup_files import BackupError, open_backup
+from capelin_control_plane.backup_encryption import BackupError
+from capelin_control_plane.backup_files import open_backup
 
 
 def main(arguments: list[str] | None = None) -> int:

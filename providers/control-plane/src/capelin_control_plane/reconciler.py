@@ -105,6 +105,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         Permission("", ("pods/eviction",), ("create",)),
         # Members of etcd are replaced through it.
         Permission("", ("pods/portforward",), ("create", "get")),
+        # Restores create the data of etcd members in pods.
+        Permission("", ("pods",), ("create",)),
         Permission("", ("persistentvolumeclaims",), ("get", "delete")),
         Permission("", ("nodes",), ("list",)),
     )
@@ -513,6 +515,8 @@ def _requeue(
     desired: ControlPlane, observed: Observed, now: datetime, *moments: datetime | None
 ) -> Result:
     """When to look again. The backend reports changes of processes, but not the passing of time."""
+    if observed.restore is Phase.STARTING:
+        return After(1.0)
     if observed.blocked is not None or observed.restore is not None:
         return After(_RETRY_SECONDS)
     wait = RESYNC

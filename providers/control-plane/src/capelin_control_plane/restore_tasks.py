@@ -1,11 +1,9 @@
 """Prepares restores in tasks of their own: a large backup delays no reconcile."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from capelin.client import Client, ClientError, Invalid
@@ -13,15 +11,17 @@ from capelin.contract import ConditionSpec
 from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked
 
-from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.api import BackupDestination, CapelinControlPlane
 from capelin_control_plane.backends import Backend
-from capelin_control_plane.backup_files import BackupError, list_backups, open_backup
+from capelin_control_plane.backup_encryption import BackupError
+from capelin_control_plane.backup_files import read_backups, read_snapshot
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import encryption_key
 from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.restores import Phase, backup_of, check_backup
+from capelin_control_plane.stores import StoreError
 from capelin_control_plane.tasks import Tasks
 
 RESTORING: Final = "Restoring"
@@ -84,7 +84,8 @@ class Restores(Tasks[_Run]):
         if run is not None and run.settings != settings:
             run = None
         failure = None if run is None else run.failure
-        is_due = failure is not None and failure.retry_at <= desired.now
+        # Prepared data can also disappear: then, the task begins again without a failure.
+        is_due = failure is None or failure.retry_at <= desired.now
         if run is None or (is_due and not self.is_running(key)):
             job = _Job(ctx, obj, desired, authority, backend, self._stores)
             run = _Run(settings, failure)
@@ -161,36 +162,30 @@ class _Job:
                 "spec.etcd.backup is not set",
                 "it names the folder and the key of the backups",
             )
-        place = (self.desired.namespace, self.desired.cluster)
-        folder = self.stores.folder(backup.destination, *place)
-        if folder is None:
-            raise Blocked(
-                Reason.RESTORE_REFUSED,
-                "the backups are in a bucket, from which the provider cannot restore yet",
-                "copy the files of the backup into a folder, and name it in"
-                " spec.etcd.backup.destination",
-            )
-        name = backup_of(request)
-        listed = await asyncio.to_thread(list_backups, folder)
-        manifest = next((found for found in listed.manifests if found.name == name), None)
-        if manifest is None:
-            known = ", ".join(found.name for found in listed.manifests[:3]) or "none"
-            raise Blocked(
-                Reason.RESTORE_REFUSED,
-                f"no usable backup {name} exists in {backup.destination.folder}. The newest ones"
-                f" there: {known}",
-            )
-        check_backup(manifest, self.desired, self.authority)
-        key = await encryption_key(self.ctx.client, backup, self.desired.namespace)
-        fetch = partial(_fetch, folder / f"{name}.json", key)
-        key_of_object = ObjectKey(self.obj.namespace or "", self.obj.name)
-        await self.backend.prepare_restore(key_of_object, self.desired, fetch)
+        name, client, namespace = backup_of(request), self.ctx.client, self.desired.namespace
+        destination = backup.destination
+        async with self.stores.open(client, destination, namespace, self.desired.cluster) as store:
+            listed = await read_backups(store)
+            manifest = next((found for found in listed.manifests if found.name == name), None)
+            if manifest is None:
+                known = ", ".join(found.name for found in listed.manifests[:3]) or "none"
+                raise Blocked(
+                    Reason.RESTORE_REFUSED,
+                    f"no usable backup {name} exists in {_place_of(destination)}. The newest ones"
+                    f" there: {known}",
+                )
+            check_backup(manifest, self.desired, self.authority)
+            key = await encryption_key(client, backup, namespace)
+            read = partial(read_snapshot, store, manifest, key)
+            key_of_object = ObjectKey(self.obj.namespace or "", self.obj.name)
+            await self.backend.prepare_restore(key_of_object, self.desired, read)
 
     def failure(self, error: Exception) -> ConditionSpec:
         """The condition that shows an error."""
         reason, message = Reason.RESTORE_FAILED, str(error) or type(error).__name__
-        if isinstance(error, Blocked):
-            reason = error.reason
+        if isinstance(error, (Blocked, StoreError)):
+            is_general = error.reason == Reason.BACKUP_FAILED
+            reason = Reason.RESTORE_FAILED if is_general else error.reason
         elif isinstance(error, OSError):
             message = error.strerror or message
         elif not isinstance(error, (BackupError, ClientError)):
@@ -199,6 +194,5 @@ class _Job:
         return ConditionSpec(RESTORING, "False", reason, message)
 
 
-async def _fetch(manifest: Path, key: bytes, folder: Path) -> Path:
-    await asyncio.to_thread(open_backup, manifest, key, folder)
-    return folder / "etcd.db"
+def _place_of(destination: BackupDestination) -> str:
+    return destination.folder or (f"bucket {destination.s3.bucket}" if destination.s3 else "")

@@ -37,6 +37,7 @@ _LARGEST_ANSWER: Final = 2 << 20
 _PIECE: Final = 256 << 10
 _ABORT_SECONDS: Final = 3.0
 _CODE: Final = re.compile(r"[A-Za-z0-9.]{1,64}")
+_CONTENT_RANGE: Final = re.compile(r"bytes \d{1,15}-\d{1,15}/(\d{1,15})")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,32}")
 _BUSY: Final = frozenset({429, 500, 502, 503, 504})
 _WRONG_KEY: Final = frozenset(
@@ -132,6 +133,20 @@ class S3Store:
         answer = await self.request("GET", name, missing=True)
         return None if answer.status == 404 else answer.body[:LARGEST_READ]
 
+    async def open(self, name: str) -> AsyncGenerator[bytes]:
+        """The content of a file. Each part is a request, which is repeated alone if it fails."""
+        start, total = 0, 1
+        while start < total:
+            last = start + PART_BYTES - 1
+            answer = await self.request(
+                "GET", name, headers={"range": f"bytes={start}-{last}"}, largest=PART_BYTES
+            )
+            total = _total_of(answer)
+            if not answer.body:
+                raise StoreError(f"the answer of S3 has no content of {name}")
+            start += len(answer.body)
+            yield answer.body
+
     async def create(self, name: str) -> "S3Upload":
         return S3Upload(self, name)
 
@@ -160,6 +175,8 @@ class S3Store:
         *,
         body: Sequence[bytes | memoryview] = (),
         sha256: str = EMPTY_SHA256,
+        headers: Mapping[str, str] | None = None,
+        largest: int = _LARGEST_ANSWER,
         missing: bool = False,
         attempts: int = _ATTEMPTS,
     ) -> _Answer:
@@ -171,6 +188,8 @@ class S3Store:
             query: The query.
             body: Its pieces.
             sha256: The hash of the body.
+            headers: More headers.
+            largest: How many bytes the answer may have.
             missing: Whether a missing file or upload counts as success.
             attempts: How often to try.
         """
@@ -182,15 +201,16 @@ class S3Store:
             path=path,
             query=query or {},
             sha256=sha256,
+            headers=headers or {},
         )
         for attempt in range(1, attempts + 1):
             try:
-                answer = await self._send(request, body)
+                answer = await self._send(request, body, largest)
             except (aiohttp.ClientError, TimeoutError) as error:
                 if attempt == attempts or _is_refused(error):
                     raise StoreError(f"{bucket.endpoint}: {_connection_problem(error)}") from error
             else:
-                if answer.status in (200, 204) or (missing and _is_missing(answer)):
+                if answer.status in (200, 204, 206) or (missing and _is_missing(answer)):
                     return answer
                 # S3 answers a request that came too slowly with 400.
                 is_busy = answer.status in _BUSY or answer.code == "RequestTimeout"
@@ -200,7 +220,9 @@ class S3Store:
             await asyncio.sleep(delay * (0.5 + random.random() / 2))  # noqa: S311
         raise AssertionError("unreachable")
 
-    async def _send(self, request: S3Request, body: Sequence[bytes | memoryview]) -> _Answer:
+    async def _send(
+        self, request: S3Request, body: Sequence[bytes | memoryview], largest: int
+    ) -> _Answer:
         headers = signed_headers(request, self._credentials, self._bucket.region, self._now())
         if body:
             headers["content-length"] = str(sum(map(len, body)))
@@ -214,7 +236,7 @@ class S3Store:
             content = bytearray()
             async for piece in response.content.iter_any():
                 content += piece
-                if len(content) > _LARGEST_ANSWER:
+                if len(content) > largest:
                     response.close()
                     raise StoreError(f"{self._bucket.endpoint} answers with too many bytes")
             return _Answer(response.status, response.headers, bytes(content))
@@ -312,6 +334,14 @@ async def _pieces(body: Sequence[bytes | memoryview]) -> AsyncGenerator[bytes | 
     for piece in body:
         for start in range(0, len(piece), _PIECE):
             yield piece[start : start + _PIECE]
+
+
+def _total_of(answer: _Answer) -> int:
+    """The size of the file of which an answer has a part."""
+    match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+    if answer.status != 206 or match is None:
+        raise StoreError("S3 does not answer with the requested part of a file")
+    return int(match[1])
 
 
 def _is_missing(answer: _Answer) -> bool:

@@ -2,9 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
-from io import BufferedWriter
+from io import BufferedWriter, FileIO
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -19,6 +19,7 @@ LARGEST_READ: Final = 64 << 10
 MOST_FILES: Final = 20_000
 """More files in a store are an error: they belong to something else."""
 _PARTIAL: Final = ".partial"
+_PIECE: Final = 1 << 20
 
 T = TypeVar("T")
 
@@ -50,6 +51,10 @@ class Store(Protocol):
 
     async def read(self, name: str) -> bytes | None:
         """A small file. None if it does not exist."""
+        ...
+
+    def open(self, name: str) -> AsyncGenerator[bytes]:
+        """The content of a file of any size, in pieces."""
         ...
 
     async def create(self, name: str) -> Upload: ...
@@ -114,6 +119,15 @@ class FolderStore:
 
     async def read(self, name: str) -> bytes | None:
         return await self.run(read_small, self._path / name)
+
+    async def open(self, name: str) -> AsyncGenerator[bytes]:
+        file = await self.run(_open_unbuffered, self._path / name)
+        try:
+            while piece := await self.run(file.read, _PIECE):
+                yield piece
+        finally:
+            # Not awaited: it can hang.
+            self.workers.submit(file.close)
 
     async def create(self, name: str) -> "_FolderUpload":
         return _FolderUpload(self, await self.run(self._open, name), self._path / name)
@@ -194,6 +208,10 @@ def read_small(path: Path) -> bytes | None:
             return file.read(LARGEST_READ)
     except FileNotFoundError:
         return None
+
+
+def _open_unbuffered(path: Path) -> FileIO:
+    return path.open("rb", buffering=0)
 
 
 def _unlink(path: Path) -> None:

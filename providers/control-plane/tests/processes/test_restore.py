@@ -4,11 +4,11 @@ import asyncio
 import base64
 import logging
 import os
-import shutil
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes import member_data, restore_files
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.backup_files import BackupError
+from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.etcd_snapshots import try_snapshot
 from capelin_control_plane.instances import Observed
@@ -40,16 +40,19 @@ async def snapshot(rig: Rig, file: Path) -> None:
                 await asyncio.to_thread(target.write, piece)
 
 
+async def pieces_of(file: Path) -> AsyncGenerator[bytes]:
+    """The snapshot in a file, as from a store."""
+    with await asyncio.to_thread(file.open, "rb") as source:
+        while piece := await asyncio.to_thread(source.read, 2**20):
+            yield piece
+
+
 async def restore(rig: Rig, desired: ControlPlane, file: Path) -> None:
     """Restore a snapshot."""
 
-    async def fetch(folder: Path) -> Path:
-        await asyncio.to_thread(folder.mkdir)
-        return Path(await asyncio.to_thread(shutil.copy, file, folder / "etcd.db"))
-
     desired = replace(desired, restore=REQUEST)
     assert (await rig.reconcile(desired)).restore is Phase.PREPARING
-    await rig.backend.prepare_restore(KEY, desired, fetch)
+    await rig.backend.prepare_restore(KEY, desired, partial(pieces_of, file))
 
     def restored(observed: Observed) -> bool:
         return observed.restore is Phase.STARTING and settled(observed)
@@ -232,13 +235,9 @@ async def test_another_provider_completes_a_restore(rig: Rig, tmp_path: Path) ->
         await snapshot(rig, file)
         await client.create(ConfigMap.of("after", "default"))
 
-    async def fetch(folder: Path) -> Path:
-        await asyncio.to_thread(folder.mkdir)
-        return Path(await asyncio.to_thread(shutil.copy, file, folder / "etcd.db"))
-
     wanted = replace(desired, restore=REQUEST)
     await rig.reconcile(wanted)
-    await rig.backend.prepare_restore(KEY, wanted, fetch)
+    await rig.backend.prepare_restore(KEY, wanted, partial(pieces_of, file))
     await rig.reconcile(wanted)
     # It dies while everything stops, and the user withdraws the request after the point of no
     # return.

@@ -55,8 +55,10 @@ class LockedProgram:
     @property
     def package(self) -> Package:
         """The package of its file."""
-        project = COMPONENTS[self.name].project
-        url = f"pkg:golang/{project.sources[project.name]}@{self.version}"
+        component = COMPONENTS[self.name]
+        project = component.project
+        module = project.sources.get(project.name, component.package)
+        url = f"pkg:golang/{module}@{self.version}"
         return Package("go", self.name, self.version, url, ("Apache-2.0",))
 
 

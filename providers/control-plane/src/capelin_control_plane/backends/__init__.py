@@ -1,9 +1,8 @@
 """How control planes run: one package per backend, all with the same protocol."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 from capelin.client import Config
@@ -15,12 +14,12 @@ from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.etcd_api import EtcdApi
 from capelin_control_plane.instances import Endpoint, Observed
 
-__all__ = ["Backend", "FetchSnapshot", "Wake", "reconcile_instances"]
+__all__ = ["Backend", "ReadSnapshot", "Wake", "reconcile_instances"]
 
 Wake = Callable[[ObjectKey], None]
 """Has the reconciler look at a control plane again."""
-FetchSnapshot = Callable[[Path], Awaitable[Path]]
-"""Puts a snapshot of etcd into a new folder, and returns its file."""
+ReadSnapshot = Callable[[], AsyncGenerator[bytes]]
+"""Reads a snapshot of etcd in pieces. It is complete and correct if the last piece arrives."""
 
 
 class Backend(Protocol):
@@ -87,14 +86,14 @@ class Backend(Protocol):
         ...
 
     async def prepare_restore(
-        self, key: ObjectKey, desired: ControlPlane, fetch: FetchSnapshot
+        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
     ) -> None:
         """Create the data of the requested restore, which is not in use yet. Takes long.
 
         Args:
             key: The object's namespace and name.
             desired: The desired state, with the request.
-            fetch: Puts the snapshot into a new folder of this machine, and returns its file.
+            read: Reads the snapshot.
         """
         ...
 

@@ -29,7 +29,7 @@ from capelin.controller import ObjectKey
 from capelin.pki import KeyPair
 from capelin.provider import Blocked
 
-from capelin_control_plane.backends import FetchSnapshot
+from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.pods.exposure import (
     agents_endpoint_of,
     api_server_service,
@@ -61,13 +61,21 @@ from capelin_control_plane.backends.pods.pod_status import (
     is_running,
 )
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
+from capelin_control_plane.backends.pods.restore_pods import (
+    data_directory,
+    is_restore_pod,
+    is_stopped,
+    restore_files,
+    restore_pod,
+)
+from capelin_control_plane.backends.pods.restore_preparation import RestorePods
 from capelin_control_plane.backends.pods.rollout import (
     etcd_members,
     is_complete,
     workloads_to_apply,
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
-from capelin_control_plane.backends.pods.workloads import ETCD_STATE_KEY
+from capelin_control_plane.backends.pods.workloads import ETCD_STATE_KEY, RESTORED_KEY
 from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities, key_pair
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.etcd import (
@@ -93,6 +101,7 @@ from capelin_control_plane.instances import (
     downgrade,
 )
 from capelin_control_plane.reasons import Reason
+from capelin_control_plane.restores import Phase, restore_phase
 
 MANAGER = "capelin-control-plane-pods"
 _log = logging.getLogger(__name__)
@@ -145,9 +154,12 @@ class _Known:
 class PodsBackend:
     """Runs control planes as pods of the management cluster. They outlive the provider."""
 
-    def __init__(self, client: Client, namespace: str | None = None) -> None:
+    def __init__(
+        self, client: Client, namespace: str | None = None, restore_image: str | None = None
+    ) -> None:
         self._client = client
         self._namespace = namespace
+        self._restores = RestorePods(client, restore_image)
         self._known: dict[ObjectKey, _Known] = {}
 
     async def allocate(
@@ -177,7 +189,8 @@ class PodsBackend:
             pki_data, desired, authorities, names, endpoint, present
         )
         konnectivity_pem = data.get(f"{SERVER_CERTIFICATE}.pem", b"")
-        objects = desired_objects(desired, names, manifest, konnectivity_pem)
+        data_in_use = data_directory(_restored(state))
+        objects = desired_objects(desired, names, manifest, konnectivity_pem, etcd_data=data_in_use)
         if state is None or _owner(state) != names.control_plane:
             state = await self._create_state(desired, names)
         if data != present or not is_owned_by(secret, state):
@@ -233,6 +246,11 @@ class PodsBackend:
             ),
             blocked=downgrade(serving, desired.version),
             renew_at=known.renew_at,
+            restore=restore_phase(
+                desired.restore,
+                restore_files(desired, known.names, known.pods, _restored(known.state)),
+                stopped=not known.live and is_stopped(known.pods),
+            ),
         )
 
     async def apply(
@@ -241,6 +259,18 @@ class PodsBackend:
         """Apply the objects that may change now, and take the next step of etcd's members."""
         del endpoint
         known = self._known[key]
+        if observed.restore is Phase.STOPPING:
+            await self._stop(known.names)
+            # Its disruption budgets are deleted, too.
+            known.synced = None
+            return True
+        if observed.restore is Phase.REPLACING:
+            state = value_at(known.state, "data", ETCD_STATE_KEY)
+            replaced = etcd_state(desired, known.names, state, desired.restore)
+            known.state = await self._ensure(replaced, known.state)
+            return True
+        if observed.restore is not Phase.PREPARING:
+            await self._restores.delete(known.pods)
         if observed.blocked is not None:
             return False
         await self._sync(known, desired)
@@ -285,29 +315,45 @@ class PodsBackend:
     async def delete(self, key: ObjectKey) -> None:
         """Delete everything that belongs to a control plane, and wait for its pods to end."""
         names = Names.of(key)
-        for component in PROGRAMS:
-            workload = _STATEFUL_SETS if component == "etcd" else _DEPLOYMENTS
-            name = names.of_component(component)
-            await self._delete_own(names, workload, name, "Orphan")
-        # After their Deployments and StatefulSet, which would create others.
-        labels = names.labels()
-        for resource in (_REPLICA_SETS, _CONTROLLER_REVISIONS):
-            for owned in (await self._client.list(resource, key.namespace, labels=labels)).items:
-                # The annotations of its owner are its own, too.
-                if _belongs_to(owned, resource, names):
-                    await self._delete(owned, resource, "Orphan")
+        await self._delete_workloads(names)
         for resource, name in _deletable(names):
             await self._delete_own(names, resource, name)
         await self._empty_secret(names)
         # Last: while it exists, no empty etcd begins. The Secret is garbage collected with it.
         await self._delete_own(names, _CONFIG_MAPS, names.etcd_state)
-        pods = await self._client.list(Pod, key.namespace, labels=labels)
-        for pod in pods.items:
-            # Their disruption budgets are deleted, so nothing holds them.
-            await self._evict(names, pod, grace_seconds=_STOP_SECONDS)
-        if pods.items:
+        if await self._end_pods(names):
             raise Blocked(Reason.STOPPING_PODS, "waiting for its pods to end", retry_seconds=1.0)
         self._known.pop(key, None)
+
+    async def _stop(self, names: Names) -> None:
+        """Stop all pods of a control plane, before the restored data takes the place of theirs."""
+        await self._delete_workloads(names)
+        for component in PROGRAMS:
+            await self._delete_own(names, _BUDGETS, names.of_component(component))
+        await self._end_pods(names, keeps_restores=True)
+
+    async def _delete_workloads(self, names: Names) -> None:
+        """Delete what would create pods, and leave the pods."""
+        for component in PROGRAMS:
+            workload = _STATEFUL_SETS if component == "etcd" else _DEPLOYMENTS
+            name = names.of_component(component)
+            await self._delete_own(names, workload, name, "Orphan")
+        # After their Deployments and StatefulSet, which would create others.
+        for resource in (_REPLICA_SETS, _CONTROLLER_REVISIONS):
+            listed = await self._client.list(resource, names.namespace, labels=names.labels())
+            for owned in listed.items:
+                # The annotations of its owner are its own, too.
+                if _belongs_to(owned, resource, names):
+                    await self._delete(owned, resource, "Orphan")
+
+    async def _end_pods(self, names: Names, *, keeps_restores: bool = False) -> bool:
+        """Evict all pods. Returns whether any still exist."""
+        listed = await self._client.list(Pod, names.namespace, labels=names.labels())
+        pods = [pod for pod in listed.items if not (keeps_restores and is_restore_pod(pod))]
+        for pod in pods:
+            # Their disruption budgets are deleted, so nothing holds them.
+            await self._evict(names, pod, grace_seconds=_STOP_SECONDS)
+        return bool(pods)
 
     async def close(self) -> None:
         """Close the connections to the management cluster."""
@@ -324,14 +370,33 @@ class PodsBackend:
             yield api
 
     async def prepare_restore(
-        self, key: ObjectKey, desired: ControlPlane, fetch: FetchSnapshot
+        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
     ) -> None:
-        """Not available."""
-        del desired, fetch
-        raise Blocked(
-            Reason.RESTORE_REFUSED,
-            f"the control plane {key.name} runs on pods, where no backup can be restored",
-        )
+        """Create the data of all members in their volumes."""
+        known = self._known.get(key)
+        if known is None or desired.restore is None:
+            return
+        if desired.pods.etcd_volume.medium == "Memory":
+            raise Blocked(
+                Reason.RESTORE_REFUSED,
+                "spec.pods.etcdVolume.medium: data in memory ends with the pods of etcd",
+                "create another control plane with volumes on disk",
+            )
+        image = await self._restores.find_image()
+        placed = {pod.name for pod in known.pods if is_member(pod)}
+        manifests = [
+            restore_pod(
+                desired,
+                known.names,
+                index,
+                known.objects.etcd,
+                image=image,
+                restored=_restored(known.state),
+                is_placed=known.names.member(index) in placed,
+            )
+            for index in range(desired.etcd_replicas)
+        ]
+        await self._restores.prepare(manifests, read)
 
     def client_config(self, endpoint: Endpoint) -> Config:
         for known in self._known.values():
@@ -422,7 +487,8 @@ class PodsBackend:
             desired.etcd_replicas,
             has_etcd="etcd" in known.live,
         )
-        await self._ensure(etcd_state(desired, names, state), known.state)
+        desired_state = etcd_state(desired, names, state, _restored(known.state))
+        known.state = await self._ensure(desired_state, known.state)
         digest = hashlib.sha256(json.dumps(objects.supporting, sort_keys=True).encode()).hexdigest()
         if known.synced and known.synced[0] == digest and desired.now - known.synced[1] < _RESYNC:
             return
@@ -487,6 +553,11 @@ class PodsBackend:
                 uid=metadata["uid"],
                 propagation=propagation,
             )
+
+
+def _restored(state: Unstructured | None) -> str | None:
+    """The restore whose data is in use."""
+    return value_at(state, "data", RESTORED_KEY)
 
 
 def _owner(live: Unstructured) -> str | None:

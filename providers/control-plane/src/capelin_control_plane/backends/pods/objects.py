@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from capelin.api import Unstructured
@@ -24,6 +25,8 @@ from capelin_control_plane.backends.pods.patches import patched
 from capelin_control_plane.backends.pods.trees import items_at
 from capelin_control_plane.backends.pods.workloads import (
     ETCD_STATE_KEY,
+    FIRST_DATA,
+    RESTORED_KEY,
     api_server_deployment,
     controller_deployment,
     etcd_stateful_set,
@@ -60,7 +63,12 @@ class DesiredObjects:
 
 
 def desired_objects(
-    desired: ControlPlane, names: Names, service: Unstructured, konnectivity_pem: bytes = b""
+    desired: ControlPlane,
+    names: Names,
+    service: Unstructured,
+    konnectivity_pem: bytes = b"",
+    *,
+    etcd_data: PurePosixPath = FIRST_DATA,
 ) -> DesiredObjects:
     """The objects of a control plane.
 
@@ -69,6 +77,7 @@ def desired_objects(
         names: The names of its objects.
         service: The Service of its API servers.
         konnectivity_pem: The certificate of its servers of konnectivity, if it is on.
+        etcd_data: The data directory of etcd's members.
 
     Raises:
         InvalidSpecError: a patch cannot be applied or makes a forbidden change, or probes could
@@ -91,7 +100,7 @@ def desired_objects(
         supporting.append(agents_service(desired, names))
     return DesiredObjects(
         supporting=tuple(finished(manifest, desired, names) for manifest in supporting),
-        etcd=_workload("etcd", etcd_stateful_set(desired, names), desired, names),
+        etcd=_workload("etcd", etcd_stateful_set(desired, names, etcd_data), desired, names),
         api_server=_workload(
             "kube-apiserver",
             api_server_deployment(desired, names, konnectivity_pem),
@@ -159,17 +168,20 @@ def without_data(secret: Unstructured) -> Unstructured:
     }
 
 
-def etcd_state(desired: ControlPlane, names: Names, state: ClusterState) -> Unstructured:
-    """The ConfigMap that stores whether etcd's cluster has formed.
+def etcd_state(
+    desired: ControlPlane, names: Names, state: ClusterState, restored: str | None = None
+) -> Unstructured:
+    """The ConfigMap that stores whether etcd's cluster has formed, and its last restore.
 
     A member that starts without data would begin an empty cluster before that, and never after.
     Containers read it whenever they start, so nothing is restarted when it changes.
     """
+    data = {ETCD_STATE_KEY: state} | ({} if restored is None else {RESTORED_KEY: restored})
     manifest: Unstructured = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": names.etcd_state, "namespace": names.namespace},
-        "data": {ETCD_STATE_KEY: state},
+        "data": data,
     }
     return labelled(manifest, desired, names, "etcd")
 

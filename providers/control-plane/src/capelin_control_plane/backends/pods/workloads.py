@@ -33,12 +33,15 @@ from capelin_control_plane.backends.pods.pki_secret import files_of
 from capelin_control_plane.desired import Component, ControlPlane
 
 ETCD_STATE_KEY = "initial-cluster-state"
+RESTORED_KEY = "restored"
+"""The restore whose data is in use. Without it, members use the folder of their first data."""
 ETCD_TAG = "3.6.5-0"
 """The etcd of all Kubernetes versions: an upgrade of a control plane never changes etcd."""
 
 # The non-root user of distroless images.
 _USER = 65532
-_DATA = PurePosixPath("/var/lib/etcd")
+ETCD_VOLUME = PurePosixPath("/var/lib/etcd")
+FIRST_DATA = ETCD_VOLUME / "data"
 
 # After SIGTERM, a server serves until every node has removed it from the endpoints of its Service.
 # Then it answers 429 with Retry-After instead of breaking connections, and ends watches evenly.
@@ -74,10 +77,13 @@ def termination_seconds(arguments: Sequence[str]) -> int:
     return int(shutdown_delay(arguments)) + _LONGEST_REQUEST_SECONDS + _MARGIN_SECONDS
 
 
-def etcd_stateful_set(desired: ControlPlane, names: Names) -> Unstructured:
+def etcd_stateful_set(
+    desired: ControlPlane, names: Names, data: PurePosixPath = FIRST_DATA
+) -> Unstructured:
+    """The StatefulSet of etcd's members, with their data directory."""
     member = EtcdMember(
         name="$(POD_NAME)",
-        data=_DATA / "data",
+        data=data,
         listen_address="0.0.0.0",  # noqa: S104 - of the pod, behind a policy
         advertise_host=f"$(POD_NAME).{names.etcd_members}.{names.namespace}.svc",
         client_port=ETCD_CLIENT_PORT,
@@ -106,7 +112,7 @@ def etcd_stateful_set(desired: ControlPlane, names: Names) -> Unstructured:
             _from_field("POD_NAME", "metadata.name"),
             _env_from("INITIAL_CLUSTER_STATE", state),
         ],
-        mounts=[{"name": "data", "mountPath": str(_DATA)}],
+        mounts=[{"name": "data", "mountPath": str(ETCD_VOLUME)}],
     )
     volume = desired.pods.etcd_volume
     claims: list[Unstructured] = []

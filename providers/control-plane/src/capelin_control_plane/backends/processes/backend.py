@@ -22,7 +22,7 @@ from capelin.embedded.processes import (
 )
 from capelin.provider import Blocked
 
-from capelin_control_plane.backends import FetchSnapshot, Wake
+from capelin_control_plane.backends import ReadSnapshot, Wake
 from capelin_control_plane.backends.processes import member_data, restore_files
 from capelin_control_plane.backends.processes.components import (
     Program,
@@ -265,7 +265,7 @@ class ProcessesBackend:
                 await _replace_member(supervised, step.replacement)
 
     async def prepare_restore(
-        self, key: ObjectKey, desired: ControlPlane, fetch: FetchSnapshot
+        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
     ) -> None:
         """Create the data of the requested restore."""
         supervised = self._supervised.get(key)
@@ -277,7 +277,7 @@ class ProcessesBackend:
             raise Blocked(Reason.RESTORE_FAILED, str(error)) from error
         with disk_errors_block():
             await restore_files.prepare(
-                supervised.state_dir, desired.restore, desired.etcd_replicas, etcdutl, fetch
+                supervised.state_dir, desired.restore, desired.etcd_replicas, etcdutl, read
             )
 
     async def _stop_for_restore(self, supervised: _Supervised) -> bool:

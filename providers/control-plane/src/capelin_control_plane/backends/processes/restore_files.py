@@ -5,7 +5,9 @@
 """
 
 import asyncio
+import os
 import shutil
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,12 +17,12 @@ from typing import Final
 from capelin.embedded.processes import marked_processes, write_private
 from pydantic import TypeAdapter
 
-from capelin_control_plane.backends import FetchSnapshot
+from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.components import etcd_peer_url
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.etcd import MOST_MEMBERS
-from capelin_control_plane.etcd_snapshots import restore_members
+from capelin_control_plane.etcd_snapshots import RestoredCluster, restore_member
 from capelin_control_plane.restores import RestoreFiles
 
 _PARTIAL: Final = "restore-partial-"
@@ -58,25 +60,37 @@ def is_stopped(state_dir: StateDir) -> bool:
 
 
 async def prepare(
-    state_dir: StateDir, request: str, size: int, etcdutl: Path, fetch: FetchSnapshot
+    state_dir: StateDir, request: str, size: int, etcdutl: Path, read: ReadSnapshot
 ) -> None:
     """Create the data of all members. It is not in use before `replace_data`."""
+    if read_restore(state_dir).prepared == request:
+        return
     await asyncio.to_thread(discard, state_dir)
     # A name of its own: a program of an earlier provider may still write.
     partial = Path(mkdtemp(prefix=_PARTIAL, dir=state_dir.path))
     try:
-        snapshot = await fetch(partial / "backup")
+        snapshot = partial / "etcd.db"
+        await _write(snapshot, read)
         members = {f"etcd-{index}": etcd_peer_url(state_dir, index) for index in range(size)}
-        # A token of its own: members of the old cluster must not talk to these.
-        token = f"{state_dir.address}-{request}"
-        await restore_members(etcdutl, snapshot, members, token, partial)
+        cluster = RestoredCluster(members, f"{state_dir.address}-{request}")
+        for name in members:
+            await restore_member(etcdutl, snapshot, cluster, name, partial / name)
         await asyncio.to_thread(_finish, state_dir, partial, _Record(request, tuple(range(size))))
     finally:
         await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
 
 
+async def _write(path: Path, read: ReadSnapshot) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        async with aclosing(read()) as pieces:
+            async for piece in pieces:
+                await asyncio.to_thread(file.write, piece)
+        await asyncio.to_thread(file.flush)
+
+
 def _finish(state_dir: StateDir, partial: Path, record: _Record) -> None:
-    shutil.rmtree(partial / "backup")
+    (partial / "etcd.db").unlink()
     write_private(partial / _RECORD, _ADAPTER.dump_json(record), lasting=True)
     partial.rename(state_dir.path / _PREPARED)
 

@@ -1,0 +1,200 @@
+"""Restores on pods: a pod for each etcd member creates its data, in the member's volume. Pure.
+
+The ConfigMap about etcd's cluster names the restore whose data is in use. So one write replaces the
+data of all members, and the old data stays in another folder.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from capelin.api import Unstructured
+from capelin.api.core import Pod
+
+from capelin_control_plane.backends.pods.names import (
+    COMPONENT_LABEL,
+    ETCD_PEER_PORT,
+    OWNER_ANNOTATION,
+    Names,
+)
+from capelin_control_plane.backends.pods.objects import Workload
+from capelin_control_plane.backends.pods.pod_status import exit_message, failure_of, is_running
+from capelin_control_plane.backends.pods.workloads import ETCD_VOLUME, FIRST_DATA
+from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.restore_member import DATA
+from capelin_control_plane.restores import RestoreFiles
+
+COMPONENT: Final = "etcd-restore"
+"""The label of these pods."""
+REQUEST_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/capelin-restore"
+"""On these pods, the request and the number of members."""
+
+
+def folder_of(restored: str | None) -> str:
+    """The folder in the volumes of members, after a restore or without one."""
+    if restored is None:
+        return FIRST_DATA.name
+    return f"restored-{hashlib.sha256(restored.encode()).hexdigest()[:10]}"
+
+
+def data_directory(restored: str | None) -> PurePosixPath:
+    """The data directory of members, after a restore or without one."""
+    return FIRST_DATA if restored is None else ETCD_VOLUME / folder_of(restored) / DATA
+
+
+def restore_pod(
+    desired: ControlPlane,
+    names: Names,
+    index: int,
+    etcd: Workload,
+    *,
+    image: str,
+    restored: str | None,
+    is_placed: bool,
+) -> Unstructured:
+    """The pod that creates the data of a member.
+
+    Args:
+        desired: The control plane, with the request.
+        names: The names of its objects.
+        index: The index of the member.
+        etcd: The workload of the members, whose settings apply to this pod too.
+        image: The image of the provider, with etcdutl.
+        restored: The restore whose data is in use.
+        is_placed: Whether the member has a pod. Its volume may be usable on the same node only.
+    """
+    template: Unstructured = deepcopy(etcd.manifest["spec"]["template"])
+    spec, member = template["spec"], names.member(index)
+    own = next(each for each in spec["containers"] if each["name"] == "etcd")
+    members = (
+        f"{names.member(other)}=https://{names.member_host(other)}:{ETCD_PEER_PORT}"
+        for other in range(desired.etcd_replicas)
+    )
+    request = desired.restore or ""
+    container = {
+        "name": "restore",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/usr/bin/python3", "-m", "capelin_control_plane.restore_member"],
+        "args": [
+            f"--volume={ETCD_VOLUME}",
+            f"--folder={folder_of(request)}",
+            f"--in-use={folder_of(restored)}",
+            f"--name={member}",
+            f"--token={names.namespace}/{names.control_plane}@{request}",
+            *members,
+        ],
+        "resources": own["resources"],
+        "securityContext": own["securityContext"],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": "data", "mountPath": str(ETCD_VOLUME)}],
+    }
+    for field in ("initContainers", "topologySpreadConstraints", "affinity"):
+        spec.pop(field, None)
+    claim = {"claimName": f"data-{member}"}
+    spec |= {
+        "containers": [container],
+        "restartPolicy": "Never",
+        "volumes": [{"name": "data", "persistentVolumeClaim": claim}],
+    }
+    if is_placed:
+        same_pod = {"matchLabels": {"statefulset.kubernetes.io/pod-name": member}}
+        term = {"labelSelector": same_pod, "topologyKey": "kubernetes.io/hostname"}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+        spec["affinity"] = {"podAffinity": required}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(names, index),
+            "namespace": names.namespace,
+            "labels": {**names.all_labels(desired.cluster), COMPONENT_LABEL: COMPONENT},
+            "annotations": {
+                OWNER_ANNOTATION: names.control_plane,
+                REQUEST_ANNOTATION: _identity(desired),
+            },
+        },
+        "spec": spec,
+    }
+
+
+def pod_name(names: Names, index: int) -> str:
+    """The name of the pod that creates the data of a member.
+
+    It ends like that of a member: the provider may forward ports of such pods only.
+    """
+    return f"{names.base}-restore-etcd-{index}"
+
+
+def is_restore_pod(pod: Pod) -> bool:
+    return pod.metadata.labels.get(COMPONENT_LABEL) == COMPONENT
+
+
+def restore_files(
+    desired: ControlPlane, names: Names, pods: Iterable[Pod], restored: str | None
+) -> RestoreFiles:
+    """The state of restores, from the pods that create data, and from the data in use."""
+    complete = {
+        pod.name
+        for pod in pods
+        if is_restore_pod(pod)
+        and pod.status.phase == "Succeeded"
+        and pod.metadata.annotations.get(REQUEST_ANNOTATION) == _identity(desired)
+    }
+    needed = {pod_name(names, index) for index in range(desired.etcd_replicas)}
+    return RestoreFiles(prepared=desired.restore if complete >= needed else None, restored=restored)
+
+
+def is_stopped(pods: Iterable[Pod]) -> bool:
+    """Whether no pod uses the data of etcd, or can reach it."""
+    return all(is_restore_pod(pod) for pod in pods)
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create the pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the pod."""
+
+    problem: str = ""
+    """Why it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the snapshot, if that did not happen yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for a change of the pod."""
+
+    problem: str = ""
+    """Why it may take longer."""
+
+
+def next_pod_step(pod: Pod | None, manifest: Unstructured) -> Create | Delete | Send | Wait | None:
+    """How to continue with the pod of a member. None: the data of the member is complete."""
+    if pod is None:
+        return Create()
+    if pod.metadata.deletion_timestamp is not None:
+        return Wait()
+    identity = manifest["metadata"]["annotations"][REQUEST_ANNOTATION]
+    if pod.metadata.annotations.get(REQUEST_ANNOTATION) != identity:
+        return Delete()
+    if pod.status.phase == "Succeeded":
+        return None
+    if pod.status.phase == "Failed":
+        return Delete(exit_message(pod) or failure_of(pod, "etcd"))
+    return Send() if is_running(pod) else Wait(failure_of(pod, "etcd"))
+
+
+def _identity(desired: ControlPlane) -> str:
+    # With another number of members, the data of each is different.
+    return f"{desired.restore} of {desired.etcd_replicas}"

@@ -1,0 +1,182 @@
+"""Backups and restores of control planes on the pods of a real cluster, to a real S3 server."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from capelin.api.core import ConfigMap, Pod, Secret
+from capelin.client import Client, Config, Expired
+from capelin.testing.managers import running
+from capelin.testing.waiting import until
+from capelin_control_plane.api import Status
+from capelin_control_plane.backends.pods import PodsBackend
+from capelin_control_plane.backup_stores import Stores, read_endpoints
+from capelin_control_plane.backups import BACKUP_ANNOTATION
+from capelin_control_plane.desired import RESTORE_ANNOTATION
+from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
+
+from tests.s3.versitygw import BUCKET, SECRET_DATA, VERSITYGW, S3Server, s3_server
+
+from .conftest import VERSIONS
+from .hosted import Hosted
+from .kind_cluster import KindCluster
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.needs_programs(VERSITYGW)]
+IMAGES = "CAPELIN_E2E_IMAGES"
+"""The variable with the folder `images` of a release, of this commit or one close to it."""
+NEW = VERSIONS[-1]
+
+
+@pytest.fixture(scope="module")
+def image(kind: KindCluster) -> str:
+    """The image of the provider, on the node."""
+    if IMAGES not in os.environ:
+        pytest.skip(f"the environment has no {IMAGES}")
+    (archive,) = Path(os.environ[IMAGES]).glob("capelin-control-plane-v*-linux-amd64.tar")
+    kind.load_archive(archive)
+    tag = archive.name.removeprefix("capelin-control-plane-").removesuffix("-linux-amd64.tar")
+    return f"ghcr.io/capelin/capelin-control-plane:{tag}"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncGenerator[S3Server]:
+    async with s3_server(tmp_path / "s3") as server:
+        yield server
+
+
+@asynccontextmanager
+async def provider(hosted: Hosted, stores: Stores, image: str) -> AsyncGenerator[None]:
+    config = Config.from_kubeconfig(hosted.kind.kubeconfig)
+    backend = PodsBackend(Client(config), restore_image=image)
+    reconciler = CapelinControlPlaneReconciler({"Pods": backend}, stores=stores)
+    async with running(reconciler, config=config, namespace=hosted.namespace):
+        yield
+
+
+def destination(server: S3Server | None) -> dict[str, object]:
+    if server is None:
+        return {"folder": "etcd"}
+    s3 = {
+        "endpoint": server.endpoint,
+        "bucket": BUCKET,
+        "credentials": {"name": "credentials"},
+        "caBundle": server.ca,
+    }
+    return {"s3": s3}
+
+
+async def backed_up(hosted: Hosted) -> str:
+    """Take a backup, and return its name."""
+    requested = datetime.now(UTC).replace(microsecond=0)
+    await hosted.annotate(BACKUP_ANNOTATION, requested.isoformat())
+
+    async def name() -> str | None:
+        last = ((await hosted.get()).status or Status()).backup
+        return last.name if last is not None and last.time >= requested else None
+
+    return await until(name, within=120)
+
+
+async def is_restored(hosted: Hosted) -> bool:
+    return RESTORE_ANNOTATION not in (await hosted.get()).metadata.annotations
+
+
+@pytest.mark.parametrize(
+    ("members", "to_s3"), [(1, False), (3, True)], ids=["one-folder", "three-s3"]
+)
+async def test_a_restore_returns_to_the_backup_and_clients_notice_it(
+    unmanaged: Hosted,
+    server: S3Server,
+    tmp_path: Path,
+    image: str,
+    members: int,
+    to_s3: bool,
+    record_property: Callable[[str, object], None],
+) -> None:
+    hosted, folder = unmanaged, tmp_path / "backups"
+    folder.mkdir()
+    stores = Stores(None, read_endpoints(server.endpoint)) if to_s3 else Stores(folder)
+    backup = {
+        "destination": destination(server if to_s3 else None),
+        "encryptionKey": {"name": "backup-key"},
+    }
+    await hosted.client.create(Secret.of("backup-key", hosted.namespace, data={"key": b"k" * 32}))
+    await hosted.client.create(Secret.of("credentials", hosted.namespace, data=SECRET_DATA))
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(provider(hosted, stores, image))
+        await hosted.create(NEW, replicas=2, etcd={"replicas": members, "backup": backup})
+        await hosted.settles()
+        async with hosted.workload() as workload:
+            await workload.create(ConfigMap.of("before", "default"))
+            name = await backed_up(hosted)
+            await workload.create(ConfigMap.of("after", "default"))
+            listed = (await workload.list(ConfigMap, "default")).resource_version
+        kubeconfig = await hosted.kubeconfig()
+        began = monotonic()
+        await hosted.annotate(RESTORE_ANNOTATION, name)
+        await until(lambda: is_restored(hosted), within=300)
+        record_property("seconds of the restore", round(monotonic() - began, 1))
+        await hosted.settles()
+        assert await hosted.kubeconfig() == kubeconfig
+        async with hosted.workload() as workload:
+            names = {found.name for found in (await workload.list(ConfigMap, "default")).items}
+            assert "before" in names
+            assert "after" not in names
+            with pytest.raises(Expired):
+                async for _ in workload.watch(ConfigMap, "default", since=listed):
+                    pass
+            await workload.create(ConfigMap.of("later", "default"))
+        await until(lambda: no_restore_pods(hosted), within=60)
+        # A second restore uses other folders of the same volumes.
+        name = await backed_up(hosted)
+        async with hosted.workload() as workload:
+            await workload.create(ConfigMap.of("much-later", "default"))
+        await hosted.annotate(RESTORE_ANNOTATION, name)
+        await until(lambda: is_restored(hosted), within=300)
+        async with hosted.workload() as workload:
+            names = {found.name for found in (await workload.list(ConfigMap, "default")).items}
+            assert {"before", "later"} <= names
+            assert not {"after", "much-later"} & names
+        await hosted.delete_all()
+
+
+async def no_restore_pods(hosted: Hosted) -> bool:
+    return not [pod for pod in await hosted.pods() if "-restore-" in pod.name]
+
+
+async def test_providers_that_die_during_a_restore_complete_it(
+    unmanaged: Hosted, tmp_path: Path, image: str
+) -> None:
+    hosted, folder = unmanaged, tmp_path / "backups"
+    folder.mkdir()
+    backup = {"destination": {"folder": "etcd"}, "encryptionKey": {"name": "backup-key"}}
+    await hosted.client.create(Secret.of("backup-key", hosted.namespace, data={"key": b"k" * 32}))
+    async with provider(hosted, Stores(folder), image):
+        await hosted.create(NEW, etcd={"replicas": 3, "backup": backup})
+        await hosted.settles()
+        async with hosted.workload() as workload:
+            await workload.create(ConfigMap.of("before", "default"))
+            name = await backed_up(hosted)
+            await workload.create(ConfigMap.of("after", "default"))
+    await hosted.annotate(RESTORE_ANNOTATION, name)
+    lives = 0
+    while not await is_restored(hosted):
+        async with provider(hosted, Stores(folder), image):
+            # Each provider lives a little longer than the one before.
+            await asyncio.sleep(1.5 + 0.5 * lives)
+        lives += 1
+        assert lives < 60
+    async with provider(hosted, Stores(folder), image):
+        await hosted.settles()
+        async with hosted.workload() as workload:
+            names = {found.name for found in (await workload.list(ConfigMap, "default")).items}
+            assert "before" in names
+            assert "after" not in names
+        await hosted.delete_all()
+    assert lives > 2
+    assert (await hosted.client.list(Pod, hosted.namespace)).items == []
