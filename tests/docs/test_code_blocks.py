@@ -31,7 +31,7 @@ KINDS = {
     kind.resource.kind: kind for kind in (CapelinCluster, CapelinControlPlane, CapelinMachinePool)
 }
 SHELL = ("bash", "console", "sh", "shell")
-LANGUAGES = {*SHELL, "json", "mermaid", "python", "toml", "yaml"}
+LANGUAGES = {*SHELL, "csv", "json", "mermaid", "python", "toml", "yaml"}
 VALUES = {
     "capelin-control-plane": ManagerValues,
     "capelin-machine-pool": ManagerValues,

@@ -18,6 +18,7 @@ from capelin.yaml import read_all_yaml
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
 
 from tests.joining import BootstrapToken, ca_cert_hash
+from tests.support.control_planes import ControlPlane
 
 from .conftest import VERSIONS
 from .hosted import Hosted, is_ready
@@ -50,13 +51,20 @@ async def docker(*arguments: str, content: bytes | None = None, within: float = 
     return output.decode()
 
 
-async def start_machine(name: str, cluster: str) -> None:
+async def start_machine(name: str, cluster: str, *, network: str = "kind") -> None:
     """Start a container that is a machine without a cluster, as kind runs its nodes.
 
-    Its network is that of the kind cluster that it is for.
+    Its network is that of kind clusters unless it is for another one.
     """
     options = (
-        *("--detach", "--tty", "--privileged", "--net=kind", "--cgroupns=private", "--init=false"),
+        *(
+            "--detach",
+            "--tty",
+            "--privileged",
+            f"--net={network}",
+            "--cgroupns=private",
+            "--init=false",
+        ),
         *("--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"),
         *("--tmpfs=/tmp", "--tmpfs=/run", "--volume=/var", "--volume=/lib/modules:/lib/modules:ro"),
         *(f"--label={_LABEL}={cluster}", f"--hostname={name}", f"--name={name}"),
@@ -166,7 +174,7 @@ async def run_pods(hosted: Hosted, workload: Client, names: Sequence[str]) -> No
     await until(lambda: all_run(workload, len(names)), within=240)
 
 
-async def use(hosted: Hosted, workload: Client, count: int, folder: Path) -> None:
+async def use(hosted: ControlPlane, workload: Client, count: int, folder: Path) -> None:
     """Check DNS, services, logs, exec and port-forward of the pods of this many machines."""
     address = await kubectl(
         hosted, folder, "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"
@@ -192,7 +200,7 @@ async def use(hosted: Hosted, workload: Client, count: int, folder: Path) -> Non
             assert "shoal" in await response.text()
 
 
-async def kubectl(hosted: Hosted, folder: Path, *arguments: str) -> str:
+async def kubectl(hosted: ControlPlane, folder: Path, *arguments: str) -> str:
     """Output of kubectl as the administrator of the workload cluster."""
     kubeconfig = folder / "workload.kubeconfig"
     kubeconfig.write_bytes(await hosted.kubeconfig())

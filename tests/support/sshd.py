@@ -59,10 +59,12 @@ def require_sshd() -> None:
 
 
 @asynccontextmanager
-async def sshd(machine: Sandbox, *, certified: bool = False) -> AsyncGenerator[Server]:
+async def sshd(
+    machine: Sandbox, *, certified: bool = False, user: asyncssh.SSHKey | None = None
+) -> AsyncGenerator[Server]:
     """Serve SSH. With `certified`, the host key has a certificate for the address."""
-    keys = [new_key() for _ in range(3)]
-    host, user, ca = keys
+    host, ca = new_key(), new_key()
+    user = user or new_key()
     address = "127.0.0.1"
     certificate = ca.generate_host_certificate(host, "host", principals=[address])
     line = "HostCertificate /etc/ssh/test/host-cert.pub" if certified else ""

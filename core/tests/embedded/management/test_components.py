@@ -219,12 +219,14 @@ def test_only_known_variables_are_inherited() -> None:
     variables = {
         "GOPROXY": "off",
         "GOFLAGS": "-mod=readonly",
+        "CAPELIN_ENDPOINT_NETWORKS": "192.0.2.0/24",
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
         "GOOGLE_CREDENTIALS": "a secret",
         "GOOGLE_APPLICATION_CREDENTIALS": "/a/secret",
         "AWS_SECRET_ACCESS_KEY": "a secret",
     }
     assert inherited_variables(variables) == {
+        "CAPELIN_ENDPOINT_NETWORKS": "192.0.2.0/24",
         "GOFLAGS": "-mod=readonly",
         "GOPROXY": "off",
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",

@@ -23,6 +23,7 @@ from capelin_control_plane.policy import Network, Policy, read_names, read_netwo
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
 _BACKUP_FOLDER = os.environ.get("CAPELIN_BACKUP_FOLDER", "")
+_ENDPOINT_NETWORKS = os.environ.get("CAPELIN_ENDPOINT_NETWORKS", "")
 
 
 def read_backends(text: str) -> tuple[BackendName, ...]:
@@ -71,10 +72,10 @@ class ControlPlaneOptions(Options):
         shown="none",
     )
     endpoint_networks: tuple[Network, ...] = flag(
-        (),
+        read_networks(_ENDPOINT_NETWORKS) if _ENDPOINT_NETWORKS else (),
         read_networks,
         "Networks of this machine's addresses at which users may let endpoints listen.",
-        shown="only each control plane's own loopback address",
+        shown="$CAPELIN_ENDPOINT_NETWORKS, else only each control plane's own loopback address",
     )
 
     backup_folder: Path | None = flag(

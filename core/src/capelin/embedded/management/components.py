@@ -30,6 +30,7 @@ Dialect = Literal["go", "python", "extension"]
 _PASSED_ON: Final = frozenset(
     {
         "CAPELIN_ALLOWED_NETWORKS",
+        "CAPELIN_ENDPOINT_NETWORKS",
         "CAPELIN_BINARIES",
         # Go's own, by name: a prefix would also pass credentials such as GOOGLE_CREDENTIALS.
         "GO111MODULE",
@@ -135,7 +136,7 @@ def component_command(component: Component, placement: Placement) -> Command:
 
 
 def inherited_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that configure the sources of binaries, and those of OpenTelemetry."""
+    """The variables that configure networks, the sources of binaries and OpenTelemetry."""
     return {
         name: value
         for name, value in sorted(variables.items())

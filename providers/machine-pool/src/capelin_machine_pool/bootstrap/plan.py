@@ -3,7 +3,7 @@
 import base64
 import binascii
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 
@@ -20,7 +20,7 @@ class JobState:
     """None while it runs, and for ever if it was killed."""
     sentinel: bool = False
     """Whether the file of Cluster API's contract existed at its end."""
-    output: str = ""
+    output: str = field(default="", repr=False)
     """The end of its output, with secrets."""
 
 

@@ -1,0 +1,186 @@
+"""Hosts in a file: YAML or CSV, with a problem for each wrong row."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import yaml
+from capelin.api import ObjectMeta, wire_name
+from capelin.errors import InvalidInputError
+from capelin.yaml import read_untrusted_yaml
+from capelin_machine_pool.hosts.api import CapelinHost, HostCredentials, HostSpec
+from pydantic import ValidationError
+
+_FIELDS: Final = frozenset(
+    {
+        *("name", "address", "port", "user", "credentials", "hostKey", "hostAuthority"),
+        *("failureDomain", "labels", "maintenance"),
+    }
+)
+_MOST: Final = 10_000
+_LONGEST: Final = 4 * 2**20
+_FORMAT: Final = (
+    "Each row has a name and an address, and may have port, user, credentials, hostKey,"
+    " hostAuthority, failureDomain, labels (role=worker;rack=1) and maintenance."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostDefaults:
+    """Values for rows that do not have their own."""
+
+    namespace: str
+    credentials: str = ""
+    user: str = "root"
+    port: int = 22
+    trust_on_first_use: bool = False
+    labels: Mapping[str, str] | None = None
+
+
+def read_host_file(path: Path, defaults: HostDefaults) -> list[CapelinHost]:
+    """The hosts in a file.
+
+    Raises:
+        InvalidInputError: It is unreadable, or some rows are invalid.
+    """
+    try:
+        content = path.read_bytes()
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{path} is not UTF-8 text.") from None
+    if len(content) > _LONGEST:
+        raise InvalidInputError(f"{path} is larger than 4 MiB.", hint="Split it.")
+    rows = _csv_rows(text) if path.suffix.lower() == ".csv" else _yaml_rows(text, path)
+    if not rows or len(rows) > _MOST:
+        raise InvalidInputError(f"{path} has {len(rows)} hosts.", hint=_FORMAT)
+    return hosts_of(rows, defaults)
+
+
+def hosts_of(rows: Sequence[Mapping[str, Any]], defaults: HostDefaults) -> list[CapelinHost]:
+    """The hosts of rows.
+
+    Raises:
+        InvalidInputError: Some rows are invalid. The error names all of them.
+    """
+    hosts: list[CapelinHost] = []
+    problems: list[str] = []
+    for number, row in enumerate(rows, 1):
+        try:
+            hosts.append(_host(row, defaults))
+        except ValueError as error:
+            what = f" ({row['name']})" if row.get("name") else ""
+            problems.append(f"row {number}{what}: {_explained(error)}")
+    problems += _duplicates("name", Counter(host.name for host in hosts))
+    problems += _duplicates(
+        "address", Counter(f"{host.spec.address}:{host.spec.port}" for host in hosts)
+    )
+    if problems:
+        shown = "; ".join(problems[:10]) + ("; ..." if len(problems) > 10 else "")
+        raise InvalidInputError("The file has invalid hosts.", reason=f"{shown}.", hint=_FORMAT)
+    return hosts
+
+
+def _host(row: Mapping[str, Any], defaults: HostDefaults) -> CapelinHost:
+    if unknown := sorted(set(row) - _FIELDS):
+        raise ValueError(f"unknown {', '.join(unknown)}")
+    for required in ("name", "address"):
+        if not row.get(required):
+            raise ValueError(f"it has no {required}")
+    credentials = str(row.get("credentials") or defaults.credentials)
+    if not credentials:
+        raise ValueError("it names no Secret in credentials, and no --credentials exist")
+    keys, authorities = _list(row.get("hostKey")), _list(row.get("hostAuthority"))
+    if not keys and not authorities and not defaults.trust_on_first_use:
+        raise ValueError("it has no hostKey: run ssh-keyscan, or pass --trust-on-first-use")
+    spec = HostSpec(
+        address=str(row["address"]),
+        port=_number(row.get("port"), defaults.port),
+        user=str(row.get("user") or defaults.user),
+        credentials=HostCredentials(secret_name=credentials),
+        host_keys=keys,
+        host_authorities=authorities,
+        trust_on_first_use=not keys and not authorities,
+        failure_domain=str(row["failureDomain"]) if row.get("failureDomain") else None,
+        maintenance=str(row.get("maintenance") or "").lower() in {"true", "yes", "1"},
+    )
+    labels = {**(defaults.labels or {}), **_labels(row.get("labels"))}
+    metadata = ObjectMeta(name=str(row["name"]), namespace=defaults.namespace, labels=labels)
+    return CapelinHost(metadata=metadata, spec=spec)
+
+
+def read_labels(text: str) -> dict[str, str]:
+    """Labels such as `role=worker;rack=1`.
+
+    Raises:
+        ValueError: A part is not a label.
+    """
+    labels: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.replace(",", ";").split(";"))):
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{part!r} is not a label: write key=value")
+        labels[key] = value
+    return labels
+
+
+def _csv_rows(text: str) -> list[dict[str, Any]]:
+    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    rows: list[dict[str, Any]] = []
+    for row in reader:
+        if None in row:
+            raise InvalidInputError(
+                f"Row {len(rows) + 1} has more cells than the header.", hint=_FORMAT
+            )
+        rows.append({key.strip(): (value or "").strip() for key, value in row.items()})
+    return rows
+
+
+def _yaml_rows(text: str, path: Path) -> list[dict[str, Any]]:
+    try:
+        document = read_untrusted_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = f"{str(error).splitlines()[0]}."
+        raise InvalidInputError(f"{path} is not YAML.", reason=reason) from None
+    if not isinstance(document, list) or not all(
+        isinstance(row, dict) for row in cast("list[object]", document)
+    ):
+        raise InvalidInputError(f"{path} is not a list of hosts.", hint=_FORMAT)
+    return cast("list[dict[str, Any]]", document)
+
+
+def _labels(value: object) -> dict[str, str]:
+    if isinstance(value, dict):
+        return {str(key): str(text) for key, text in cast("dict[Any, Any]", value).items()}
+    return read_labels(str(value or ""))
+
+
+def _list(value: object) -> list[str]:
+    if isinstance(value, list):
+        return [str(item) for item in cast("list[object]", value)]
+    return [str(value)] if value else []
+
+
+def _number(value: object, default: int) -> int:
+    text = str(value or default)
+    if not text.isdecimal():
+        raise ValueError(f"port {text!r} is not a number")
+    return int(text)
+
+
+def _explained(error: ValueError) -> str:
+    if isinstance(error, ValidationError):
+        return ", ".join(
+            f"{'.'.join(wire_name(str(part)) for part in problem['loc'])}: {problem['msg']}"
+            for problem in error.errors()
+        )
+    return str(error)
+
+
+def _duplicates(what: str, counts: Counter[str]) -> list[str]:
+    return [
+        f"{value} is the {what} of {count} hosts" for value, count in counts.items() if count > 1
+    ]

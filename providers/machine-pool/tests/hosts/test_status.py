@@ -1,0 +1,248 @@
+"""The phases and conditions of hosts follow from their visits."""
+
+from typing import Any
+
+import pytest
+from capelin.contract import find_condition, update_conditions
+from capelin_machine_pool.api import HostReference
+from capelin_machine_pool.bootstrap import (
+    BootstrapStep,
+    CleanStep,
+    CloudConfig,
+    File,
+    HostState,
+    JobState,
+)
+from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost
+from capelin_machine_pool.hosts.facts import HostFacts
+from capelin_machine_pool.hosts.plan import Orphaned, Release, Visit, Wait, next_host_step
+from capelin_machine_pool.hosts.status import (
+    Outcome,
+    VisitResult,
+    begun,
+    failed_visit,
+    host_status,
+    outcome,
+)
+from capelin_machine_pool.reasons import Reason
+
+from .objects import NOW, a_claim, a_host, a_machine
+
+TOKEN = "abcdef.0123456789abcdef"
+RECORDED = HostReference(name="host-1", claim="uid-one")
+CONFIRMED = {CLEAN_AGAIN_ANNOTATION: ""}
+
+
+def state(**changes: Any) -> HostState:
+    return HostState(boot_id="boot", hostname="host-1", **changes)
+
+
+def result(visit: Visit, step: Any = None, **changes: Any) -> VisitResult:
+    return VisitResult(visit=visit, step=step, state=state(**changes))
+
+
+def ready(its: Outcome) -> tuple[str, str, str]:
+    """The phase, and the reason and message of the condition Ready."""
+    condition = its.conditions[0]
+    assert condition.type == "Ready"
+    return its.phase, condition.reason, condition.message
+
+
+@pytest.mark.parametrize(
+    ("host", "machine", "step"),
+    [
+        (a_host(), None, Visit.CHECK),
+        (a_host(phase="Broken", annotations=CONFIRMED), None, Visit.CLEAN_AGAIN),
+        (a_host(host_keys=[], trust_on_first_use=True), None, Visit.LEARN_KEY),
+        (a_host(claim=a_claim()), a_machine(), Wait(1.0)),
+        (a_host(claim=a_claim()), a_machine(host=RECORDED), Visit.BOOTSTRAP),
+        (a_host(phase="Ready", claim=a_claim()), a_machine(host=RECORDED), Visit.CHECK),
+        (
+            a_host(claim=a_claim()),
+            a_machine(host=HostReference(name="host-2", claim="uid-one")),
+            Release(),
+        ),
+        (
+            a_host(claim=a_claim()),
+            a_machine(host=HostReference(name="host-1", claim="uid-two")),
+            Release(),
+        ),
+        (a_host(claim=a_claim(released_at=NOW)), None, Visit.CLEAN),
+        (
+            a_host(claim=a_claim(released_at=NOW), annotations=CONFIRMED),
+            None,
+            Visit.CLEAN_AGAIN,
+        ),
+        (a_host(phase="Ready", claim=a_claim(), annotations=CONFIRMED), None, Release()),
+    ],
+)
+def test_next_step_of_a_host(host: CapelinHost, machine: Any, step: object) -> None:
+    assert next_host_step(host, machine) == step
+
+
+def test_host_of_a_missing_machine_waits_for_its_administrator() -> None:
+    step = next_host_step(a_host(phase="Ready", claim=a_claim()), None)
+    assert isinstance(step, Orphaned)
+    assert step.reason == Reason.MACHINE_MISSING
+    assert CLEAN_AGAIN_ANNOTATION in step.message
+
+
+def test_ready_phase_of_a_former_claim_does_not_prevent_the_bootstrap() -> None:
+    host = a_host(phase="Ready", claim=a_claim())
+    assert host.status is not None
+    host.status.claim = "uid-former"
+    assert next_host_step(host, a_machine(host=RECORDED)) is Visit.BOOTSTRAP
+
+
+def test_clean_host_is_free() -> None:
+    its = outcome(a_host(phase=None), result(Visit.CHECK))
+    assert ready(its) == ("Free", "Ready", "")
+
+
+@pytest.mark.parametrize(
+    ("host", "observed", "expected"),
+    [
+        (a_host(), {"missing": ("flock",)}, ("Unavailable", "HostUnfit", "flock")),
+        (a_host(maintenance=True), {}, ("Unavailable", "Maintenance", "spec.maintenance")),
+        (a_host(), {"marker": "uid-x"}, ("Broken", "HostNotClean", "marker of another")),
+        (a_host(), {"node_files": ("/a",)}, ("Broken", "HostNotClean", "a node already")),
+        # It stays broken until an administrator confirms it.
+        (a_host(phase="Broken"), {}, ("Broken", "HostNotClean", CLEAN_AGAIN_ANNOTATION)),
+    ],
+)
+def test_host_that_cannot_be_claimed_explains_why(
+    host: CapelinHost, observed: dict[str, Any], expected: tuple[str, str, str]
+) -> None:
+    phase, reason, message = ready(outcome(host, result(Visit.CHECK, **observed)))
+    assert (phase, reason) == expected[:2]
+    assert expected[2] in message
+
+
+def test_unfit_facts_are_reported_and_do_not_prevent_a_claim() -> None:
+    facts = HostFacts(systemd=True, swap=True, clock=100)
+    visit = VisitResult(visit=Visit.CHECK, state=state(), facts=facts, clock=100.0)
+    its = outcome(a_host(), visit)
+    assert its.phase == "Free"
+    fit = next(condition for condition in its.conditions if condition.type == "Fit")
+    assert (fit.status, fit.reason) == ("False", "HostUnfit")
+    assert "swap is on" in fit.message
+
+
+@pytest.mark.parametrize("kind", ["unreachable", "host key", "login"])
+@pytest.mark.parametrize("phase", ["Free", "Ready", "Cleaning", "Broken"])
+def test_failed_visit_keeps_the_phase_of_a_used_host(kind: Any, phase: Any) -> None:
+    used = phase in {"Ready", "Cleaning"}
+    host = a_host(phase=phase, claim=a_claim() if used else None)
+    its = outcome(host, failed_visit(Visit.CHECK, kind, "why"))
+    assert its.phase == ("Unavailable" if phase == "Free" else phase)
+    assert ready(its)[2] == "why"
+    assert not its.ends_claim
+
+
+def test_failed_bootstrap_shows_its_output_without_secrets() -> None:
+    job = JobState(alive=False, exit_code=3, output=f"bad token {TOKEN}")
+    config = CloudConfig(files=(File(path="/a", content=TOKEN.encode()),))
+    visit = VisitResult(
+        visit=Visit.BOOTSTRAP,
+        step=BootstrapStep.FAILED,
+        state=state(marker="uid-one", bootstrap=job),
+        config=config,
+    )
+    its = outcome(a_host(claim=a_claim()), visit)
+    phase, reason, message = ready(its)
+    assert (phase, reason) == ("Bootstrapping", "BootstrapFailed")
+    assert message == "the bootstrap failed with exit code 3: bad token (hidden)"
+    assert not its.ends_claim
+    assert TOKEN not in repr(visit)
+
+
+@pytest.mark.parametrize(
+    ("step", "observed", "phase", "ends_claim"),
+    [
+        (BootstrapStep.SUCCEEDED, {"marker": "uid-one"}, "Ready", False),
+        (BootstrapStep.WAIT, {"marker": "uid-one"}, "Bootstrapping", False),
+        (BootstrapStep.INTERRUPTED, {"marker": "uid-one"}, "Bootstrapping", False),
+        # The bootstrap did not begin: the machine gets another host.
+        (BootstrapStep.DIRTY, {"node_files": ("/a",)}, "Broken", True),
+        (BootstrapStep.DIRTY, {"marker": "uid-two"}, "Broken", True),
+        (BootstrapStep.UNFIT, {"missing": ("awk",)}, "Unavailable", True),
+        # A clean-up of this very machine runs.
+        (
+            BootstrapStep.DIRTY,
+            {"marker": "uid-one", "clean": JobState(alive=True)},
+            "Bootstrapping",
+            False,
+        ),
+        # The claim ended before the host was marked.
+        (None, {}, "Bootstrapping", False),
+    ],
+)
+def test_bootstrap_decides_about_phase_and_claim(
+    step: Any, observed: dict[str, Any], phase: str, *, ends_claim: bool
+) -> None:
+    its = outcome(a_host(claim=a_claim()), result(Visit.BOOTSTRAP, step, **observed))
+    assert (its.phase, its.ends_claim) == (phase, ends_claim)
+
+
+@pytest.mark.parametrize("visit", [Visit.CLEAN, Visit.CLEAN_AGAIN])
+@pytest.mark.parametrize(
+    ("step", "phase", "ends_claim"),
+    [
+        (CleanStep.CLEAN, "Cleaning", True),
+        (CleanStep.OTHER, "Cleaning", True),
+        (CleanStep.WAIT, "Cleaning", False),
+        (CleanStep.FAILED, "Broken", False),
+    ],
+)
+def test_clean_up_decides_about_phase_and_claim(
+    visit: Visit, step: CleanStep, phase: str, *, ends_claim: bool
+) -> None:
+    job = JobState(alive=False, exit_code=1, output="problem: kubelet still runs")
+    its = outcome(a_host(claim=a_claim(released_at=NOW)), result(visit, step, clean=job))
+    assert (its.phase, its.ends_claim) == (phase, ends_claim)
+    ends_request = visit is Visit.CLEAN_AGAIN and step is not CleanStep.WAIT
+    assert its.ends_request == ends_request
+    if step is CleanStep.FAILED:
+        assert ready(its)[2].startswith("kubelet still runs; correct it, then set")
+
+
+def test_lost_marker_is_reported() -> None:
+    host = a_host(phase="Ready", claim=a_claim())
+    assert ready(outcome(host, result(Visit.CHECK)))[:2] == ("Ready", "HostChanged")
+    assert ready(outcome(host, result(Visit.CHECK, marker="uid-one")))[1] == "Ready"
+
+
+@pytest.mark.parametrize(
+    ("host", "visit", "phase"),
+    [
+        (a_host(phase=None), Visit.CHECK, "Unavailable"),
+        (a_host(phase="Claimed", claim=a_claim()), Visit.BOOTSTRAP, "Bootstrapping"),
+        (a_host(phase="Ready", claim=a_claim(released_at=NOW)), Visit.CLEAN, "Cleaning"),
+        (a_host(), Visit.CHECK, None),
+        (a_host(phase="Broken", claim=a_claim(released_at=NOW)), Visit.CLEAN, None),
+    ],
+)
+def test_beginning_visit_is_reported_once(
+    host: CapelinHost, visit: Visit, phase: str | None
+) -> None:
+    beginning = begun(host, visit)
+    assert (beginning.phase if beginning else None) == phase
+
+
+def test_same_visit_gives_the_same_status() -> None:
+    facts = HostFacts(cpus=4, memory_kib=1024, architecture="amd64", clock=5)
+    host = a_host()
+    for clock in (5.0, 6.0):
+        visit = VisitResult(visit=Visit.CHECK, state=state(), facts=facts, clock=clock)
+        status = host_status(host, visit, "Free")
+        before = host.status.conditions if host.status else []
+        specs = outcome(host, visit).conditions
+        status.conditions = update_conditions(before, specs, now=NOW, generation=1)
+        if clock > 5:
+            assert status == host.status
+        host.status = status
+    assert host.status is not None
+    assert host.status.capacity == {"cpu": "4", "memory": "1024Ki"}
+    addresses = [(address.type, address.address) for address in host.status.addresses]
+    assert addresses == [("Hostname", "host-1"), ("InternalIP", "10.0.0.7")]
+    assert find_condition(host.status.conditions, "Ready") is not None
