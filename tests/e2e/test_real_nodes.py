@@ -6,6 +6,7 @@ provider made.
 
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from uuid import uuid4
@@ -14,9 +15,11 @@ import pytest
 from capelin.api.capi import Cluster, Machine, MachineDeployment
 from capelin.api.core import Node
 from capelin.client import Client, Config
+from capelin.contract import find_condition
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_control_plane.provider import provider
+from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
 from capelin_release.tools import HELM
 
 from tests.integration.repositories import Repository
@@ -25,7 +28,7 @@ from . import cert_manager, container_machines
 from .cluster_api import INIT, add_cluster_api, load_managers
 from .conftest import VERSIONS, load_programs, namespace_in, provider_for
 from .container_machines import ContainerMachineReconciler, machine_deployment
-from .hosted import Hosted, under_load
+from .hosted import Hosted, met_the_end_of_a_leader, under_load
 from .kind_cluster import KindCluster, kind_cluster
 from .machines import (
     KUBECTL,
@@ -68,6 +71,47 @@ async def test_machines_that_join_run_pods_and_outlive_an_upgrade(
             f"seconds: {NODES} machines joined and Ready", round(monotonic() - began, 1)
         )
         await outlive_an_upgrade(hosted, workload, names, tmp_path, record_property)
+
+
+async def test_machines_outlive_a_rotation_of_the_cas(
+    hosted: Hosted, tmp_path: Path, record_property: Record
+) -> None:
+    await create(hosted)
+    async with hosted.workload() as workload, machines(hosted.kind, NODES) as names:
+        await join(hosted, workload, names)
+        await run_pods(hosted, workload, names)
+        await use(hosted, workload, NODES, tmp_path)
+        before = await containers(workload)
+        async with under_load(hosted, tmp_path, names[0], most_closed=2 * REPLICAS) as clients:
+            began = monotonic()
+            await hosted.annotate(ROTATE_ANNOTATION, datetime.now(UTC).isoformat())
+            await until(lambda: rotation(hosted), lambda text: "stage 3" in text, within=480)
+            record_property("seconds: until clients are awaited", round(monotonic() - began, 1))
+            # Kubelets renew their certificates by themselves, and trust only the old CA.
+            await hosted.annotate(DROP_ANNOTATION, datetime.now(UTC).isoformat())
+            waiting = "Waiting for tokens of pods, until"
+            await until(lambda: rotation(hosted), lambda text: waiting in text, within=400)
+            record_property("seconds: until kubelets are ready", round(monotonic() - began, 1))
+        failed = clients.failed()
+        # A restart of etcd's leader: see docs/figures.md.
+        of_the_leader = [failure for failure in failed if met_the_end_of_a_leader(failure)]
+        record_property("answered 500 when etcd's leader ended", len(of_the_leader))
+        assert [failure for failure in failed if failure not in of_the_leader] == []
+        assert await containers(workload) == before
+        await use(hosted, workload, NODES, tmp_path)
+        await hosted.annotate(DROP_ANNOTATION, f"force@{datetime.now(UTC).isoformat()}")
+        await until(lambda: rotation(hosted), lambda text: not text, within=240)
+        await hosted.settles()
+        async with hosted.workload() as renewed:
+            await until(lambda: are_ready(renewed, NODES), within=120)
+            assert await containers(renewed) == before
+
+
+async def rotation(hosted: Hosted) -> str:
+    """The message of a rotation. Empty without one."""
+    status = (await hosted.get()).status
+    found = find_condition(status.conditions, ROTATING) if status else None
+    return found.message if found else ""
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from capelin.api.core import ConfigMap, Secret
-from capelin.client import Client, Config
+from capelin.api.capi import Cluster
+from capelin.api.core import ConfigMap, Lease, Node, Secret
+from capelin.client import Client, Config, Unauthorized
 from capelin.contract import KUBECONFIG_KEY, find_condition
 from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
 from capelin.testing.waiting import until
@@ -19,9 +21,9 @@ from .kubeadm_machine import is_possible, kubeadm_machine
 from .test_recovery import lose
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
-RECOVER, LEAVE, ENCRYPTION = (
+RECOVER, LEAVE, ENCRYPTION, ROTATE = (
     {section.title: section.commands for section in sections((PAGES / page).read_text())}
-    for page in ("recover.md", "leave.md", "encryption.md")
+    for page in ("recover.md", "leave.md", "encryption.md", "rotate.md")
 )
 VERSION = TESTED_KUBERNETES[-1]
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -181,6 +183,47 @@ async def test_encryption_is_enabled_rotated_and_disabled_as_on_the_page(
             return await encryption_status(home) is None
 
         await until(is_off, within=300)
+
+
+async def test_authorities_are_rotated_as_on_the_page(
+    home: Home, variables: Mapping[str, str], tmp_path: Path
+) -> None:
+    await up(home)
+    shell = Shell(tmp_path / "user", variables)
+    old = await kubeconfig(home)
+    begun = await shell.run(ROTATE["Begin"])
+    assert "Waiting for tokens of pods, until " in begun
+    assert "capelin rotate cluster demo --drop" in begun
+    message = await shell.run(ROTATE["Clients"])
+    assert "a confirmation that no copy of a kubeconfig is in use" in message
+    assert "Node" not in message, "no kubelet has a certificate"
+    async with Client(Config.from_kubeconfig(old), manager="test") as workload:
+        (before,) = (await workload.list(Node)).items
+    await shell.run(ROTATE["End"])
+    ended = datetime.now(UTC)
+
+    async with Client(Config.from_kubeconfig(await kubeconfig(home)), manager="test") as workload:
+
+        async def has_heartbeats() -> bool:
+            lease = await workload.get(Lease, before.name, "kube-node-lease")
+            return lease.spec.renew_time is not None and lease.spec.renew_time > ended
+
+        # The last stage does not wait here, so KWOK reads the new kubeconfig after the Node is
+        # not ready any more. Otherwise it reads it within ten minutes, before the last stage.
+        await until(has_heartbeats, within=420)
+        (after,) = (await workload.list(Node)).items
+        assert after.uid == before.uid
+    async with management_client(home) as management:
+
+        async def is_connected() -> bool:
+            cluster = await management.get(Cluster, "demo", "default")
+            probe = find_condition(cluster.status.conditions, "RemoteConnectionProbe")
+            return probe is not None and probe.status == "True"
+
+        await until(is_connected)
+    with pytest.raises(Unauthorized):
+        async with Client(Config.from_kubeconfig(old), manager="test") as workload:
+            await workload.list(Node)
 
 
 async def encryption_status(home: Home) -> EncryptionStatus | None:

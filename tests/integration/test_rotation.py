@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,6 +25,8 @@ from capelin.pki import (
     split_pem,
 )
 from capelin.testing.waiting import until
+from capelin_control_plane.backups import BACKUP_ANNOTATION
+from capelin_control_plane.desired import RESTORE_ANNOTATION
 from capelin_control_plane.rotation_clients import NODE_ANNOTATION, SIMULATED_ANNOTATION
 from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
 
@@ -48,7 +50,8 @@ _REQUESTS = Resource(
 pytestmark = [
     pytest.mark.timeout(3 * SECONDS + 40 * KILLS),
     pytest.mark.needs_programs(
-        *(f"kube-{name}@{VERSION}" for name in ("apiserver", "controller-manager", "scheduler"))
+        "etcdutl",
+        *(f"kube-{name}@{VERSION}" for name in ("apiserver", "controller-manager", "scheduler")),
     ),
 ]
 
@@ -283,3 +286,48 @@ async def test_authorities_rotate_without_a_failed_request(shoal: Shoal) -> None
 
 async def test_authorities_rotate_through_kills_of_the_provider(shoal: Shoal) -> None:
     await rotate(shoal, KILLS)
+
+
+async def test_a_backup_from_before_a_rotation_is_restored_after_it(shoal: Shoal) -> None:
+    mine = shoal.mine
+    await mine.client.create(Secret.of("backup-key", mine.namespace, data={"key": b"k" * 32}))
+    backup = {"destination": {"folder": "etcd"}, "encryptionKey": {"name": "backup-key"}}
+    await mine.create(VERSION, etcd={"replicas": ETCD, "backup": backup})
+    async with shoal.mortal.undisturbed():
+        await until(shoal.settled, within=SECONDS)
+        async with mine.workload() as workload:
+            await workload.create(ConfigMap.of("before", "default"))
+        requested = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+        await mine.annotate(BACKUP_ANNOTATION, requested.isoformat())
+
+        async def newest() -> str | None:
+            status = (await mine.get()).status
+            found = status and status.backup
+            return found.name if found and found.time >= requested else None
+
+        name = await until(newest)
+
+        async def is_over() -> bool:
+            return await condition(shoal) is None and await shoal.settled()
+
+        await mine.annotate(ROTATE_ANNOTATION, datetime.now(UTC).isoformat())
+        await until(lambda: condition(shoal), lambda found: "WaitingFor" in str(found))
+        await mine.annotate(DROP_ANNOTATION, f"force@{datetime.now(UTC).isoformat()}")
+        await until(is_over, within=SECONDS)
+        rotated = await secrets(shoal)
+        async with mine.workload() as workload:
+            await workload.create(ConfigMap.of("after", "default"))
+        await mine.annotate(RESTORE_ANNOTATION, name)
+
+        async def is_restored() -> bool:
+            requested = RESTORE_ANNOTATION in (await mine.get()).metadata.annotations
+            return not requested and await shoal.settled()
+
+        await until(is_restored, within=SECONDS)
+    async with mine.workload() as workload:
+        names = {found.name for found in (await workload.list(ConfigMap, "default")).items}
+    assert "before" in names
+    assert "after" not in names
+    assert {purpose: found.data for purpose, found in (await secrets(shoal)).items()} == {
+        purpose: found.data for purpose, found in rotated.items()
+    }
