@@ -144,7 +144,15 @@ def test_secrets_that_are_one_step_behind_follow_and_older_ones_are_rejected(
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}x", b'{"step": 1}', b'{"other": {"public": "a", "private": "b"}}']
+    "data",
+    [
+        b"",
+        b"{}x",
+        b'{"step": 1}',
+        b'{"step": -4}',
+        b'{"created": "2026-01-01T00:00:00"}',
+        b'{"other": {"public": "a", "private": "b"}}',
+    ],
 )
 def test_a_damaged_state_is_rejected_without_its_content(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"^its entry `rotation` (is damaged|lacks a CA or key)"):

@@ -315,6 +315,29 @@ async def test_an_older_secret_is_rejected(rig: Rig) -> None:
     assert blocked.value.reason == "CertificatesNotUsable"
 
 
+@pytest.mark.parametrize("damage", [{"private": "hello"}, {"public": "x", "private": "x"}])
+async def test_a_damaged_successor_does_not_become_the_ca(rig: Rig, damage: dict[str, str]) -> None:
+    rig.request()
+    await rig.reconcile()
+    secret = (await rig.secrets())["ca"]
+    rotation = json.loads(secret.data["rotation"])
+    rotation["other"] |= damage
+    encoded = base64.b64encode(json.dumps(rotation).encode()).decode()
+    await rig.client.patch(Secret, "one-ca", "default", {"data": {"rotation": encoded}})
+    with pytest.raises(Blocked, match="Secret one-ca: ") as blocked:
+        await rig.reconciles(3)
+    assert blocked.value.reason == "CertificatesNotUsable"
+    after = (await rig.secrets())["ca"]
+    assert after.data["tls.crt"] == secret.data["tls.crt"]
+    assert after.data["tls.key"] == secret.data["tls.key"]
+
+
+@pytest.mark.parametrize("used", ["x", "-1", "9" * 5000])
+async def test_an_invalid_record_of_the_step_is_ignored(rig: Rig, used: str) -> None:
+    rig.mine.metadata.annotations[AUTHORITIES_ANNOTATION] = used
+    assert await rig.reconcile() == RotationReport()
+
+
 @pytest.mark.parametrize("annotation", [ROTATE_ANNOTATION, DROP_ANNOTATION])
 async def test_an_invalid_moment_is_rejected(rig: Rig, annotation: str) -> None:
     rig.request()

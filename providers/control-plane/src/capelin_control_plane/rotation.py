@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from capelin.pki import KeyPair, cross_sign
-from pydantic import TypeAdapter
+from pydantic import AwareDatetime, NonNegativeInt, TypeAdapter
 
 Purpose = Literal["ca", "etcd", "proxy", "sa"]
 PURPOSES: Final[tuple[Purpose, ...]] = ("ca", "etcd", "proxy", "sa")
@@ -41,11 +41,11 @@ class Former:
 class Rotation:
     """The state of one Secret's rotation, which the Secret itself contains."""
 
-    created: datetime = _LONG_AGO
+    created: AwareDatetime = _LONG_AGO
     """When the newest CA or key was created."""
-    step: int = 0
+    step: NonNegativeInt = 0
     """The number of steps since the Secret was created: four for each rotation."""
-    since: datetime | None = None
+    since: AwareDatetime | None = None
     """When it took the last step."""
     other: Former | None = None
     crosses: tuple[str, ...] = ()

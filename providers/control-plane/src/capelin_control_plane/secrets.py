@@ -55,6 +55,7 @@ from capelin_control_plane.rotation import (
 AUTHORITIES_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-authorities"
 """The step of rotations that components have taken. It outlives the Secrets and a move."""
 _ROTATION_KEY = "rotation"
+_MOST_DIGITS = 10
 
 CREATED_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-created"
 """Marks secrets that the provider has created. It changes no others."""
@@ -163,14 +164,22 @@ async def advance(
         raise Blocked(Reason.CERTIFICATES_NOT_USABLE, f"Secret {name} belongs to a user")
     if keys.rotation.step != step:
         return keys
-    following = await asyncio.to_thread(
-        advanced, keys, lambda: _new_pair(desired, purpose), desired.now
-    )
+    try:
+        following = await asyncio.to_thread(
+            advanced, keys, lambda: _new_pair(desired, purpose), desired.now
+        )
+    except (TypeError, ValueError) as error:
+        message = f"Secret {name}: its entry {_ROTATION_KEY} has an unusable CA or key"
+        hint = "restore the newest one from a backup"
+        raise Blocked(Reason.CERTIFICATES_NOT_USABLE, message, hint) from error
     data = {
         CERTIFICATE_KEY: following.bundle,
         PRIVATE_KEY_KEY: following.signer.private_key_pem,
         _ROTATION_KEY: write_rotation(following.rotation),
     }
+    # A damaged successor must never become the CA.
+    written = secret.model_copy(update={"data": {**secret.data, **data}})
+    _read_keys(purpose, written, control_plane, desired)
     patch = {
         "metadata": {"resourceVersion": secret.metadata.resource_version},
         "data": {entry: base64.b64encode(content).decode() for entry, content in data.items()},
@@ -184,7 +193,8 @@ def _check_age(
 ) -> None:
     """Check that no Secret is older than the CAs in use: clients already need newer ones."""
     used = control_plane.metadata.annotations.get(AUTHORITIES_ANNOTATION, "0")
-    outdated = outdated_secrets(keys, int(used) if used.isdecimal() else 0)
+    is_step = used.isdecimal() and len(used) < _MOST_DIGITS
+    outdated = outdated_secrets(keys, int(used) if is_step else 0)
     if outdated:
         names = ", ".join(secret_name(desired.cluster, purpose) for purpose in outdated)
         raise Blocked(
