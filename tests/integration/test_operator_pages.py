@@ -208,9 +208,8 @@ async def test_authorities_are_rotated_as_on_the_page(
             lease = await workload.get(Lease, before.name, "kube-node-lease")
             return lease.spec.renew_time is not None and lease.spec.renew_time > ended
 
-        # The last stage does not wait here, so KWOK reads the new kubeconfig after the Node is
-        # not ready any more. Otherwise it reads it within ten minutes, before the last stage.
-        await until(has_heartbeats, within=420)
+        # KWOK gets the new kubeconfig within a minute.
+        await until(has_heartbeats, within=180)
         (after,) = (await workload.list(Node)).items
         assert after.uid == before.uid
     async with management_client(home) as management:

@@ -45,7 +45,7 @@ def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
     backends: dict[BackendName, Backend] = {"Simulated": simulated, "Hosts": HostsBackend()}
     return [
         ClusterReconciler(),
-        MachineReconciler(backends, serving=kubelet.serving),
+        MachineReconciler(backends, serving=kubelet.serving, refresh=simulated.kwok.refresh),
         MachinePoolReconciler(),
         MachineTemplateReconciler(),
         HostReconciler(Destinations.from_environ()),

@@ -212,6 +212,30 @@ async def test_another_kubeconfig_starts_another_process(machines: SimulatedMach
     await machines.until_ready(later)
 
 
+async def test_a_kubeconfig_is_read_again_without_a_reconcile(machines: SimulatedMachines) -> None:
+    machine = machines.machine("a")
+    await machines.ensure(machine)
+    await machines.until_ready(machine)
+    before, refresh = await machines.until_it_runs(), machines.backend.kwok.refresh
+    document = yaml.safe_load(machines.kubeconfig)
+    contents: list[bytes | Exception | None] = [machines.kubeconfig, None, OSError("no"), b"no"]
+
+    async def read(cluster: ObjectKey) -> bytes | None:
+        assert cluster == ObjectKey(machines.namespace, CLUSTER)
+        content = contents.pop(0)
+        if isinstance(content, Exception):
+            raise content
+        return content
+
+    while contents:
+        await refresh(read)
+        assert machines.kwok() == before
+    document["contexts"][0]["context"]["namespace"] = "other"
+    contents.append(yaml.safe_dump(document).encode())
+    await refresh(read)
+    await until(machines.kwok, lambda now: now not in {None, before})
+
+
 async def test_a_provider_keeps_the_kwok_of_another_provider(
     machines: SimulatedMachines,
 ) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import cast
@@ -11,17 +11,17 @@ import pytest
 from aiohttp import web
 from capelin.api import ObjectMeta
 from capelin.api.capi import Cluster
-from capelin.api.core import Node
+from capelin.api.core import Node, Secret
 from capelin.client import Client, Config, Server
 from capelin.contract import find_condition
-from capelin.controller import Options
+from capelin.controller import ObjectKey, Options
 from capelin.controller.manager import Manager
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_machine_pool.api import CapelinMachine, MachineSpec
 from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
 from capelin_machine_pool.desired import FINALIZER, Instance
-from capelin_machine_pool.reconcilers import MachineReconciler
+from capelin_machine_pool.reconcilers import MachineReconciler, machines
 
 from tests.support.web import api_server, kubeconfig_secret, not_found
 
@@ -97,8 +97,8 @@ async def test_machines_of_a_silent_cluster_do_not_delay_a_neighbours_machine(
     client: FakeClient,
 ) -> None:
     names = [f"silent-{number}" for number in range(100)]
-    machines = [*(machine(name, "silent") for name in names), machine("neighbour", "demo")]
-    for one in machines:
+    all_machines = [*(machine(name, "silent") for name in names), machine("neighbour", "demo")]
+    for one in all_machines:
         client.add(one)
     reconciler = MachineReconciler({"Simulated": cast("Backend", ReadingBackend())})
     manager = Manager("test", [reconciler], Options(), Config(Server("http://127.0.0.1:1")))
@@ -108,7 +108,7 @@ async def test_machines_of_a_silent_cluster_do_not_delay_a_neighbours_machine(
         stack.push_async_callback(runner.stop, 0)
         started = time.monotonic()
         runner.start()
-        for one in machines:
+        for one in all_machines:
             runner.changed(reconciler.main_watch, one.dump())
 
         async def is_ready() -> bool:
@@ -130,3 +130,21 @@ async def test_machines_of_a_silent_cluster_do_not_delay_a_neighbours_machine(
         # One request's timeout is enough for all hundred: the others are not even sent.
         await until(all_are_explained, within=20)
         assert time.monotonic() - started < 20
+
+
+async def test_kubeconfigs_are_read_again_while_all_machines_rest(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bytes | None] = []
+
+    async def refresh(read: Callable[[ObjectKey], Awaitable[bytes | None]]) -> None:
+        found.append(await read(ObjectKey("team", "demo")))
+
+    monkeypatch.setattr(machines, "REFRESH_SECONDS", 0.01)
+    reconciler = MachineReconciler(
+        {"Simulated": cast("Backend", ReadingBackend())}, refresh=refresh
+    )
+    async with reconciler.lifespan(context_for(client)):
+        await until(lambda: found[1:])
+    secret = await client.get(Secret, "demo-kubeconfig", "team")
+    assert found[0] == secret.data["value"]

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -111,6 +112,19 @@ class KwokProcesses:
         """
         async with self._lock:
             await self._ensure(cluster, kubeconfig)
+
+    async def refresh(self, read: Callable[[ObjectKey], Awaitable[bytes | None]]) -> None:
+        """Give each process the kubeconfig of its cluster as it is now.
+
+        After a rotation of the cluster's CAs, API servers reject the one that it started with.
+        """
+        for cluster in list(self._supervised):
+            try:
+                kubeconfig = await read(cluster)
+                if kubeconfig is not None and cluster in self._supervised:
+                    await self.ensure(cluster, kubeconfig)
+            except Exception as error:  # noqa: BLE001 - the reconcile of a machine reports it
+                _LOGGER.info("the kubeconfig of %s cannot be read again: %s", cluster, error)
 
     def clusters(self, namespace: str) -> list[ObjectKey]:
         """The clusters in a namespace that have a process, or had one that was not stopped."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -56,6 +56,9 @@ from capelin_machine_pool.plan import (
 from capelin_machine_pool.reasons import Reason
 from capelin_machine_pool.status import is_provisioned, machine_conditions
 
+Refresh = Callable[[Callable[[ObjectKey], Awaitable[bytes | None]]], Awaitable[None]]
+"""Reads the kubeconfigs of clusters again, with a function that returns one."""
+REFRESH_SECONDS = 30.0
 _LONGEST_WAIT = 15.0
 _RESYNC = 60.0
 _POOL_RESYNC = 300.0
@@ -103,9 +106,11 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         backends: Mapping[BackendName, Backend],
         *,
         serving: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+        refresh: Refresh | None = None,
     ) -> None:
         self._backends = backends
         self._serving = serving
+        self._refresh = refresh
         self._kubeconfigs = KubeconfigSecrets()
         self._release_lock = asyncio.Lock()
         self._deleted: set[ObjectKey] = set()
@@ -114,7 +119,12 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[object]:
         """Serve the simulated kubelets while the manager runs."""
         async with super().lifespan(ctx), self._serving():
-            yield
+            refreshing = asyncio.create_task(self._refresh_kubeconfigs(ctx.client))
+            try:
+                yield
+            finally:
+                refreshing.cancel()
+                await asyncio.gather(refreshing, return_exceptions=True)
 
     async def find_owner(
         self, client: Client, obj: CapelinMachine, cluster: Cluster | None
@@ -193,6 +203,17 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
                 for cluster in backend.clusters(key.namespace):
                     if not await _first_uids(ctx.client, cluster):
                         await self._release(cluster)
+
+    async def _refresh_kubeconfigs(self, client: Client) -> None:
+        """Machines at rest are reconciled too seldom to notice a new kubeconfig."""
+
+        async def read(cluster: ObjectKey) -> bytes | None:
+            secret = await self._kubeconfigs.find(client, cluster)
+            return secret and secret.data.get(KUBECONFIG_KEY)
+
+        while self._refresh is not None:
+            await asyncio.sleep(REFRESH_SECONDS)
+            await self._refresh(read)
 
     async def _apply(self, ctx: InfraMachineContext, instance: Instance) -> InstanceStatus:
         cluster = ObjectKey(instance.key.namespace, instance.cluster)
