@@ -12,6 +12,7 @@ from pydantic import FailFast, Field
 from capelin.api import BaseObject, Model, Resource, Unstructured
 from capelin.client.errors import Unreadable
 from capelin.client.unreadable import UnreadableObject, reason_of
+from capelin.collection import large_objects
 from capelin.json_text import items, members, metadata_of, read_json
 
 _MAX_ITEMS: Final = 2000
@@ -103,7 +104,8 @@ def _typed_codec(kind: type[ObjectT]) -> Codec[ObjectT]:
 
     def decode_page(data: bytes) -> Page[ObjectT]:
         try:
-            page = pages.read_json(data)
+            with large_objects(len(data)):
+                page = pages.read_json(data)
         except ValueError:
             return _page_by_item(resource, kind.read_json, data)
         return Page(page.items, page.metadata.resource_version, page.metadata.next)
@@ -132,8 +134,9 @@ def _plain_codec(resource: Resource) -> Codec[Unstructured]:
 
     def decode_page(data: bytes) -> Page[Unstructured]:
         try:
-            page = _json_object(data)
-            listed = [{**names, **item} for item in page.get("items") or ()]
+            with large_objects(len(data)):
+                page = _json_object(data)
+                listed = [{**names, **item} for item in page.get("items") or ()]
         except (ValueError, TypeError):
             return _page_by_item(resource, decode_item, data)
         metadata = cast("dict[str, str]", page.get("metadata") or {})

@@ -28,6 +28,7 @@ from capelin.client import (
     Unavailable,
     Unreachable,
 )
+from capelin.collection import keep_loaded_code
 from capelin.contract import WATCH_LABEL
 from capelin.controller import Recorder, logs
 from capelin.controller.context import Context
@@ -389,6 +390,7 @@ def main(
         tracing.configure(name, os.environ if environ is None else environ)
         config = Config.find(chosen.kubeconfig, environ=os.environ if environ is None else environ)
         manager = Manager(name, build(chosen), chosen, config, ends_process=True)
+        keep_loaded_code()
         asyncio.run(serve(manager))
     except OptionsError as error:
         report(name, error)

@@ -8,7 +8,7 @@ stays behind with its call, and does not keep the process from ending.
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 from pydantic import BaseModel, ValidationError
 
+from capelin.collection import large_objects
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.extension import Call, Extension, Handler
 from capelin.runtime.messages import MessageError, Response, RetryResponse, explain, read_json
@@ -64,12 +65,18 @@ class HandlerRunner:
 
     async def respond(self, body: bytes) -> EncodedResponse:
         try:
-            request = read_json(self._request, body)
+            with large_objects(len(body)):
+                started = self._start(body)
+            if isinstance(started, EncodedResponse):
+                return started
+            request, result = started
             try:
-                result = await self._run(Call(request, self._settings(request)))
+                # A plain function may return the awaitable of an async one.
+                while inspect.isawaitable(result):
+                    result = await result
             except Failure as failure:
                 result = failure
-            return self._proceed if result is None else self._encode(request, result)
+            return self._encode(request, result)
         except MessageError as error:
             return self._log_failure(f"cannot read the request: {error}")
         except AllThreadsHangError:
@@ -87,6 +94,8 @@ class HandlerRunner:
         return encode(self.handler.hook, Failure(f"handler {self.handler.name} {message}"))
 
     def _encode(self, request: object, result: object) -> EncodedResponse:
+        if result is None:
+            return self._proceed
         response = encode(self.handler.hook, result)
         if response.outcome != "success":
             _log_outcome(self.handler, request, response)
@@ -96,14 +105,19 @@ class HandlerRunner:
         _log.warning("handler %s %s", self.handler.name, message)
         return self.failure(message)
 
-    async def _run(self, call: Call[Any, Any]) -> Any:
+    def _start(self, body: bytes) -> EncodedResponse | tuple[Any, Awaitable[Any]]:
+        """Read the request and call the function. It responds at once unless it waits."""
+        request = read_json(self._request, body)
+        call: Call[Any, Any] = Call(request, self._settings(request))
         function = self.handler.function
-        if self.blocks_loop or inspect.iscoroutinefunction(function):
-            result = function(call)
-        else:
-            result = await self._threads.run(function, call)
-        # A plain function may return the awaitable of an async one.
-        return await result if inspect.isawaitable(result) else result
+        try:
+            if self.blocks_loop or inspect.iscoroutinefunction(function):
+                result = function(call)
+            else:
+                result = self._threads.run(function, call)
+        except Failure as failure:
+            result = failure
+        return (request, result) if inspect.isawaitable(result) else self._encode(request, result)
 
     def _settings(self, request: Any) -> BaseModel | None:
         if self.handler.settings is None:

@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
+from capelin.collection import keep_loaded_code
 from capelin.runtime.extension import Extension
 from capelin.runtime.server.app import App
 from capelin.runtime.server.http import HookProtocol, Limits
@@ -95,6 +96,7 @@ class Process:
 
     async def _serve(self) -> None:
         app = App(self.extension)
+        keep_loaded_code()
         hooks = _Server(_config(app, self.certificates))
         pages = Probes(
             app.metrics, lambda: hooks.started and not app.closing, self.metrics_token_file
