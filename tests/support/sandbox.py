@@ -19,7 +19,7 @@ from capelin_machine_pool.bootstrap import CommandResult, Transport, TransportEr
 _SETUP: Final = """\
 set -e
 mount --make-rprivate /
-mount -t tmpfs tmpfs "$1"
+mount -t tmpfs -o size=96m tmpfs "$1"
 cd "$1"
 mkdir upper work root
 mount -t overlay overlay -o lowerdir=/,upperdir=upper,workdir=work root
@@ -47,7 +47,7 @@ _KUBEADM: Final = """\
 # Changes the machine as kubeadm, a kubelet, kube-proxy and a pod network do.
 case $1 in
 join)
-    echo "join $*" >>/var/log/joins
+    echo "join $* $(head -n 1 /var/lib/capelin/marker)" >>/var/log/joins
     [ ! -e /etc/fail-join ] || { cat /run/kubeadm/join.yaml; exit 3; }
     [ ! -e /etc/slow-join ] || sleep "$(cat /etc/slow-join)"
     mkdir -p /etc/kubernetes/pki /etc/kubernetes/manifests /var/lib/kubelet/pods/volume \\

@@ -213,8 +213,10 @@ def _unreached(host: CapelinHost, reason: Reason, message: str) -> Outcome:
     phase: Phase = (host.status.phase if host.status else None) or "Unavailable"
     if host.spec.claim is None and phase != "Broken":
         phase = "Unavailable"
-    specs = (_false(READY, reason, message), _false(REACHABLE, reason, message))
-    return Outcome(phase=phase, conditions=specs, again_after=_RETRY)
+    is_silent = reason in _REASONS.values()
+    reachable = (_false(REACHABLE, reason, message),) if is_silent else ()
+    conditions = (_false(READY, reason, message), *reachable)
+    return Outcome(phase=phase, conditions=conditions, again_after=_RETRY)
 
 
 def _fitness(result: VisitResult) -> tuple[ConditionSpec, ...]:

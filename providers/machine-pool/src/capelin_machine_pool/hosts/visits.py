@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from capelin.client import ClientError, Destinations
@@ -192,7 +193,7 @@ class Visits:
             former.task.cancel()
         slots = self._slots_after_failure if former and former.failed else self._slots
         run = self._runs[key] = _Run(purpose)
-        run.task = asyncio.create_task(self._run(key, run, visit, work(slots)))
+        run.task = asyncio.create_task(self._run(key, run, visit, partial(work, slots)))
 
     def forget(self, key: ObjectKey) -> None:
         """End the visit of a host that no longer exists."""
@@ -208,10 +209,14 @@ class Visits:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(
-        self, key: ObjectKey, run: _Run, visit: Visit, work: Awaitable[VisitResult]
+        self,
+        key: ObjectKey,
+        run: _Run,
+        visit: Visit,
+        work: Callable[[], Awaitable[VisitResult]],
     ) -> None:
         try:
-            run.result = await work
+            run.result = await work()
         except TransportError as error:
             run.result = failed_visit(visit, error.kind, str(error))
         except ClientError as error:

@@ -1,0 +1,126 @@
+"""Visits: bounded, one at a time for each host, and repeated after failures."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from capelin.controller import ObjectKey
+from capelin.testing.waiting import until
+from capelin_machine_pool.bootstrap import CommandResult, Transport, TransportError
+from capelin_machine_pool.hosts.plan import Visit
+from capelin_machine_pool.hosts.status import VisitResult
+from capelin_machine_pool.hosts.visits import VisitPlan, Visits, carry_out
+from capelin_machine_pool.reasons import Reason
+
+FREE = b"boot=1\nhostname=a\nend=\n"
+FACTS = b"cpus=4\nfacts-end=\n"
+
+
+class Machine(Transport):
+    """A machine that answers the scripts of a check."""
+
+    def __init__(self) -> None:
+        self.answers = [FREE, FACTS]
+
+    async def run(
+        self,
+        command: str,
+        *,
+        stdin: bytes = b"",
+        timeout_seconds: float = 30,
+        max_output: int = 1 << 20,
+    ) -> CommandResult:
+        del command, stdin, timeout_seconds, max_output
+        return CommandResult(0, self.answers.pop(0))
+
+
+class World:
+    """Hosts of which some are dead."""
+
+    def __init__(self) -> None:
+        self.finished: list[str] = []
+        self.visits = Visits(lambda key: self.finished.append(key.name))
+        self.silent = asyncio.Event()
+        """Set when dead hosts have taken too long."""
+
+    @asynccontextmanager
+    async def connect(self, name: str) -> AsyncGenerator[Transport]:
+        if name.startswith("dead"):
+            await self.silent.wait()
+            raise TransportError(f"{name} does not answer in time")
+        yield Machine()
+
+    def start(self, name: str) -> None:
+        plan = VisitPlan(visit=Visit.CHECK, connect=lambda: self.connect(name))
+
+        async def work(slots: asyncio.Semaphore) -> VisitResult:
+            return await carry_out(plan, slots)
+
+        self.visits.start(key(name), "check", Visit.CHECK, work)
+
+    def result(self, name: str) -> VisitResult | None:
+        return self.visits.result(key(name), "check")
+
+
+def key(name: str) -> ObjectKey:
+    return ObjectKey("team", name)
+
+
+async def test_dead_hosts_do_not_delay_others() -> None:
+    world = World()
+    dead = [f"dead-{number}" for number in range(100)]
+    for name in dead:
+        world.start(name)
+    world.silent.set()
+    await until(lambda: len(world.finished) == len(dead))
+    failure = world.result("dead-0")
+    assert failure is not None
+    assert failure.failure == (Reason.HOST_UNREACHABLE, "dead-0 does not answer in time")
+    # From now on, they share a few of the slots.
+    world.silent.clear()
+    for name in dead:
+        world.start(name)
+    world.start("alive")
+    await until(lambda: "alive" in world.finished, within=5)
+    checked = world.result("alive")
+    assert checked is not None
+    assert checked.facts is not None
+    assert checked.facts.cpus == 4
+    await world.visits.close()
+
+
+async def test_visit_for_another_purpose_replaces_the_first() -> None:
+    world = World()
+    world.start("dead-0")
+    assert not world.visits.is_due(key("dead-0"), "check")
+    assert world.visits.is_due(key("dead-0"), "clean")
+
+    async def clean(slots: asyncio.Semaphore) -> VisitResult:
+        del slots
+        return VisitResult(visit=Visit.CLEAN)
+
+    world.visits.start(key("dead-0"), "clean", Visit.CLEAN, clean)
+    await until(lambda: world.visits.result(key("dead-0"), "clean") is not None)
+    assert world.result("dead-0") is None
+    world.visits.settle(key("dead-0"), 60)
+    assert not world.visits.is_due(key("dead-0"), "clean")
+    assert 50 < world.visits.seconds_left(key("dead-0")) <= 60
+    await world.visits.close()
+
+
+async def test_failed_visit_names_no_details_of_a_defect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+
+    async def broken(slots: asyncio.Semaphore) -> VisitResult:
+        del slots
+        raise RuntimeError("hunter2")
+
+    world.visits.start(key("a"), "check", Visit.CHECK, broken)
+    await until(lambda: world.result("a") is not None)
+    result = world.result("a")
+    assert result is not None
+    assert result.failure == (Reason.HOST_UNREACHABLE, "the visit failed: see the log")
+    assert "the visit to the host team/a failed" in caplog.text
