@@ -5,6 +5,7 @@ provider made.
 """
 
 import os
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,8 +88,14 @@ async def test_machines_outlive_a_rotation_of_the_cas(
             await hosted.annotate(ROTATE_ANNOTATION, datetime.now(UTC).isoformat())
             await until(lambda: rotation(hosted), lambda text: "stage 3" in text, within=480)
             record_property("seconds: until clients are awaited", round(monotonic() - began, 1))
-            # Kubelets renew their certificates by themselves, and trust only the old CA.
             await hosted.annotate(DROP_ANNOTATION, datetime.now(UTC).isoformat())
+            # One kubelet gets a certificate with the commands of the page. The other one renews
+            # its certificate by itself. Both trust only the old CA.
+            assert "Node" in await rotation(hosted)
+            await docker(
+                "exec", "--workdir=/root", names[0], "bash", "-euc", commands_of_the_page()
+            )
+            await until(lambda: rotation(hosted), lambda text: names[0] not in text, within=120)
             waiting = "Waiting for tokens of pods, until"
             await until(lambda: rotation(hosted), lambda text: waiting in text, within=400)
             record_property("seconds: until kubelets are ready", round(monotonic() - began, 1))
@@ -106,6 +113,14 @@ async def test_machines_outlive_a_rotation_of_the_cas(
         async with hosted.workload() as renewed:
             await until(lambda: are_ready(renewed, NODES), within=120)
             assert await containers(renewed) == before
+
+
+def commands_of_the_page() -> str:
+    """The commands that renew a kubelet's certificate now."""
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "rotate.md"
+    match = re.search(r"```sh\n(CLIENT=.*?)```", page.read_text(), re.DOTALL)
+    assert match is not None
+    return match[1]
 
 
 async def rotation(hosted: Hosted) -> str:
