@@ -29,7 +29,7 @@ from . import cert_manager, container_machines
 from .cluster_api import INIT, add_cluster_api, load_managers
 from .conftest import VERSIONS, load_programs, namespace_in, provider_for
 from .container_machines import ContainerMachineReconciler, machine_deployment
-from .hosted import Hosted, met_the_end_of_a_leader, under_load
+from .hosted import Hosted, under_load
 from .kind_cluster import KindCluster, kind_cluster
 from .machines import (
     KUBECTL,
@@ -52,6 +52,8 @@ REPLICAS = 2
 """Of API servers."""
 NODES = 2
 CERTIFICATE = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+MOST_FAILED = 0.01
+"""The share of requests that may fail with status 500 while members of etcd restart."""
 SIGNING = "4m"
 """The validity of kubelets' certificates. Kubelets renew them after 70 to 90 %."""
 HEALTHY = ("Available", "NodeHealthy", "NodeReady", "Ready")
@@ -99,12 +101,14 @@ async def test_machines_outlive_a_rotation_of_the_cas(
             waiting = "Waiting for tokens of pods, until"
             await until(lambda: rotation(hosted), lambda text: waiting in text, within=400)
             record_property("seconds: until kubelets are ready", round(monotonic() - began, 1))
+        # Each stage restarts the members of etcd, the leader like any other: see docs/figures.md.
         failed = clients.failed()
-        # A restart of etcd's leader: see docs/figures.md.
-        of_the_leader = [failure for failure in failed if met_the_end_of_a_leader(failure)]
-        record_property("answered 500 when etcd's leader ended", len(of_the_leader))
-        others = [failure for failure in failed if failure not in of_the_leader]
+        of_etcd = [failure for failure in failed if ": 500 " in failure]
+        others = [failure for failure in failed if failure not in of_etcd]
         assert not others, "\n".join(others)
+        requests = sum(count for name, count in clients.counts().items() if "requests" in name)
+        record_property("answered 500 while etcd restarted", f"{len(of_etcd)} of {requests}")
+        assert len(of_etcd) <= requests * MOST_FAILED, of_etcd
         assert await containers(workload) == before
         await use(hosted, workload, NODES, tmp_path)
         await hosted.annotate(DROP_ANNOTATION, f"force@{datetime.now(UTC).isoformat()}")

@@ -255,7 +255,7 @@ async def rotate(shoal: Shoal, kills: int) -> None:
     before = await prepare(shoal)
     assert await works(before.config, before.token)
     # Their credentials are those of the first CA until the wait.
-    async with clients(before.kubeconfig, "old"):
+    async with clients(before.kubeconfig, "old") as old_clients:
         began = time.monotonic()
         await begin(shoal, before, kills, known)
         waiting = time.monotonic()
@@ -265,7 +265,7 @@ async def rotate(shoal: Shoal, kills: int) -> None:
     assert isinstance(new.user.certificate, bytes)
     assert isinstance(new.server.ca, bytes)
     assert is_issued_by(new.user.certificate, split_pem(new.server.ca)[0])
-    async with clients(await mine.kubeconfig(), "new"):
+    async with clients(await mine.kubeconfig(), "new") as new_clients:
         await renew_clients(shoal)
         async with mine.workload() as workload:
             token = await workload.create_token("pod", "default")
@@ -274,8 +274,10 @@ async def rotate(shoal: Shoal, kills: int) -> None:
         over = time.monotonic()
         assert not await works(new, before.token)
         assert await works(new, token.value)
+    sent = sum(load.sent for load in (*old_clients, *new_clients))
     print(  # noqa: T201 - figures
-        f"begin {waiting - began:.0f} s, end {over - dropping:.0f} s, {kills} kills in each"
+        f"begin {waiting - began:.0f} s, end {over - dropping:.0f} s, {kills} kills in each,"
+        f" {sent} requests, {ETCD} members"
     )
 
 
