@@ -4,7 +4,7 @@ The management cluster, Cluster API and the control plane are processes of this 
 """
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,14 +107,27 @@ async def test_hosts_join_run_pods_and_return_clean(
         monkeypatch.setenv("CAPELIN_ENDPOINT_NETWORKS", gateway)
         async with management(tmp_path / "management") as client:
             await client.create(Namespace.of(name))
+            await add_hosts(client, name, hosts, user)
             cluster = HostCluster(client, name, "demo", "Processes")
-            await create(cluster, hosts, user, gateway)
+            await create(cluster, hosts[0].name, gateway, port=6443)
             async with cluster.workload() as workload:
                 await scale(cluster, workload, hosts, tmp_path, record_property)
-            await cluster.delete()
-            await until(cluster.hosts, lambda found: set(found.values()) == {"Free"}, within=300)
-            for host in hosts:
-                assert await host.state() ^ host.fresh == set()
+            await return_all(cluster, hosts)
+            # The same hosts join another cluster.
+            other = HostCluster(client, name, "other", "Processes")
+            await create(other, hosts[0].name, gateway, port=6444)
+            async with other.workload() as workload:
+                await prepare(other, workload, hosts[0].name)
+                await scale_to(other, workload, 2)
+            await return_all(other, hosts)
+
+
+async def return_all(cluster: HostCluster, hosts: Sequence[HostContainer]) -> None:
+    """Delete a cluster. Its hosts are as before their first bootstrap."""
+    await cluster.delete()
+    await until(cluster.hosts, lambda found: set(found.values()) == {"Free"}, within=300)
+    for host in hosts:
+        assert await host.state() ^ host.fresh == set()
 
 
 async def scale(
@@ -142,23 +155,27 @@ async def scale(
     await scale_to(cluster, workload, COUNT)
 
 
-async def create(
-    cluster: HostCluster, hosts: list[HostContainer], user: asyncssh.SSHKey, gateway: str
+async def add_hosts(
+    client: Client, namespace: str, hosts: Sequence[HostContainer], user: asyncssh.SSHKey
 ) -> None:
-    """Create hosts, a control plane and an empty pool, and wait for the control plane."""
-    client, namespace = cluster.client, cluster.namespace
+    """Create the objects of hosts."""
     key = {"ssh-privatekey": user.export_private_key()}
     await client.create(Secret.of("ssh", namespace, data=key))
     for host in hosts:
         await client.create(host_manifest(host, namespace), resource=CapelinHost.resource)
-    images = await images_of(hosts[0].name)
+
+
+async def create(cluster: HostCluster, machine: str, gateway: str, *, port: int) -> None:
+    """Create a control plane and an empty pool, and wait for the control plane."""
+    client, namespace = cluster.client, cluster.namespace
+    images = await images_of(machine)
     addons = {
         "coreDNS": {"image": next(tag for tag in images if "/coredns:" in tag)},
         "kubeProxy": {"image": next(tag for tag in images if "/kube-proxy:" in tag)},
     }
     for manifest in cluster_manifests(cluster.name, namespace, addons=addons):
         if manifest["kind"] == "Cluster":
-            manifest["spec"]["controlPlaneEndpoint"] = {"host": gateway, "port": 6443}
+            manifest["spec"]["controlPlaneEndpoint"] = {"host": gateway, "port": port}
             manifest["spec"]["clusterNetwork"]["pods"] = {"cidrBlocks": [POD_CIDR]}
         await client.apply(manifest)
     spec = {"backend": "Hosts", "hosts": {"matchLabels": {"role": "worker"}}}
