@@ -43,11 +43,12 @@ def kind(tmp_path_factory: pytest.TempPathFactory) -> Generator[KindCluster]:
     """A kind cluster with the images of both versions and the kinds of the provider."""
     folder = tmp_path_factory.mktemp("kind")
     with kind_cluster(f"capelin-e2e-{folder.parent.name[-8:]}".lower(), folder) as cluster:
-        asyncio.run(_prepared(cluster, folder))
+        asyncio.run(prepared(cluster, folder))
         yield cluster
 
 
-async def _prepared(cluster: KindCluster, folder: Path) -> None:
+async def prepared(cluster: KindCluster, folder: Path) -> None:
+    """Load the images of both versions to a cluster, and install the kinds of the provider."""
     await load_programs(cluster, folder)
     async with Client(Config.from_kubeconfig(cluster.kubeconfig), manager="e2e") as client:
         ours = provider()

@@ -4,9 +4,11 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
+from uuid import uuid4
 
 import pytest
 from capelin.api.core import ConfigMap, Pod, Secret
@@ -19,12 +21,14 @@ from capelin_control_plane.backup_stores import Stores, read_endpoints
 from capelin_control_plane.backups import BACKUP_ANNOTATION
 from capelin_control_plane.desired import RESTORE_ANNOTATION
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
+from capelin_infra.clusters.cluster_verbs import ClusterName
+from capelin_infra.clusters.lost_clusters import BackupPlace, create_again, read_lost_cluster
 
-from tests.s3.versitygw import BUCKET, SECRET_DATA, VERSITYGW, S3Server, s3_server
+from tests.s3.versitygw import BUCKET, KEY_ID, SECRET, SECRET_DATA, VERSITYGW, S3Server, s3_server
 
-from .conftest import VERSIONS
+from .conftest import VERSIONS, namespace_in, prepared
 from .hosted import Hosted
-from .kind_cluster import KindCluster
+from .kind_cluster import KindCluster, kind_cluster
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.needs_programs(VERSITYGW)]
 IMAGES = "CAPELIN_E2E_IMAGES"
@@ -35,6 +39,10 @@ NEW = VERSIONS[-1]
 @pytest.fixture(scope="module")
 def image(kind: KindCluster) -> str:
     """The image of the provider, on the node."""
+    return load_image(kind)
+
+
+def load_image(kind: KindCluster) -> str:
     if IMAGES not in os.environ:
         pytest.skip(f"the environment has no {IMAGES}")
     (archive,) = Path(os.environ[IMAGES]).glob("capelin-control-plane-v*-linux-amd64.tar")
@@ -180,3 +188,59 @@ async def test_providers_that_die_during_a_restore_complete_it(
         await hosted.delete_all()
     assert lives > 2
     assert (await hosted.client.list(Pod, hosted.namespace)).items == []
+
+
+@asynccontextmanager
+async def management_cluster(folder: Path) -> AsyncGenerator[KindCluster]:
+    """A new management cluster, which is deleted with all its data."""
+    await asyncio.to_thread(folder.mkdir)
+    context = kind_cluster(f"lost-{uuid4().hex[:6]}", folder)
+    cluster = await asyncio.to_thread(context.__enter__)
+    try:
+        await prepared(cluster, folder)
+        yield cluster
+    finally:
+        await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+@pytest.mark.timeout(1800)
+async def test_a_new_management_cluster_continues_from_the_bucket(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if IMAGES not in os.environ:
+        pytest.skip(f"the environment has no {IMAGES}")
+    stores = Stores(None, read_endpoints(server.endpoint))
+    backup = {"destination": destination(server), "encryptionKey": {"name": "backup-key"}}
+    key, ca = tmp_path / "backup.key", tmp_path / "ca.pem"
+    key.write_bytes(b"k" * 32)
+    ca.write_text(server.ca)
+    async with management_cluster(tmp_path / "first") as first, namespace_in(first) as hosted:
+        await hosted.client.create(
+            Secret.of("backup-key", hosted.namespace, data={"key": key.read_bytes()})
+        )
+        await hosted.client.create(Secret.of("credentials", hosted.namespace, data=SECRET_DATA))
+        async with provider(hosted, stores, load_image(first)):
+            await hosted.create(NEW, etcd={"backup": backup})
+            await hosted.settles()
+            async with hosted.workload() as workload:
+                await workload.create(ConfigMap.of("before", "default"))
+            await backed_up(hosted)
+        authority = (await hosted.client.get(Secret, "one-ca", hosted.namespace)).data
+        lost = hosted.namespace
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    async with management_cluster(tmp_path / "second") as second, namespace_in(second) as other:
+        hosted = replace(other, namespace=lost)
+        async with provider(hosted, stores, load_image(second)):
+            which = ClusterName("one", lost, "")
+            place = BackupPlace(key, f"{server.endpoint}/{BUCKET}", ca_file=ca)
+            cluster = await read_lost_cluster(which, place, None)
+            # The address of the lost node is not that of the new one.
+            await create_again(hosted.client, which, cluster, new_endpoint=True)
+            await until(lambda: is_restored(hosted), within=400)
+            await hosted.settles()
+            async with hosted.workload() as workload:
+                assert await workload.find(ConfigMap, "before", "default") is not None
+            assert (await hosted.client.get(Secret, "one-ca", lost)).data == authority
+            await hosted.delete_all()

@@ -67,40 +67,34 @@ async def test_a_new_environment_continues_from_the_folder_of_backups(
     key = tmp_path / "backup.key"
     key.write_bytes(b"k" * 32)
     assert "keys" in await done(home, "backups", "verify", "one", "--key-file", str(key))
-    text = await done(home, "restore", "authorities", "one", "--key-file", str(key))
-    assert "one-ca" in text
-    await done(home, "create", "cluster", "one", "--workers", "1", *shape)
-    async with management(home) as client:
-        await configure(client)
-        (name,) = (row.split()[2] for row in (await listed(home)))
-        await done(home, "restore", "cluster", "one", "--backup", name, "--yes")
-        # The old kubeconfig is valid: the CA and the address are the same.
-        async with Client(Config.from_secret(kubeconfig), manager="test") as workload:
-            assert (await workload.find(ConfigMap, "before", "default")) is not None
+    assert "does not exist" in await refused(home, "restore", "cluster", "one", "--yes")
+    await done(home, "restore", "cluster", "one", "--key-file", str(key), "--yes")
+    # The old kubeconfig is valid: the CA and the address are the same.
+    async with (
+        management(home) as client,
+        Client(Config.from_secret(kubeconfig), manager="test") as workload,
+    ):
+        assert (await workload.find(ConfigMap, "before", "default")) is not None
 
-            async def new_worker_is_ready() -> bool:
-                machines = (await client.list(Machine, "default")).items
-                named = {
-                    machine.status.node_ref.name for machine in machines if machine.status.node_ref
-                }
-                nodes = {node.name: node for node in (await workload.list(Node)).items}
-                return len(named) == 1 and all(
-                    name in nodes and is_ready(nodes[name]) for name in named
-                )
+        async def new_worker_is_ready() -> bool:
+            machines = (await client.list(Machine, "default")).items
+            named = {
+                machine.status.node_ref.name for machine in machines if machine.status.node_ref
+            }
+            nodes = {node.name: node for node in (await workload.list(Node)).items}
+            return len(named) == 1 and all(
+                name in nodes and is_ready(nodes[name]) for name in named
+            )
 
-            # The data has the Node of the lost worker, and not that of the new one.
-            await until(new_worker_is_ready)
-            assert len((await workload.list(Node)).items) == 2
+        # The data has the Node of the lost worker, and not that of the new one.
+        await until(new_worker_is_ready)
+        assert len((await workload.list(Node)).items) == 2
     await done(home, "status", "--exit-code")
 
 
 def is_ready(node: Node) -> bool:
     """Whether a Node reports that it is ready."""
     return any((it.type, it.status) == ("Ready", "True") for it in node.status.conditions)
-
-
-async def listed(home: Home) -> list[str]:
-    return (await done(home, "backups", "-c", "one")).splitlines()[1:]
 
 
 def management(home: Home) -> Client:

@@ -24,7 +24,9 @@ from capelin_control_plane.backup_files import (
     delete_leftovers,
     list_backups,
     open_backup,
+    read_authorities,
     read_backups,
+    read_objects,
     read_snapshot,
 )
 from capelin_control_plane.backups import BACKUP_ANNOTATION, Manifest, due, expired
@@ -172,6 +174,20 @@ async def test_a_changed_file_is_detected(tmp_path: Path, change: str) -> None:
         open_backup(folder / f"{taken.name}.json", KEY, tmp_path / "opened")
     with pytest.raises(BackupError, match="damaged"):
         await read(tmp_path, taken)
+
+
+async def test_the_other_files_of_a_backup_are_readable(tmp_path: Path) -> None:
+    taken, stored = manifest(NOW), store(tmp_path)
+    folder = await write(tmp_path, taken, taken.name)
+    assert await read_authorities(stored, taken, KEY) == b"secrets"
+    # An earlier release took it.
+    assert await read_objects(stored, taken, KEY) is None
+    await BackupWriter(stored, taken.name, KEY, "a").objects(b"objects")
+    assert await read_objects(stored, taken, KEY) == b"objects"
+    with pytest.raises(BackupError, match="another one"):
+        await read_objects(stored, taken, b"x" * 32)
+    await delete_backup(stored, taken.name)
+    assert list(folder.iterdir()) == []
 
 
 async def test_a_snapshot_is_readable_in_pieces(tmp_path: Path) -> None:

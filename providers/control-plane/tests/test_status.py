@@ -115,6 +115,18 @@ def test_initialized_stays_true() -> None:
     assert "exited with code 1" in condition(current, "Available")[2]
 
 
+@pytest.mark.parametrize(("restore", "initialized"), [(None, True), ("20260131T030000Z", False)])
+def test_a_new_control_plane_is_initialized_after_its_restore(
+    restore: str | None, initialized: bool
+) -> None:
+    desired = replace(DESIRED, restore=restore)
+    status = running_status(control_plane(), desired, observed(part("kube-apiserver")))
+    assert status.initialization.control_plane_initialized is initialized
+    before = control_plane(initialized=True)
+    status = running_status(before, desired, observed(part("kube-apiserver")))
+    assert status.initialization.control_plane_initialized
+
+
 def test_versions_are_listed_oldest_first_with_their_replicas() -> None:
     observation = observed(
         part("kube-apiserver", 1), part("kube-apiserver", 0, OLD), others=followers(OLD)

@@ -51,23 +51,72 @@ def restore(
         str | None,
         typer.Option(help="The backup's name. Default: the newest one.", show_default=False),
     ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="The key of the backups, if the cluster does not exist any more.",
+            show_default=False,
+        ),
+    ] = None,
+    bucket: Annotated[
+        str | None,
+        typer.Option(
+            help="URL of the bucket with the backups of a lost cluster, such as"
+            " https://s3.example.com/my-backups/capelin. Default: the environment's folder.",
+            show_default=False,
+        ),
+    ] = None,
+    region: Annotated[str, typer.Option(help="Region of the bucket.")] = "us-east-1",
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="CA of the bucket's server.", show_default=False
+        ),
+    ] = None,
+    new_endpoint: Annotated[
+        bool,
+        typer.Option(
+            "--new-endpoint",
+            help="Let the backend choose another address for a lost cluster. Its kubeconfigs and"
+            " machines lose their connection.",
+        ),
+    ] = False,
     yes: Yes = False,
     within: Within = 600,
 ) -> None:
-    """Restore a cluster's control plane from a backup, in place.
+    """Restore a cluster from a backup: in place, or after the loss of its management cluster.
 
-    Endpoint, CAs and machines stay. All later changes of the cluster's objects are lost. The
-    API does not serve for some seconds. The old data stays in the provider's state folder.
+    In place, endpoint, CAs and machines stay. All later changes of the cluster's objects are lost.
+    The API does not serve for some seconds.
+
+    If the cluster does not exist any more, name the key of its backups. The command creates its
+    CAs, its objects of Cluster API and its data again. Simulated and replaceable machines follow.
     """
     from capelin_infra.clusters.cluster_verbs import ClusterName
-    from capelin_infra.clusters.restores import plan_restore, restore_cluster
+    from capelin_infra.clusters.lost_clusters import BackupPlace, is_lost, read_lost_cluster
+    from capelin_infra.clusters.restores import (
+        plan_restore,
+        restore_cluster,
+        restore_lost_cluster,
+    )
 
     which = ClusterName(name, namespace, environment)
+    interrupted = "The provider continues: see capelin status."
+    if key_file is not None and run(is_lost(which)):
+        place = BackupPlace(key_file, bucket, region, ca_file)
+        lost = run(read_lost_cluster(which, place, backup))
+        if not confirm(f"Create cluster {name} from backup {lost.manifest.name}.", yes=yes):
+            raise typer.Exit(1)
+        creating = restore_lost_cluster(which, lost, within, new_endpoint=new_endpoint)
+        run(creating, interrupted="Run the same command again: it continues.")
+        return
     plan = run(plan_restore(which, backup))
     question = f"Restore cluster {name} from {plan.text}? All later changes of its objects are lost"
     if not confirm(f"{question}.", yes=yes):
         raise typer.Exit(1)
-    run(restore_cluster(plan, within), interrupted="The provider continues: see capelin status.")
+    run(restore_cluster(plan, within), interrupted=interrupted)
 
 
 def restore_authorities(

@@ -252,14 +252,19 @@ async def _cluster_class(
 
 async def _bring_class(environment: Environment, client: Client, namespace: str) -> None:
     """Apply our ClusterClass, and start first the provider that its machines join with."""
-    settings = environment.settings()
-    providers = settings.providers if settings else []
     with environment.locked("create"), Checklist(Console()).shown() as checklist:
-        if not {BOOTSTRAP_PROVIDER, "kubeadm"} & {*providers}:
-            request = UpRequest(providers=(BOOTSTRAP_PROVIDER,))
-            await bring_up_environment(environment, request, checklist, Deadline(UP_SECONDS))
+        await start_bootstrap_provider(environment, checklist)
         with checklist.step(f"ClusterClass {DEMO_CLASS} created"):
             await apply_cluster_class(client, namespace)
+
+
+async def start_bootstrap_provider(environment: Environment, checklist: Checklist) -> None:
+    """Start the provider that machines of our ClusterClass join with, unless it runs."""
+    settings = environment.settings()
+    providers = settings.providers if settings else []
+    if not {BOOTSTRAP_PROVIDER, "kubeadm"} & {*providers}:
+        request = UpRequest(providers=(BOOTSTRAP_PROVIDER,))
+        await bring_up_environment(environment, request, checklist, Deadline(UP_SECONDS))
 
 
 async def _patch(

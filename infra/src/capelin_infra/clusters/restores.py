@@ -1,13 +1,15 @@
-"""Restores a cluster's control plane from a backup. Its provider does the work."""
+"""Restores a cluster from a backup, in place or after its loss. Its provider does the work."""
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from capelin.api.core import Secret
+from capelin.client import Client
 from capelin.contract import find_condition
 from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin_control_plane.api import CapelinControlPlane, Status
@@ -20,6 +22,7 @@ from capelin_control_plane.desired import (
     requested_restore,
 )
 from capelin_control_plane.restore_tasks import RESTORING, withdraw_restore
+from capelin_control_plane.restores import backup_of
 from rich.console import Console
 
 from capelin_infra.clusters.backups import (
@@ -30,7 +33,8 @@ from capelin_infra.clusters.backups import (
     choose_backup,
     find_control_plane,
 )
-from capelin_infra.clusters.cluster_verbs import ClusterName
+from capelin_infra.clusters.cluster_verbs import ClusterName, start_bootstrap_provider
+from capelin_infra.clusters.lost_clusters import LostCluster, create_again, create_secrets
 from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.status.readiness import follow_until_ready
 from capelin_infra.terminal.checklist import Checklist
@@ -50,7 +54,11 @@ class RestorePlan:
 async def plan_restore(which: ClusterName, backup: str | None) -> RestorePlan:
     """Find the control plane, and the newest backup if none is named."""
     async with client_of(find_environment(which.environment)) as client:
-        control_plane = await find_control_plane(client, which)
+        try:
+            control_plane = await find_control_plane(client, which)
+        except MissingError as error:
+            hint = "To create a lost cluster again, name the key of its backups with --key-file."
+            raise MissingError(error.message, reason=error.reason, hint=hint) from error
     backup_settings(control_plane)
     last = (control_plane.status or Status()).backup
     if backup is None and last is None:
@@ -81,40 +89,77 @@ async def restore_cluster(plan: RestorePlan, within: float) -> None:
     async with client_of(find_environment(which.environment)) as client:
         patch = {"metadata": {"annotations": {RESTORE_ANNOTATION: request}}}
         await client.patch(CapelinControlPlane, plan.control_plane, which.namespace, patch)
-        failing = Persistent()
 
-        async def reason() -> str | None:
-            found = await client.get(CapelinControlPlane, plan.control_plane, which.namespace)
-            if found.metadata.annotations.get(RESTORE_ANNOTATION) != request:
-                return None
-            status = found.status or Status()
-            condition = find_condition(status.conditions, RESTORING)
-            if condition is None:
-                return "the provider begins"
-            failure = f"{condition.reason}: {condition.message}"
-            if failing.stays(failure if condition.status == "False" else None):
-                await withdraw_restore(client, found, request)
-                raise UserError(
-                    f"Cluster {which.name} cannot be restored from backup {plan.backup}.",
-                    reason=f"{failure}.",
-                    hint="Nothing was changed. See capelin backups for others.",
-                )
-            return condition.message
+        async def withdraw(found: CapelinControlPlane, failure: str) -> None:
+            await withdraw_restore(client, found, request)
+            raise UserError(
+                f"Cluster {which.name} cannot be restored from backup {plan.backup}.",
+                reason=f"{failure}.",
+                hint="Nothing was changed. See capelin backups for others.",
+            )
 
         with Checklist(Console()).shown() as checklist:
-            title = f"cluster {which.name} restored from {plan.backup}"
-            with checklist.step(title) as line:
-                hint = "The provider continues: see capelin status."
-                await wait_for("the restore", reason, within, checklist.showing(line), hint)
-                line.detail = ""
-            await follow_until_ready(
-                checklist,
-                client,
-                which.name,
-                which.namespace,
-                within,
-                title=f"cluster {which.name} ready",
-            )
+            await _follow(checklist, client, plan, within, withdraw)
+
+
+async def restore_lost_cluster(
+    which: ClusterName, lost: LostCluster, within: float, *, new_endpoint: bool
+) -> None:
+    """Create a lost cluster again from its backup, and wait until it is ready."""
+    environment = find_environment(which.environment)
+    kinds = {str(item["kind"]) for item in lost.objects.items}
+    async with client_of(environment) as client:
+        with Checklist(Console()).shown() as checklist:
+            if any(kind.startswith("KubeadmConfig") for kind in kinds):
+                with environment.locked("create"):
+                    await start_bootstrap_provider(environment, checklist)
+            with checklist.step(f"objects of cluster {which.name} created") as line:
+                name = await create_again(client, which, lost, new_endpoint=new_endpoint)
+                line.detail = f"{len(lost.secrets)} Secrets, {len(lost.objects.items)} objects"
+            plan = RestorePlan(which, name, lost.manifest.name, "")
+
+            async def fail(_: CapelinControlPlane, failure: str) -> None:
+                raise UserError(
+                    f"Cluster {which.name} is not restored from backup {plan.backup} yet.",
+                    reason=f"{failure}.",
+                    hint="Fix that. The provider tries again by itself: see capelin status.",
+                )
+
+            await _follow(checklist, client, plan, within, fail)
+    if lost.objects.omitted:
+        names = ", ".join(lost.objects.omitted)
+        Console().print(f"Not in the backup: {names}. Create them yourself.", soft_wrap=True)
+
+
+async def _follow(
+    checklist: Checklist,
+    client: Client,
+    plan: RestorePlan,
+    within: float,
+    on_failure: Callable[[CapelinControlPlane, str], Awaitable[None]],
+) -> None:
+    """Wait until the provider has restored a control plane, and its cluster is ready."""
+    which, failing = plan.which, Persistent()
+
+    async def reason() -> str | None:
+        found = await client.get(CapelinControlPlane, plan.control_plane, which.namespace)
+        request = found.metadata.annotations.get(RESTORE_ANNOTATION)
+        if request is None or backup_of(request) != plan.backup:
+            return None
+        condition = find_condition((found.status or Status()).conditions, RESTORING)
+        if condition is None:
+            return "the provider begins"
+        failure = f"{condition.reason}: {condition.message}"
+        if failing.stays(failure if condition.status == "False" else None):
+            await on_failure(found, failure)
+        return condition.message
+
+    with checklist.step(f"cluster {which.name} restored from {plan.backup}") as line:
+        hint = "The provider continues: see capelin status."
+        await wait_for("the restore", reason, within, checklist.showing(line), hint)
+        line.detail = ""
+    title = f"cluster {which.name} ready"
+    await follow_until_ready(checklist, client, which.name, which.namespace, within, title=title)
 
 
 async def create_authorities(which: ClusterName, name: str | None, key_file: Path) -> None:
@@ -124,17 +169,7 @@ async def create_authorities(which: ClusterName, name: str | None, key_file: Pat
     backup = choose_backup(found, which, name)
     secrets = await asyncio.to_thread(_read_authorities, backup, key_file, environment.folder)
     async with client_of(environment) as client:
-        present = [await client.find(Secret, it.name, which.namespace) for it in secrets]
-        for secret, other in zip(secrets, present, strict=True):
-            if other is not None and other.data != secret.data:
-                raise InvalidInputError(
-                    f"Secret {secret.name} exists in namespace {which.namespace}, with other keys.",
-                    reason="A control plane may use them.",
-                    hint=f"Delete that cluster first: {which.command('delete')}.",
-                )
-        for secret, other in zip(secrets, present, strict=True):
-            if other is None:
-                await client.create(secret)
+        await create_secrets(client, which, tuple(secrets))
     names = ", ".join(secret.name for secret in secrets)
     Console().print(f"Secrets from backup {backup.name}: {names}.", soft_wrap=True)
 

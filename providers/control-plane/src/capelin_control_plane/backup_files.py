@@ -26,7 +26,11 @@ _HASH_BYTES: Final = 32
 _MANIFEST: Final = ".json"
 _AUTHORITIES: Final = ".authorities"
 _SNAPSHOT: Final = ".snapshot"
+_OBJECTS: Final = ".objects"
 _PARTS: Final = (_AUTHORITIES, _SNAPSHOT)
+"""The files of every backup. Those of earlier releases have no objects."""
+_LARGEST_PART: Final = 64 << 20
+"""The largest file that is read at once."""
 _READS: Final = 16
 """How many manifests to read at once."""
 _ADAPTER: Final = TypeAdapter(Manifest)
@@ -85,7 +89,7 @@ def _listed(names: Collection[str], contents: Mapping[str, bytes | None]) -> Lis
 
 async def delete_backup(store: Store, name: str) -> None:
     """Delete a backup. The manifest goes first, so that no backup lacks a file."""
-    for suffix in (_MANIFEST, *_PARTS):
+    for suffix in (_MANIFEST, *_PARTS, _OBJECTS):
         await store.delete(f"{name}{suffix}")
 
 
@@ -95,7 +99,7 @@ async def delete_leftovers(store: Store) -> None:
     names = set(await store.names())
     for name in sorted(names):
         stem, dot, suffix = name.partition(".")
-        is_part = stem[:1].isdigit() and f"{dot}{suffix}" in _PARTS
+        is_part = stem[:1].isdigit() and f"{dot}{suffix}" in {*_PARTS, _OBJECTS}
         if is_part and f"{stem}{_MANIFEST}" not in names:
             await store.delete(name)
 
@@ -109,11 +113,11 @@ class BackupWriter:
 
     async def authorities(self, content: bytes) -> None:
         """Write the CAs and keys."""
+        await self._write(_AUTHORITIES, _single(content))
 
-        async def pieces() -> AsyncGenerator[bytes]:
-            yield content
-
-        await self._write(_AUTHORITIES, pieces())
+    async def objects(self, content: bytes) -> None:
+        """Write the objects of Cluster API."""
+        await self._write(_OBJECTS, _single(content))
 
     async def snapshot(self, pieces: AsyncIterable[bytes]) -> int:
         """Write the snapshot of etcd, and verify it. Returns its size."""
@@ -141,6 +145,10 @@ class BackupWriter:
                 for chunk in encryption.update(piece):
                     await upload.write(chunk)
             await upload.write(encryption.finish())
+
+
+async def _single(content: bytes) -> AsyncGenerator[bytes]:
+    yield content
 
 
 @asynccontextmanager
@@ -190,6 +198,36 @@ async def read_snapshot(store: Store, manifest: Manifest, key: bytes) -> AsyncGe
             digest.update(piece)
             yield piece
     digest.verify()
+
+
+async def read_authorities(store: Store, manifest: Manifest, key: bytes) -> bytes:
+    """The CAs and keys of a backup.
+
+    Raises:
+        BackupError: they are damaged, or the key is another one.
+    """
+    return await _read_small_part(store, manifest, key, _AUTHORITIES)
+
+
+async def read_objects(store: Store, manifest: Manifest, key: bytes) -> bytes | None:
+    """The objects of Cluster API in a backup. None if it is of a release without them.
+
+    Raises:
+        BackupError: they are damaged, or the key is another one.
+    """
+    if f"{manifest.name}{_OBJECTS}" not in await store.names():
+        return None
+    return await _read_small_part(store, manifest, key, _OBJECTS)
+
+
+async def _read_small_part(store: Store, manifest: Manifest, key: bytes, part: str) -> bytes:
+    content = bytearray()
+    async with aclosing(_read_part(store, manifest, key, part)) as pieces:
+        async for piece in pieces:
+            content += piece
+            if len(content) > _LARGEST_PART:
+                raise BackupError(f"{manifest.name}{part} is too large")
+    return bytes(content)
 
 
 async def _read_part(

@@ -14,7 +14,7 @@ from capelin.api.core import Secret
 from capelin.client import Client, CredentialError, Destinations, guarded_connector, tls_context
 from capelin.provider import Blocked
 
-from capelin_control_plane.api import BackupDestination
+from capelin_control_plane.api import BackupDestination, S3Destination
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.s3 import TIMEOUT, Bucket, S3Store
 from capelin_control_plane.s3_signature import S3Credentials
@@ -121,30 +121,54 @@ class Stores:
             raise Blocked(Reason.INVALID_CONFIGURATION, "spec.etcd.backup.destination is empty")
         destinations = destinations_of(s3.endpoint, self._endpoints)
         credentials = await _credentials(client, s3.credentials.name, namespace)
-        prefix = f"{s3.prefix}/" if s3.prefix else ""
-        bucket = Bucket(
-            endpoint=s3.endpoint.rstrip("/"),
-            region=s3.region,
-            name=s3.bucket,
-            folder=f"{prefix}{namespace}/{cluster}/",
-        )
-        ca = None if s3.ca_bundle is None else s3.ca_bundle.encode()
-        try:
-            # It reads the CAs of the system, which takes time.
-            tls = await asyncio.to_thread(tls_context, ca, None, None)
-        except CredentialError:
-            raise _not_usable("caBundle: it has to contain certificates in PEM") from None
-        async with aiohttp.ClientSession(
-            connector=guarded_connector(destinations, tls=tls),
-            timeout=TIMEOUT,
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        ) as session:
-            yield S3Store(session, bucket, credentials)
+        async with s3_store(s3, namespace, cluster, credentials, destinations) as store:
+            yield store
 
     def close(self) -> None:
         """End the threads. Those that hang do not keep the process from ending."""
         self._workers.close()
+
+
+@asynccontextmanager
+async def s3_store(
+    s3: S3Destination,
+    namespace: str,
+    cluster: str,
+    credentials: S3Credentials,
+    destinations: Destinations | None = None,
+) -> AsyncGenerator[Store]:
+    """The store of a cluster's backups in a bucket.
+
+    Args:
+        s3: The bucket.
+        namespace: The namespace of the cluster.
+        cluster: Its name.
+        credentials: The key of the bucket.
+        destinations: The addresses that connections may have. None: any.
+
+    Raises:
+        Blocked: the CAs of the server cannot be read.
+    """
+    prefix = f"{s3.prefix}/" if s3.prefix else ""
+    bucket = Bucket(
+        endpoint=s3.endpoint.rstrip("/"),
+        region=s3.region,
+        name=s3.bucket,
+        folder=f"{prefix}{namespace}/{cluster}/",
+    )
+    ca = None if s3.ca_bundle is None else s3.ca_bundle.encode()
+    try:
+        # It reads the CAs of the system, which takes time.
+        tls = await asyncio.to_thread(tls_context, ca, None, None)
+    except CredentialError:
+        raise _not_usable("caBundle: it has to contain certificates in PEM") from None
+    async with aiohttp.ClientSession(
+        connector=guarded_connector(destinations, tls=tls),
+        timeout=TIMEOUT,
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+    ) as session:
+        yield S3Store(session, bucket, credentials)
 
 
 async def _credentials(client: Client, name: str, namespace: str) -> S3Credentials:

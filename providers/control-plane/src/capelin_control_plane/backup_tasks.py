@@ -24,6 +24,7 @@ from capelin_control_plane.backup_files import (
     delete_leftovers,
     read_backups,
 )
+from capelin_control_plane.backup_objects import read_cluster_objects
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backups import BACKUP_ANNOTATION, Due, Manifest, due, expired
 from capelin_control_plane.desired import ControlPlane
@@ -171,6 +172,8 @@ class _Job:
     async def _take(self, store: Store) -> Manifest:
         key = await encryption_key(self.ctx.client, self.backup, self.desired.namespace)
         authorities = await _authorities(self.ctx.client, self.desired)
+        namespace, cluster = self.desired.namespace, self.desired.cluster
+        objects = await read_cluster_objects(self.ctx.client, namespace, cluster)
         async with self.etcd() as etcd:
             status = await etcd.status()
             begun = self.ctx.now()
@@ -190,6 +193,7 @@ class _Job:
             await delete_leftovers(store)
             writer = BackupWriter(store, manifest.name, key, self.authority)
             await writer.authorities(authorities)
+            await writer.objects(objects.dump())
             async with aclosing(etcd.snapshot()) as pieces:
                 size = await writer.snapshot(pieces)
         seconds = round((self.ctx.now() - begun).total_seconds(), 3)

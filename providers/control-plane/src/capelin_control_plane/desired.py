@@ -41,6 +41,8 @@ _LOCAL_NAME: Final = re.compile(r"(^|\.)(localhost|0x[0-9a-f]*)$", re.IGNORECASE
 """Names of the own machine. Resolvers take numbers with a prefix for IPv4 addresses."""
 RENEW_ANNOTATION = "controlplane.cluster.x-k8s.io/renew-certificates-before"
 """Its value is a moment. Certificates that were issued before it are renewed."""
+ADDRESS_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/capelin-address"
+"""The address that the backend allocated. It outlives a move to another management cluster."""
 RESTORE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/restore"
 """Its value is the name of a backup. A suffix such as `@2026-01-31T04:00:00Z` makes it unique."""
 _RESTORE: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z(@[-+:.0-9TZ]{1,40})?")

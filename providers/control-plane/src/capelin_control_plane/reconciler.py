@@ -38,10 +38,12 @@ from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
 from capelin_control_plane.audit_policy import find_audit_policy
 from capelin_control_plane.backends import Backend, reconcile_instances
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
+from capelin_control_plane.backup_objects import BACKED_UP
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import Backups, BackupState
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import (
+    ADDRESS_ANNOTATION,
     ControlPlane,
     desired_state,
 )
@@ -65,8 +67,6 @@ from capelin_control_plane.space_tasks import SpaceTasks
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
 FINALIZER = "controlplane.cluster.x-k8s.io/capelin"
-ADDRESS_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-address"
-"""The address that the backend allocated. It outlives a move to another management cluster."""
 MANAGER = "capelin-control-plane"
 
 _ABOUT_CERTIFICATES = {Reason.CERTIFICATES_MISSING, Reason.CERTIFICATES_NOT_USABLE}
@@ -97,6 +97,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     watches = (Owns(Secret, labels={CLUSTER_NAME_LABEL: None}), *_WATCHED)
     permissions = (
         Permission("cluster.x-k8s.io", ("machines", "machinepools"), ("list",)),
+        *BACKED_UP,
         Permission("apps", ("deployments", "statefulsets"), _CHANGED),
         Permission("apps", ("controllerrevisions", "replicasets"), ("delete", "list")),
         Permission("policy", ("poddisruptionbudgets",), _CHANGED),

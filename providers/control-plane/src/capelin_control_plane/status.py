@@ -55,7 +55,9 @@ def running_status(
     """The status of a control plane that runs or starts, without the frame's own fields."""
     before = control_plane.status or Status()
     observed = _compared_by_version(observed, desired)
-    initialized = bool(before.initialization.control_plane_initialized) or observed.answers
+    # A new control plane that is restored first has no data for its users before.
+    is_usable = observed.answers and desired.restore is None
+    initialized = bool(before.initialization.control_plane_initialized) or is_usable
     servers = observed.of("kube-apiserver")
     ready = sum(instance.ready for instance in servers)
     current = sum(bool(instance.current) for instance in servers)
