@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 from capelin.embedded.binaries import Binaries
-from capelin_release.alerts import EXTENSION_ALERTS, MANAGER_ALERTS, Alert
+from capelin_release.alerts import (
+    CONTROL_PLANE_ALERTS,
+    EXTENSION_ALERTS,
+    MANAGER_ALERTS,
+    Alert,
+)
 from capelin_release.components import render_chart
 from capelin_release.our_charts import our_charts
 from capelin_release.tools import HELM
@@ -19,7 +24,7 @@ pytestmark = [pytest.mark.needs_programs(HELM, PROMTOOL), pytest.mark.timeout(30
 
 CHARTS = our_charts("0.1.0")
 ALERTS = {
-    "capelin-control-plane": MANAGER_ALERTS,
+    "capelin-control-plane": (*MANAGER_ALERTS, *CONTROL_PLANE_ALERTS),
     "capelin-machine-pool": MANAGER_ALERTS,
     "capelin-lifecycle": EXTENSION_ALERTS,
 }
@@ -42,6 +47,9 @@ SECONDS = {
     bound: f'capelin_runtime_request_duration_seconds_bucket{{JOB,hook="H",le="{bound}"}}'
     for bound in ("0.1", "5", "10", "+Inf")
 }
+BACKED_UP = 'cluster_namespace="default",control_plane="one"'
+LAST_BACKUP = f"capelin_backup_last_success_timestamp_seconds{{JOB,{BACKED_UP}}}"
+BACKUP_INTERVAL = f"capelin_backup_interval_seconds{{JOB,{BACKED_UP}}}"
 Series = Mapping[str, str]
 
 HEALTHY_MANAGER = {
@@ -53,6 +61,8 @@ HEALTHY_MANAGER = {
     LEADER.replace('"a"', '"b"'): "0",
     CODES["200"]: "0+600",
     CODES["503"]: "0+1",
+    LAST_BACKUP: "0",
+    BACKUP_INTERVAL: "3600",
 }
 HEALTHY_EXTENSION = {
     UP: "1",
@@ -72,6 +82,12 @@ FAULTS: list[tuple[str, Series, Mapping[str, str]]] = [
     ("CapelinQueueGrows", {DEPTH: "150"}, CONTROLLER),
     ("CapelinRequestsFail", {CODES["503"]: "0+30"}, {"host": "api"}),
     ("CapelinRequestsFail", {CODES["<error>"]: "0+30"}, {"host": "api"}),
+    (
+        "CapelinBackupOld",
+        # Time begins at 0 in these tests.
+        {BACKUP_INTERVAL: "600"},
+        {"cluster_namespace": "default", "control_plane": "one"},
+    ),
     ("CapelinExtensionDown", {UP: "0"}, {}),
     ("CapelinExtensionDown", {UP: "_"}, {}),
     ("CapelinHooksFail", {OUTCOMES["failure"]: "0+1"}, CALL),
@@ -158,5 +174,5 @@ async def test_an_alert_fires(
 
 
 def test_each_alert_has_a_fault() -> None:
-    names = {alert.name for alert in (*MANAGER_ALERTS, *EXTENSION_ALERTS)}
+    names = {alert.name for alerts in ALERTS.values() for alert in alerts}
     assert {alert for alert, _, _ in FAULTS} == names

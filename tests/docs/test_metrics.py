@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from capelin.controller.diagnostics import Metrics
 from capelin.runtime.server.metrics import Metrics as ExtensionMetrics
-from capelin_release.alerts import EXTENSION_ALERTS, MANAGER_ALERTS, Alert
+from capelin_control_plane.backup_metrics import BackupMetrics
+from capelin_release.alerts import CONTROL_PLANE_ALERTS, EXTENSION_ALERTS, MANAGER_ALERTS, Alert
 from prometheus_client.metrics_core import Metric
 
 ROOT = Path(__file__).parents[2]
@@ -24,20 +25,21 @@ def names(metrics: Iterable[Metric]) -> set[str]:
 
 MANAGER = names(Metrics().registry.collect())
 EXTENSION = names(ExtensionMetrics([]).collect())
+BACKUPS = names(BackupMetrics().collect())
 
 
 def test_the_page_lists_every_metric() -> None:
     listed = set(
         re.findall(r"^\| `(\w+)` \| (?:counter|gauge|histogram) \|", PAGE.read_text(), re.MULTILINE)
     )
-    assert listed == MANAGER | EXTENSION
+    assert listed == MANAGER | EXTENSION | BACKUPS
 
 
 def test_the_page_lists_every_alert() -> None:
     rows = [
         f"| `{alert.name}` | {alert.severity}, {alert.minutes} min"
         f" | {alert.summary} | {alert.action} |"
-        for alert in (*MANAGER_ALERTS, *EXTENSION_ALERTS)
+        for alert in (*MANAGER_ALERTS, *CONTROL_PLANE_ALERTS, *EXTENSION_ALERTS)
     ]
     listed = [line for line in PAGE.read_text().splitlines() if line.startswith("| `Capelin")]
     assert listed == rows
@@ -54,7 +56,12 @@ def test_dashboards_show_existing_metrics(template: str, known: set[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("alerts", "known"), [(MANAGER_ALERTS, MANAGER), (EXTENSION_ALERTS, EXTENSION)]
+    ("alerts", "known"),
+    [
+        (MANAGER_ALERTS, MANAGER),
+        (CONTROL_PLANE_ALERTS, BACKUPS),
+        (EXTENSION_ALERTS, EXTENSION),
+    ],
 )
 def test_alerts_evaluate_existing_metrics(alerts: Iterable[Alert], known: set[str]) -> None:
     for alert in alerts:

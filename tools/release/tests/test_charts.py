@@ -19,7 +19,7 @@ from capelin.provider import Provider
 from capelin.yaml import read_all_yaml
 from capelin_control_plane.provider import provider as control_plane
 from capelin_machine_pool.provider import provider as machine_pool
-from capelin_release.alerts import EXTENSION_ALERTS, MANAGER_ALERTS
+from capelin_release.alerts import CONTROL_PLANE_ALERTS, EXTENSION_ALERTS, MANAGER_ALERTS
 from capelin_release.charts import Chart, provider_chart
 from capelin_release.components import helm, render_chart
 from capelin_release.our_charts import our_charts, our_providers, write_tree
@@ -236,6 +236,8 @@ async def test_alert_rules_select_the_series_of_their_release(name: str) -> None
     objects = await rendered(CHARTS[name], values)
     (group,) = objects["PrometheusRule", "fish"]["spec"]["groups"]
     alerts = EXTENSION_ALERTS if name == EXTENSION else MANAGER_ALERTS
+    if name == "capelin-control-plane":
+        alerts = (*alerts, *CONTROL_PLANE_ALERTS)
     assert [rule["alert"] for rule in group["rules"]] == [alert.name for alert in alerts]
     for rule in group["rules"]:
         assert '{namespace="capelin-system",service="fish-metrics"' in rule["expr"]

@@ -24,10 +24,18 @@ from capelin_control_plane.backup_files import (
     delete_leftovers,
     read_backups,
 )
+from capelin_control_plane.backup_metrics import BackupAge, BackupMetrics
 from capelin_control_plane.backup_objects import read_cluster_objects
 from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.backups import BACKUP_ANNOTATION, Due, Manifest, due, expired
-from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.backups import (
+    BACKUP_ANNOTATION,
+    Due,
+    Manifest,
+    due,
+    expired,
+    interval,
+)
+from capelin_control_plane.desired import ControlPlane, InvalidSpecError
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.rotation import PURPOSES
@@ -73,6 +81,7 @@ class Backups(Tasks[_Run]):
     def __init__(self, stores: Stores, wake: Callable[[ObjectKey], None]) -> None:
         super().__init__(wake)
         self._stores = stores
+        self.metrics = BackupMetrics()
         self._slots = asyncio.Semaphore(_AT_ONCE)
         # A tenant's slow server must not use all of them.
         self._slots_of: defaultdict[str, asyncio.Semaphore] = defaultdict(
@@ -109,7 +118,14 @@ class Backups(Tasks[_Run]):
             job = _Job(ctx, obj, backup, desired, authority, etcd, self._stores)
             run = _Run(settings, result)
             self.start(key, run, self._run(key, run, job))
-        return result or _reported(obj)
+        state = result or _reported(obj)
+        self.metrics.update(key, _age(obj, backup, state, desired.now))
+        return state
+
+    def forget(self, key: ObjectKey) -> None:
+        """Stop a control plane's task, and report no metrics of it."""
+        super().forget(key)
+        self.metrics.update(key, None)
 
     async def _run(self, key: ObjectKey, run: _Run, job: "_Job") -> None:
         try:
@@ -255,6 +271,19 @@ def _reported(obj: CapelinControlPlane) -> BackupState:
     message = "the backups are being read"
     condition = ConditionSpec(BACKUP_HEALTHY, "Unknown", Reason.STARTING, message)
     return BackupState(ConditionSpec.of(present) if present else condition, status.backup)
+
+
+def _age(
+    obj: CapelinControlPlane, backup: EtcdBackup, state: BackupState, now: datetime
+) -> BackupAge | None:
+    """The age of the last good backup, if its schedule has an interval."""
+    try:
+        waits = interval(backup, now)
+    except InvalidSpecError:
+        # The condition reports it.
+        return None
+    last = state.newest.time if state.newest else obj.metadata.creation_timestamp
+    return None if waits is None or last is None else BackupAge(last, waits)
 
 
 def _last(manifests: list[Manifest]) -> LastBackup | None:

@@ -86,6 +86,23 @@ def due(control_plane: CapelinControlPlane, backup: EtcdBackup, now: datetime) -
     return Due(max(past, default=None), min(future, default=None))
 
 
+def interval(backup: EtcdBackup, now: datetime) -> timedelta | None:
+    """How long the schedule waits between its next two backups. None without a schedule.
+
+    Raises:
+        InvalidSpecError: the schedule or the time zone cannot be read.
+    """
+    if backup.schedule is None:
+        return None
+    local = now.astimezone(_zone(backup.time_zone))
+    try:
+        moments = CronSim(backup.schedule, local)
+        first = next(moments)
+        return next(moments) - first
+    except (CronSimError, StopIteration):
+        return None
+
+
 def expired(
     manifests: Collection[Manifest], retention: BackupRetention, now: datetime
 ) -> list[Manifest]:

@@ -135,10 +135,12 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
         """Check now and then for control planes whose object is gone."""
         async with super().lifespan(ctx):
+            ctx.metrics.register(self._backups.metrics)
             sweeping = asyncio.create_task(self._orphans.sweep(ctx))
             try:
                 yield
             finally:
+                ctx.metrics.unregister(self._backups.metrics)
                 sweeping.cancel()
                 await asyncio.gather(sweeping, return_exceptions=True)
                 for tasks in self._tasks:

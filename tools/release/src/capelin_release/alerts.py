@@ -86,6 +86,20 @@ MANAGER_ALERTS: Final = (
 )
 """Alerts of providers, and of everything else with a manager."""
 
+_CONTROL_PLANE: Final = "max by (namespace, service, cluster_namespace, control_plane) "
+CONTROL_PLANE_ALERTS: Final = (
+    Alert(
+        "CapelinBackupOld",
+        f"time() - {_CONTROL_PLANE}(capelin_backup_last_success_timestamp_seconds{{JOB}}) > 2 * "
+        f"{_CONTROL_PLANE}(capelin_backup_interval_seconds{{JOB}})",
+        15,
+        "warning",
+        "The last good backup of a control plane is older than two intervals of its schedule.",
+        "Read the condition `BackupHealthy` of the CapelinControlPlane.",
+    ),
+)
+"""More alerts of the control plane provider."""
+
 EXTENSION_ALERTS: Final = (
     Alert(
         "CapelinExtensionDown",

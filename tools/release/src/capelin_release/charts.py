@@ -15,7 +15,7 @@ from capelin.contract import PROVIDER_LABEL
 from capelin.controller import diagnostics_rules, lease_rules
 from capelin.provider import Provider, is_validation, needs_webhook
 
-from capelin_release.alerts import EXTENSION_ALERTS, MANAGER_ALERTS
+from capelin_release.alerts import EXTENSION_ALERTS, MANAGER_ALERTS, Alert
 from capelin_release.files import BUILDER, File, write_tar
 from capelin_release.values import KindsValues, values_file, values_schema, values_table
 
@@ -105,6 +105,7 @@ def provider_chart(
     with_kinds: bool,
     optional: Mapping[str, OptionalResources] | None = None,
     part_of: str = "",
+    more_alerts: Sequence[Alert] = (),
 ) -> Chart:
     """The chart of a provider's pods and permissions.
 
@@ -117,6 +118,7 @@ def provider_chart(
         with_kinds: Whether its kinds come with it, instead of in a chart of their own.
         optional: Resources that it may use only if a value `permissions.NAME` allows it, by name.
         part_of: The project of several charts that it belongs to, for the label of its objects.
+        more_alerts: Alerts about metrics of its own.
     """
     needed, separate = separate_rules(provider.rules, optional or {})
     if provider.type == "RuntimeExtensionProvider":
@@ -138,7 +140,7 @@ def provider_chart(
         **{f"files/{role}-rules.yaml": _rules(rules) for role, rules in separate.items()},
         "files/lease-rules.yaml": _rules(lease_rules(provider.manager) if provider.manager else ()),
         "files/metrics-rules.yaml": _rules(diagnostics_rules()),
-        "files/alerts.yaml": dump_yaml([alert.rule for alert in alerts]),
+        "files/alerts.yaml": dump_yaml([alert.rule for alert in (*alerts, *more_alerts)]),
     }
     if inside := [_template(obj, {}, keep=False) for obj in _inside(provider)]:
         made["templates/objects.yaml"] = "---\n".join(inside)

@@ -21,6 +21,7 @@ from capelin_lifecycle.provider import provider as lifecycle
 from capelin_machine_pool.provider import provider as machine_pool
 from pydantic import Field
 
+from capelin_release.alerts import CONTROL_PLANE_ALERTS
 from capelin_release.charts import (
     LIBRARY,
     Chart,
@@ -96,6 +97,7 @@ def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
         description="Hosted control planes for Cluster API.",
         with_kinds=False,
         part_of=_PROJECT,
+        more_alerts=CONTROL_PLANE_ALERTS,
     )
     machines_chart = provider_chart(
         machines,
