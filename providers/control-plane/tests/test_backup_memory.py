@@ -51,7 +51,7 @@ async def main(etcd_url, endpoint, bucket, key_id):
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session,
     ):
         store = S3Store(session, bucket, S3Credentials(key_id, secret))
-        writer = BackupWriter(store, "00010101T000000Z", b"k" * 32, "a")
+        writer = BackupWriter(store, "20260131T030000Z", b"k" * 32, "a")
         await writer.authorities(b"")
         Path("/proc/self/clear_refs").write_text("5")
         rest, begun = memory("VmRSS"), time.monotonic()
@@ -59,7 +59,7 @@ async def main(etcd_url, endpoint, bucket, key_id):
         sent = [size, memory("VmHWM") - rest, time.monotonic() - begun]
         manifest = Manifest(
             namespace="", cluster="", control_plane="", authority="a", kubernetes_version="",
-            etcd_version="", revision=1, taken_at=datetime(1, 1, 1, tzinfo=UTC), seconds=1,
+            etcd_version="", revision=1, taken_at=datetime(2026, 1, 31, 3, tzinfo=UTC), seconds=1,
             snapshot_bytes=size,
         )
         Path("/proc/self/clear_refs").write_text("5")
