@@ -102,6 +102,8 @@ def restore(
         restore_lost_cluster,
     )
 
+    if key_file is None and (bucket is not None or new_endpoint):
+        raise typer.BadParameter("a lost cluster needs its key: add --key-file")
     which = ClusterName(name, namespace, environment)
     interrupted = "The provider continues: see capelin status."
     if key_file is not None and run(is_lost(which)):
