@@ -85,6 +85,7 @@ def test_help_appears_quickly(tmp_path: Path) -> None:
         (["up", "--target", "kind", "--context", "lab"], 2, "are for --target existing"),
         (["up", "--target", "existing", "--kubeconfig", "/nope"], 2, "/nope cannot be read"),
         (["scale", "demo"], 2, "give --workers, --control-plane-replicas, or both"),
+        (["restore", "cluster", "a", "--bucket=https://b/c"], 2, "add --key-file"),
         (["scale", "demo", "5"], 2, "Type capelin scale demo --workers 5."),
         (["scale", "demo", "up"], 2, "Type capelin scale demo --workers N."),
         (["scale", "cluster", "demo", "--workers", "5"], 2, "capelin scale demo --workers 5."),
