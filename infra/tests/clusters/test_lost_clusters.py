@@ -48,7 +48,7 @@ def lost_cluster() -> LostCluster:
         "encryptionKey": {"name": "backup-key"},
     }
     endpoint = {"host": "192.0.2.7", "port": 6443}
-    template = {"spec": {"clusterName": "one", "bootstrap": {}}}
+    template: dict[str, Any] = {"spec": {"clusterName": "one", "bootstrap": {}}}
     return LostCluster(
         manifest=Manifest(
             namespace="team",

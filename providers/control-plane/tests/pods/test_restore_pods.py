@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from capelin.api import Unstructured
-from capelin.api.core import Pod
+from capelin.api.core import Container, Pod
 from capelin.client import Client, Config
 from capelin.provider import Blocked
+from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.pods import PodsBackend, restore_preparation
 from capelin_control_plane.backends.pods.restore_pods import (
@@ -26,6 +27,7 @@ from capelin_control_plane.backends.pods.restore_pods import (
     restore_files,
     restore_pod,
 )
+from capelin_control_plane.backends.pods.restore_preparation import RestorePods
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.restore_member import receive_snapshot
@@ -146,6 +148,21 @@ async def test_a_provider_outside_of_the_cluster_needs_an_image(rig: Rig) -> Non
     await rig.apply(desired)
     with pytest.raises(Blocked, match="--restore-image"):
         await rig.backend.prepare_restore(rig.key, desired, snapshot)
+
+
+async def test_a_provider_in_a_pod_finds_its_own_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeClient()
+    file = tmp_path / "namespace"
+    await asyncio.to_thread(file.write_text, "capelin-system\n")
+    monkeypatch.setattr(restore_preparation, "_NAMESPACE_FILE", file)
+    monkeypatch.setenv("HOSTNAME", "manager-abcde")
+    pod = Pod.of("manager-abcde", "capelin-system")
+    pod.spec.containers = [Container(name="manager", image=IMAGE)]
+    await client.create(pod)
+    assert await RestorePods(client).find_image() == IMAGE
+    assert await RestorePods(client, "other:v1").find_image() == "other:v1"
 
 
 class Kubelet:
