@@ -268,7 +268,8 @@ async def test_a_restore_survives_kills_of_its_provider(shoal: Shoal) -> None:
         await until(shoal.settled)
         async with mine.workload() as workload:
             await workload.create(ConfigMap.of("before", "default"))
-        requested = datetime.now(UTC)
+        # A status has whole seconds, and the backup may begin in the second of its request.
+        requested = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
         await mine.annotate(BACKUP_ANNOTATION, requested.isoformat())
 
         async def is_backed_up() -> bool:
