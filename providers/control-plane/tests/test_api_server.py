@@ -130,22 +130,11 @@ async def test_backend_is_immutable(client: Client, namespace: str, backend: str
         await client.patch(kind, "one", namespace, {"spec": {"backend": backend}})
 
 
-@pytest.mark.parametrize(
-    "making", [{"backend": "Pods"}, {"backend": "Pods", "pods": PODS}, {"pods": PODS}]
-)
-async def test_number_of_etcd_members_is_immutable_on_pods(
-    client: Client, namespace: str, making: dict[str, Any]
+@pytest.mark.parametrize("backend", ["Processes", "Pods"])
+async def test_number_of_etcd_members_is_mutable(
+    client: Client, namespace: str, backend: str
 ) -> None:
-    await create(client, namespace, making)
-    kind, resized = CapelinControlPlane.resource, {"spec": {"etcd": {"replicas": 3}}}
-    with pytest.raises(Invalid, match="cannot be changed on pods yet"):
-        await client.patch(kind, "one", namespace, resized)
-
-
-async def test_number_of_etcd_members_is_mutable_on_processes(
-    client: Client, namespace: str
-) -> None:
-    await create(client, namespace, {"backend": "Processes"})
+    await create(client, namespace, {"backend": backend})
     kind = CapelinControlPlane.resource
     for size in (3, 5, 1):
         resized = {"spec": {"etcd": {"replicas": size}}}

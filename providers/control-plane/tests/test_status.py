@@ -284,7 +284,10 @@ def test_a_condition_reports_a_change_of_the_number_of_etcd_members(
         for index, is_learner in enumerate(planned)
     ]
     running = [part("etcd", member.index) for member in members]
-    observation = replace(observed(part("kube-apiserver"), etcd=running), plan=Plan(tuple(members)))
+    plan = Plan(tuple(members))
+    observation = replace(
+        observed(part("kube-apiserver"), etcd=running), plan=plan, voters=len(plan.voters)
+    )
     current = status_of(
         observation,
         desired=replace(DESIRED, etcd_replicas=desired),
@@ -296,9 +299,8 @@ def test_a_condition_reports_a_change_of_the_number_of_etcd_members(
 
 
 def test_two_ready_members_of_five_lose_the_quorum_while_etcd_shrinks() -> None:
-    members = [Instance("etcd", index, NEW, ("etcd",)) for index in range(5)]
     running = [part("etcd", index, ready=index < 2) for index in range(5)]
-    observation = replace(observed(part("kube-apiserver"), etcd=running), plan=Plan(tuple(members)))
+    observation = replace(observed(part("kube-apiserver"), etcd=running), voters=5)
     current = status_of(observation, of=control_plane(initialized=True))
     assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
 

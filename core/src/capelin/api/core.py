@@ -279,6 +279,7 @@ class ContainerStatus(Model):
     name: str
     image: str | None = None
     ready: bool | None = None
+    started: bool | None = None
     restart_count: int | None = None
     state: dict[str, dict[str, Any]] = {}
     last_state: dict[str, dict[str, Any]] = {}

@@ -300,8 +300,7 @@ class Etcd(ComponentSpec):
     replicas: Literal[1, 3, 5] = 1
     """Number of members: 1, 3 or 5.
 
-    On the backend Processes you can change it: members join and leave one at a time, and the API
-    keeps serving. On the backend Pods you cannot.
+    You can change it: members join and leave one at a time, and the API keeps serving.
     """
     backup: EtcdBackup | None = None
     """Backups."""
@@ -410,13 +409,6 @@ class ControlPlaneTemplateSpec(Model):
             field_path=".pods",
         ),
         kept("pods", "the control plane runs with them: write the defaults instead"),
-        rule(
-            # Before the provider writes the backend, settings of pods imply it.
-            "(has(self.backend) ? self.backend != 'Pods' : !has(self.pods))"
-            " || self.etcd.replicas == oldSelf.etcd.replicas",
-            "the number of etcd members cannot be changed on pods yet",
-            field_path=".etcd.replicas",
-        ),
     )
 
 

@@ -48,7 +48,7 @@ def etcd_arguments(
     files: ComponentFiles,
     member: EtcdMember,
     *,
-    members: Mapping[str, str],
+    members: Mapping[str, str] | str,
     token: str,
 ) -> tuple[str, ...]:
     """The arguments of an etcd member.
@@ -57,7 +57,7 @@ def etcd_arguments(
         desired: The control plane.
         files: Where the member finds its certificates.
         member: The member.
-        members: The peer URLs of all members by name.
+        members: The peer URLs of all members by name, or the variable with them.
         token: The same for all members of a cluster, and different from other clusters'.
     """
     return Etcd(

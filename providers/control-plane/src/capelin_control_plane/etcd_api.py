@@ -3,7 +3,7 @@
 import base64
 import json
 import ssl
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,14 @@ from typing import Any
 import aiohttp
 
 from capelin_control_plane.etcd import (
+    MOST_MEMBERS,
+    AddLearner,
     AddMember,
     ListedMember,
+    Membership,
+    MoveLeadership,
+    Promote,
+    Remove,
     RemoveMember,
     next_membership_change,
 )
@@ -24,6 +30,10 @@ _MAINTENANCE = aiohttp.ClientTimeout(total=600)
 """Compaction and defragmentation read the whole database."""
 _NO_SPACE = "NOSPACE"
 _SNAPSHOT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=60)
+
+
+PeerUrl = Callable[[int], str]
+"""The peer URL of the member of an index."""
 
 
 class MembershipError(Exception):
@@ -210,6 +220,47 @@ async def make_room(url: str, trust: ssl.SSLContext, peer_url: str) -> None:
                     await api.add_member(address)
                 case None:
                     return
+
+
+async def read_membership(api: EtcdApi, peer_url: PeerUrl) -> Membership:
+    """The cluster's list of its members, and which of them leads.
+
+    Raises:
+        MembershipError: the member does not answer, or lists a member at another address.
+    """
+    listed = await api.members()
+    leader = (await api.status()).leader
+    indexes = {peer_url(index): index for index in range(MOST_MEMBERS)}
+    unknown = [member.peer_url for member in listed if member.peer_url not in indexes]
+    if unknown:
+        raise MembershipError(f"etcd lists a member at {unknown[0]}")
+    leading = (indexes[member.peer_url] for member in listed if member.id == leader)
+    return Membership(
+        members={indexes[member.peer_url]: member for member in listed},
+        leader=next(leading, None),
+    )
+
+
+async def change_members(
+    api: EtcdApi,
+    change: AddLearner | Promote | Remove | MoveLeadership,
+    present: Membership,
+    peer_url: PeerUrl,
+) -> None:
+    """Change the cluster's list of members, or its leader.
+
+    Raises:
+        MembershipError: etcd refuses it now, for example because a learner has not caught up.
+    """
+    match change:
+        case AddLearner(index):
+            await api.add_learner(peer_url(index))
+        case Promote(index):
+            await api.promote_member(present.members[index].id)
+        case Remove(index):
+            await api.remove_member(present.members[index].id)
+        case MoveLeadership(_, to):
+            await api.move_leadership(present.members[to].id)
 
 
 def _member(listed: Mapping[str, Any]) -> ListedMember:

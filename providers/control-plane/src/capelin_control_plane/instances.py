@@ -124,6 +124,8 @@ class Observed:
     """The indexes of etcd members that were ever ready."""
     membership: Membership | None = None
     """etcd's own list of its members. None if the step does not need it, or no member answers."""
+    voters: int = 0
+    """How many members of etcd vote. 0 if this is not known."""
     serving: frozenset[str] = frozenset()
     """The API servers that get connections now."""
     alive: frozenset[str] = frozenset()

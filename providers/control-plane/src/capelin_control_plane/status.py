@@ -154,7 +154,7 @@ def etcd_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:
     leaving = f"members to be removed: {surplus}" if surplus else ""
     problems = "; ".join(filter(None, (_failures(members), missing, leaving)))
     # The number of members that vote differs from the desired one while it changes.
-    if up >= quorum(len(observed.plan.voters) or desired.etcd_replicas):
+    if up >= quorum(observed.voters or desired.etcd_replicas):
         return ConditionSpec(
             ETCD_CLUSTER_AVAILABLE,
             "True",

@@ -9,6 +9,7 @@ from capelin.api import Unstructured
 from capelin.api.core import ServiceAccount
 from capelin.client import Client
 from capelin.controller import ObjectKey
+from capelin_control_plane.backends.pods.etcd_state import EtcdState
 from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.objects import (
     DesiredObjects,
@@ -169,7 +170,7 @@ async def test_an_api_server_accepts_every_object(
     for manifest in (
         *objects.supporting,
         *workloads(objects).values(),
-        etcd_state(desired, names, "new"),
+        etcd_state(desired, names, EtcdState("new", (0,), 1)),
         pki_secret(desired, names, {"ca-ca.crt": b"none"}, owner={"metadata": {"uid": "x"}}),
     ):
         await client.apply(manifest, dry_run=True)

@@ -22,12 +22,12 @@ from capelin_control_plane.backends.pods.restore_pods import (
     Delete,
     Send,
     Wait,
-    data_directory,
     next_pod_step,
     restore_files,
     restore_pod,
 )
 from capelin_control_plane.backends.pods.restore_preparation import RestorePods
+from capelin_control_plane.backends.pods.workloads import data_directory
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.restore_member import receive_snapshot
@@ -261,6 +261,11 @@ async def test_one_write_replaces_the_data_of_all_members(rig: Rig, kubelet: Kub
     assert await rig.members() == []
 
     # Without the request, everything stays as it is.
+    assert await phase_of(rig, rig.desired) is None
+    assert await data_flag(rig) == str(data_directory(REQUEST))
+
+    # A tenant deletes the state. The members must not return to the data from before the restore.
+    await rig.client.delete(CONFIG_MAPS, "one-etcd-state", rig.namespace)
     assert await phase_of(rig, rig.desired) is None
     assert await data_flag(rig) == str(data_directory(REQUEST))
 

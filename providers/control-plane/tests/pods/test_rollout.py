@@ -16,6 +16,7 @@ from capelin_control_plane.desired import Component
 from capelin_control_plane.etcd import Loss, Member
 from capelin_control_plane.instances import InstanceStatus
 
+from ..factories import with_arguments  # noqa: TID252 - a folder without a name
 from .pod_objects import objects_of, on_pods
 
 ALL: tuple[Component, ...] = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -40,9 +41,13 @@ def applied(
     *statuses: InstanceStatus,
     components: tuple[Component, ...] = ALL,
     started: int = 1,
+    members: int = 1,
+    voters: int = 1,
 ) -> list[Component]:
     live_ = running(live, *components)
-    found = workloads_to_apply(DESIRED, NEW, live_, statuses, started_members=started)
+    found = workloads_to_apply(
+        DESIRED, NEW, live_, statuses, members=members, voters=voters, started_members=started
+    )
     return [workload.component for workload in found]
 
 
@@ -50,6 +55,43 @@ def test_an_api_server_starts_as_soon_as_etcd_runs() -> None:
     assert applied(NEW, components=(), started=0) == ["etcd"]
     starting = status("etcd", ready=False)
     assert applied(NEW, starting, components=("etcd",)) == ["etcd", "kube-apiserver"]
+
+
+def test_no_member_restarts_because_their_number_changes() -> None:
+    assert THREE.etcd.digest == objects_of(on_pods(etcd_replicas=5)).etcd.digest
+
+
+def test_api_servers_use_new_members_after_all_of_them_vote() -> None:
+    members = [status("etcd")] * 3
+    growing = workloads_to_apply(
+        on_pods(etcd_replicas=3),
+        THREE,
+        running(NEW, *ALL),
+        members,
+        members=3,
+        voters=2,
+        started_members=3,
+    )
+    assert "kube-apiserver" not in [workload.component for workload in growing]
+    grown = workloads_to_apply(
+        on_pods(etcd_replicas=3),
+        THREE,
+        running(NEW, *ALL),
+        members,
+        members=3,
+        voters=3,
+        started_members=3,
+    )
+    assert "kube-apiserver" in [workload.component for workload in grown]
+
+
+def test_api_servers_stop_using_members_before_these_leave() -> None:
+    members = [status("etcd")] * 3
+    etcd, *others = workloads_to_apply(
+        DESIRED, NEW, running(THREE, *ALL), members, members=3, voters=3, started_members=3
+    )
+    assert etcd.manifest["spec"]["replicas"] == 3
+    assert "kube-apiserver" in [workload.component for workload in others]
 
 
 def test_the_other_components_start_when_an_api_server_is_ready() -> None:
@@ -162,4 +204,5 @@ def test_termination_message_shows_a_loss(pod: Pod, loss: Loss | None) -> None:
 def test_no_member_is_outdated_before_the_controller_has_observed_the_template() -> None:
     assert members_of(etcd_pod(0, "outdated"))[0].outdated
     assert not members_of(etcd_pod(0, "outdated"), observed_generation=2)[0].outdated
-    assert not members_of(etcd_pod(0, "outdated"), objects=OLD)[0].outdated
+    other = objects_of(with_arguments(on_pods(etcd_replicas=3), "etcd", {"snapshot-count": "1000"}))
+    assert not members_of(etcd_pod(0, "outdated"), objects=other)[0].outdated

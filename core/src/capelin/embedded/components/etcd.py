@@ -58,8 +58,8 @@ class Etcd:
     peer_port: int
     metrics_port: int | None = None
     """Also serves metrics and health over plain HTTP, for probes without a certificate."""
-    members: Mapping[str, str]
-    """The peer URLs of all members by name, this one included."""
+    members: Mapping[str, str] | str
+    """The peer URLs of all members by name, this one included. In a pod, the variable with them."""
     token: str
     """The same for all members of a cluster, so that two clusters never mix."""
     state: str = "new"
@@ -90,7 +90,9 @@ class Etcd:
                 "client-cert-auth": True,
                 "data-dir": self.data,
                 "initial-advertise-peer-urls": self.peer_url,
-                "initial-cluster": [f"{name}={url}" for name, url in sorted(self.members.items())],
+                "initial-cluster": self.members
+                if isinstance(self.members, str)
+                else [f"{name}={url}" for name, url in sorted(self.members.items())],
                 "initial-cluster-state": self.state,
                 "initial-cluster-token": self.token,
                 "key-file": self.serving.key,

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Literal
 
 from capelin.api import Resource, Unstructured, resource_of
@@ -30,18 +31,32 @@ from capelin.pki import KeyPair
 from capelin.provider import Blocked
 
 from capelin_control_plane.backends import ReadSnapshot
+from capelin_control_plane.backends.pods.etcd_state import (
+    RESTORED_KEY,
+    EtcdState,
+    is_resized,
+    next_etcd_state,
+    peer_url,
+    planned_members,
+    voters_of,
+)
 from capelin_control_plane.backends.pods.exposure import (
     agents_endpoint_of,
     api_server_service,
     endpoint_of,
 )
 from capelin_control_plane.backends.pods.konnectivity import agents_service
+from capelin_control_plane.backends.pods.membership import (
+    EtcdMembers,
+    next_change,
+    ordered_restarts,
+)
 from capelin_control_plane.backends.pods.names import (
     COMPONENT_LABEL,
     ETCD_CLIENT_PORT,
-    ETCD_PEER_PORT,
     MANAGED_BY,
     MANAGED_BY_LABEL,
+    RESTORED_ANNOTATION,
     Names,
     owner_of,
 )
@@ -56,13 +71,14 @@ from capelin_control_plane.backends.pods.objects import (
 )
 from capelin_control_plane.backends.pods.pki_secret import pki_data
 from capelin_control_plane.backends.pods.pod_status import (
+    has_started,
     instance_statuses,
     is_member,
     is_running,
+    member_index,
 )
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
 from capelin_control_plane.backends.pods.restore_pods import (
-    data_directory,
     is_restore_pod,
     is_stopped,
     restore_files,
@@ -70,21 +86,22 @@ from capelin_control_plane.backends.pods.restore_pods import (
 )
 from capelin_control_plane.backends.pods.restore_preparation import RestorePods
 from capelin_control_plane.backends.pods.rollout import (
+    are_api_servers_settled,
     etcd_members,
     is_complete,
     workloads_to_apply,
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
-from capelin_control_plane.backends.pods.workloads import ETCD_STATE_KEY, RESTORED_KEY
 from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities, key_pair
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.etcd import (
     MOST_MEMBERS,
     Member,
+    Membership,
+    Removed,
     Replacement,
-    next_cluster_state,
+    StartLearner,
     next_replacement,
-    next_restarts,
 )
 from capelin_control_plane.etcd_api import (
     EtcdApi,
@@ -150,6 +167,14 @@ class _Known:
     def pod(self, name: str) -> Pod:
         return next(pod for pod in self.pods if pod.name == name)
 
+    def planned(self, size: int) -> int:
+        """How many members of etcd should run now."""
+        return planned_members(self.live.get("etcd"), size)
+
+    @property
+    def etcd_state(self) -> EtcdState | None:
+        return EtcdState.read(self.state)
+
 
 class PodsBackend:
     """Runs control planes as pods of the management cluster. They outlive the provider."""
@@ -189,10 +214,11 @@ class PodsBackend:
             pki_data, desired, authorities, names, endpoint, present
         )
         konnectivity_pem = data.get(f"{SERVER_CERTIFICATE}.pem", b"")
-        data_in_use = data_directory(_restored(state))
-        objects = desired_objects(desired, names, manifest, konnectivity_pem, etcd_data=data_in_use)
         if state is None or _owner(state) != names.control_plane:
             state = await self._create_state(desired, names)
+        objects = desired_objects(
+            desired, names, manifest, konnectivity_pem, restored=_restored(state)
+        )
         if data != present or not is_owned_by(secret, state):
             await self._ensure(pki_secret(desired, names, data, owner=state))
         admin, etcd_client = map(key_pair, (data["admin.pem"], data["apiserver-etcd-client.pem"]))
@@ -236,9 +262,12 @@ class PodsBackend:
             for status in known.statuses
             if status.component == "kube-apiserver" and status.ready
         )
+        state = known.etcd_state
         return Observed(
             statuses=known.statuses,
-            complete=is_complete(desired, known.objects, known.statuses),
+            complete=is_complete(desired, known.objects, known.statuses)
+            and is_resized(state, known.planned(desired.etcd_replicas), desired.etcd_replicas),
+            voters=(state and state.voters) or 0,
             losses={member.index: member.loss for member in known.members if member.loss},
             # They serve until they end, with their own settings.
             stopping=frozenset(
@@ -265,20 +294,31 @@ class PodsBackend:
             known.synced = None
             return True
         if observed.restore is Phase.REPLACING:
-            state = value_at(known.state, "data", ETCD_STATE_KEY)
-            replaced = etcd_state(desired, known.names, state, desired.restore)
+            formed = known.etcd_state or EtcdState("existing", (), None)
+            state = formed.of_restore(desired.restore, desired.etcd_replicas)
+            replaced = etcd_state(desired, known.names, state)
             known.state = await self._ensure(replaced, known.state)
             return True
         if observed.restore is not Phase.PREPARING:
             await self._restores.delete(known.pods)
         if observed.blocked is not None:
             return False
-        await self._sync(known, desired)
+        size, planned = desired.etcd_replicas, known.planned(desired.etcd_replicas)
+        await self._sync(known, desired, planned)
+        resizes = "etcd" in known.live and not is_resized(known.etcd_state, planned, size)
+        membership, failure = None, None
+        try:
+            membership = await self._read_members(known, desired) if resizes else None
+        except Blocked as error:
+            failure = error
+        state = known.etcd_state
         workloads = workloads_to_apply(
             desired,
             known.objects,
             known.live,
             observed.statuses,
+            members=planned,
+            voters=(state and state.voters) or 0,
             started_members=sum(is_member(pod) and is_running(pod) for pod in known.pods),
         )
         applied = [
@@ -286,14 +326,19 @@ class PodsBackend:
             is not known.live.get(workload.component)
             for workload in workloads
         ]
-        replacement = next_replacement(known.members, desired.etcd_replicas)
+        voters = voters_of(known.members, membership)
+        votes = len(voters) if state is None or state.voters is None else state.voters
+        replacement = next_replacement(voters, votes)
         lost = None if replacement is None else replacement.index
         others = [member for member in known.members if member.index != lost]
-        restarts = next_restarts(others, desired.etcd_replicas)
-        await self._restart_members(known, restarts)
+        restarts = await self._restart_members(known, others, 0 if resizes else size)
         if replacement is not None:
             await self._replace_member(known, replacement)
-        return replacement is not None or bool(restarts) or any(applied)
+            return True
+        if failure is not None:
+            raise failure
+        resized = membership is not None and await self._resize(known, desired, membership)
+        return resized or restarts or any(applied)
 
     async def keep_running(self, key: ObjectKey, address: str) -> None:
         """Nothing to do: the management cluster keeps pods running."""
@@ -366,7 +411,7 @@ class PodsBackend:
         if known is None:
             raise MembershipError("no etcd member is ready")
         through = ready_member([member.index for member in known.members if member.ready], index)
-        async with self._member(known, through) as (url, trust), connect(url, trust) as api:
+        async with self._open_member(known, through) as api:
             yield api
 
     async def prepare_restore(
@@ -409,15 +454,14 @@ class PodsBackend:
         """Have an etcd member that lost its data copy that of the others."""
         names = known.names
         lost = names.member(replacement.index)
-        peer_url = f"https://{names.member_host(replacement.index)}:{ETCD_PEER_PORT}"
         try:
             async with self._member(known, replacement.through) as (url, trust):
-                await make_room(url, trust, peer_url)
+                await make_room(url, trust, peer_url(names, replacement.index))
         except MembershipError as error:
             raise Blocked(
                 Reason.ETCD_MEMBER_LOST, f"{lost} cannot be replaced yet: {error}"
             ) from error
-        await self._delete_own(names, _CLAIMS, f"data-{lost}")
+        await self._delete_own(names, _CLAIMS, names.claim(replacement.index))
         # It is not ready, so its disruption budget allows the eviction.
         await self._evict(names, known.pod(lost), grace_seconds=_STOP_SECONDS)
         _log.warning("%s lost its data, and is replaced from the others", lost)
@@ -434,11 +478,90 @@ class PodsBackend:
         ) as port:
             yield f"https://127.0.0.1:{port}", trust
 
-    async def _restart_members(self, known: _Known, indexes: Sequence[int]) -> None:
-        for name in map(known.names.member, indexes):
+    def _etcd_members(self, known: _Known) -> EtcdMembers:
+        ready = tuple(sorted(member.index for member in known.members if member.ready))
+        return EtcdMembers(known.names, ready, partial(self._open_member, known))
+
+    @asynccontextmanager
+    async def _open_member(self, known: _Known, index: int) -> AsyncGenerator[EtcdApi]:
+        async with self._member(known, index) as (url, trust), connect(url, trust) as api:
+            yield api
+
+    async def _read_members(self, known: _Known, desired: ControlPlane) -> Membership | None:
+        """Read etcd's own list of members, and store it for those that join."""
+        membership = await self._etcd_members(known).read()
+        state = known.etcd_state
+        if membership is not None and state is not None:
+            state = state.of_membership(membership)
+            manifest = etcd_state(desired, known.names, state)
+            known.state = await self._ensure(manifest, known.state)
+        return membership
+
+    async def _resize(self, known: _Known, desired: ControlPlane, membership: Membership) -> bool:
+        """Take one step to the desired number of etcd members. Returns whether there is one."""
+        ending = any(
+            pod.metadata.deletion_timestamp is not None
+            and pod.metadata.labels.get(COMPONENT_LABEL) == "kube-apiserver"
+            for pod in known.pods
+        )
+        change = next_change(
+            known.members,
+            membership,
+            started={
+                member_index(pod) for pod in known.pods if is_member(pod) and has_started(pod)
+            },
+            planned=known.planned(desired.etcd_replicas),
+            size=desired.etcd_replicas,
+            may_shrink=are_api_servers_settled(desired, known.statuses) and not ending,
+        )
+        match change:
+            case None:
+                return False
+            case Removed(index):
+                await self._scale_etcd(known, index)
+                await self._delete_own(known.names, _CLAIMS, known.names.claim(index))
+            case StartLearner(index):
+                # It joins without data. What it had as an earlier member is deleted.
+                if await self._has_data(known, index):
+                    await self._delete_own(known.names, _CLAIMS, known.names.claim(index))
+                    return True
+                await self._scale_etcd(known, index + 1)
+            case _:
+                await self._etcd_members(known).change(change, membership)
+        _log.info("etcd of %s: %s", known.names.control_plane, change)
+        return True
+
+    async def _scale_etcd(self, known: _Known, members: int) -> None:
+        await self._ensure(known.objects.etcd.scaled(members).manifest, known.live.get("etcd"))
+
+    async def _has_data(self, known: _Known, index: int) -> bool:
+        """Whether the pod or the volume of a member still exists."""
+        names = known.names
+        claim = await self._client.find(_CLAIMS, names.claim(index), names.namespace)
+        return claim is not None or any(pod.name == names.member(index) for pod in known.pods)
+
+    async def _restart_members(self, known: _Known, members: Sequence[Member], size: int) -> bool:
+        """Restart the members that may restart now. Returns whether anything changes."""
+        restarts = ordered_restarts(members, None, size)
+        if not restarts.members:
+            return False
+        if len(members) > 1 and all(member.ready for member in members):
+            etcd = self._etcd_members(known)
+            try:
+                membership = await etcd.read()
+            except Blocked as error:
+                # The restart may be the repair. Only its order depends on the list.
+                _log.warning("%s: the leader is not known: %s", known.names.control_plane, error)
+                membership = None
+            restarts = ordered_restarts(members, membership, size)
+            if restarts.move is not None and membership is not None:
+                await etcd.change(restarts.move, membership)
+                return True
+        for name in map(known.names.member, restarts.members):
             # A node that is drained at this moment obeys the same budget.
             if await self._evict(known.names, known.pod(name)):
                 _log.info("%s is restarted with another template", name)
+        return True
 
     async def _evict(self, names: Names, pod: Pod, grace_seconds: int | None = None) -> bool:
         """Evict a pod. Returns whether it still existed under this UID."""
@@ -459,7 +582,7 @@ class PodsBackend:
         """Reject a control plane that ran before and whose data is missing."""
         etcd, claim = await asyncio.gather(
             self._client.find(_STATEFUL_SETS, names.of_component("etcd"), names.namespace),
-            self._client.find(_CLAIMS, f"data-{names.member(0)}", names.namespace),
+            self._client.find(_CLAIMS, names.claim(0), names.namespace),
         )
         if address != names.api_server_host or not (state or etcd or claim):
             raise Blocked(
@@ -478,17 +601,16 @@ class PodsBackend:
         is_needed = desired.host is None and desired.pods.exposure.type == "NodePort"
         return (await self._client.list(Node)).items if is_needed else ()
 
-    async def _sync(self, known: _Known, desired: ControlPlane) -> None:
+    async def _sync(self, known: _Known, desired: ControlPlane, planned: int) -> None:
         """Apply the objects that support the workloads, unless they were compared a moment ago."""
         names, objects = known.names, known.objects
-        state = next_cluster_state(
-            value_at(known.state, "data", ETCD_STATE_KEY),
+        state = next_etcd_state(
+            known.etcd_state,
             [status.ready for status in known.statuses if status.component == "etcd"],
-            desired.etcd_replicas,
+            planned,
             has_etcd="etcd" in known.live,
         )
-        desired_state = etcd_state(desired, names, state, _restored(known.state))
-        known.state = await self._ensure(desired_state, known.state)
+        known.state = await self._ensure(etcd_state(desired, names, state), known.state)
         digest = hashlib.sha256(json.dumps(objects.supporting, sort_keys=True).encode()).hexdigest()
         if known.synced and known.synced[0] == digest and desired.now - known.synced[1] < _RESYNC:
             return
@@ -499,8 +621,12 @@ class PodsBackend:
 
     async def _create_state(self, desired: ControlPlane, names: Names) -> Unstructured:
         name = names.of_component("etcd")
-        has_etcd = await self._client.find(_STATEFUL_SETS, name, names.namespace) is not None
-        state = next_cluster_state(None, (), desired.etcd_replicas, has_etcd=has_etcd)
+        live = await self._client.find(_STATEFUL_SETS, name, names.namespace)
+        planned = planned_members(live, desired.etcd_replicas)
+        state = next_etcd_state(None, (), planned, has_etcd=live is not None)
+        # Without it, members would use their data from before the restore.
+        restored = value_at(live, "metadata", "annotations", RESTORED_ANNOTATION)
+        state = replace(state, restored=restored)
         return await self._ensure(etcd_state(desired, names, state))
 
     async def _empty_secret(self, names: Names) -> None:
@@ -579,5 +705,5 @@ def _deletable(names: Names) -> list[tuple[Resource, str]]:
         *((_SERVICES, name) for name in (*components[:2], names.etcd_members, names.konnectivity)),
         *((_BUDGETS, name) for name in components),
         *((_NETWORK_POLICIES, name) for name in components),
-        *((_CLAIMS, f"data-{names.member(index)}") for index in range(MOST_MEMBERS)),
+        *((_CLAIMS, names.claim(index)) for index in range(MOST_MEMBERS)),
     ]

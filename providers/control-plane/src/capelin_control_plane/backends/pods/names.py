@@ -21,6 +21,8 @@ OWNER_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-control-plane"
 """The name of the control plane, which may be longer than the value of a label."""
 DIGEST_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-template"
 """On pods, the digest of their template."""
+RESTORED_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-restored"
+"""On the StatefulSet of etcd, the restore whose data its members use."""
 
 API_SERVER_PORT = 6443
 ETCD_CLIENT_PORT = 2379
@@ -93,6 +95,10 @@ class Names:
     def member(self, index: int | str) -> str:
         """The pod of an etcd member, which is also its name in etcd's cluster."""
         return f"{self.of_component('etcd')}-{index}"
+
+    def claim(self, index: int) -> str:
+        """The claim of the volume of an etcd member."""
+        return f"data-{self.member(index)}"
 
     def member_host(self, index: int) -> str:
         """The name of an etcd member inside the management cluster."""

@@ -4,13 +4,13 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capelin.api import Unstructured
 
 from capelin_control_plane.arguments import CONTROLLER_PORTS
+from capelin_control_plane.backends.pods.etcd_state import EtcdState
 from capelin_control_plane.backends.pods.konnectivity import AGENT_PORT, agents_service
 from capelin_control_plane.backends.pods.names import (
     API_SERVER_PORT,
@@ -24,16 +24,12 @@ from capelin_control_plane.backends.pods.names import (
 from capelin_control_plane.backends.pods.patches import patched
 from capelin_control_plane.backends.pods.trees import items_at
 from capelin_control_plane.backends.pods.workloads import (
-    ETCD_STATE_KEY,
-    FIRST_DATA,
-    RESTORED_KEY,
     api_server_deployment,
     controller_deployment,
     etcd_stateful_set,
 )
 from capelin_control_plane.component_files import ENCRYPTION_FLAG
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
-from capelin_control_plane.etcd import ClusterState
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +39,11 @@ class Workload:
     component: Component
     manifest: Unstructured
     digest: str
+
+    def scaled(self, replicas: int) -> "Workload":
+        """The same with another number of pods."""
+        spec = {**self.manifest["spec"], "replicas": replicas}
+        return replace(self, manifest={**self.manifest, "spec": spec})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def desired_objects(
     service: Unstructured,
     konnectivity_pem: bytes = b"",
     *,
-    etcd_data: PurePosixPath = FIRST_DATA,
+    restored: str | None = None,
 ) -> DesiredObjects:
     """The objects of a control plane.
 
@@ -77,7 +78,7 @@ def desired_objects(
         names: The names of its objects.
         service: The Service of its API servers.
         konnectivity_pem: The certificate of its servers of konnectivity, if it is on.
-        etcd_data: The data directory of etcd's members.
+        restored: The restore whose data etcd's members use.
 
     Raises:
         InvalidSpecError: a patch cannot be applied or makes a forbidden change, or probes could
@@ -100,7 +101,7 @@ def desired_objects(
         supporting.append(agents_service(desired, names))
     return DesiredObjects(
         supporting=tuple(finished(manifest, desired, names) for manifest in supporting),
-        etcd=_workload("etcd", etcd_stateful_set(desired, names, etcd_data), desired, names),
+        etcd=_workload("etcd", etcd_stateful_set(desired, names, restored), desired, names),
         api_server=_workload(
             "kube-apiserver",
             api_server_deployment(desired, names, konnectivity_pem),
@@ -168,20 +169,17 @@ def without_data(secret: Unstructured) -> Unstructured:
     }
 
 
-def etcd_state(
-    desired: ControlPlane, names: Names, state: ClusterState, restored: str | None = None
-) -> Unstructured:
-    """The ConfigMap that stores whether etcd's cluster has formed, and its last restore.
+def etcd_state(desired: ControlPlane, names: Names, state: EtcdState) -> Unstructured:
+    """The ConfigMap that stores whether etcd's cluster has formed, its members and last restore.
 
     A member that starts without data would begin an empty cluster before that, and never after.
     Containers read it whenever they start, so nothing is restarted when it changes.
     """
-    data = {ETCD_STATE_KEY: state} | ({} if restored is None else {RESTORED_KEY: restored})
     manifest: Unstructured = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": names.etcd_state, "namespace": names.namespace},
-        "data": data,
+        "data": dict(state.data(names)),
     }
     return labelled(manifest, desired, names, "etcd")
 

@@ -12,6 +12,7 @@ from capelin_control_plane.backends.pods.names import API_SERVER_PORT, FILES, Na
 from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities, pki_files
 from capelin_control_plane.component_files import AUTHORITIES_PREFIX
 from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.etcd import MOST_MEMBERS
 from capelin_control_plane.instances import Endpoint
 from capelin_control_plane.rotation import revision
 
@@ -68,7 +69,8 @@ def pki_data(
 ) -> tuple[dict[str, bytes], datetime | None]:
     """The Secret's data with missing and due files renewed, and the time of the next renewal."""
     agents = endpoint.agents
-    members = [names.member_host(index) for index in range(desired.etcd_replicas)]
+    # Of all members that may exist: their number changes while they use one certificate.
+    members = [names.member_host(index) for index in range(MOST_MEMBERS)]
     data, renew_at = pki_files(
         desired,
         authorities,

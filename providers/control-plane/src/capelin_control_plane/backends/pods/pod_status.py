@@ -59,6 +59,17 @@ def is_running(pod: Pod) -> bool:
     return any("running" in container.state for container in pod.status.container_statuses)
 
 
+def has_started(pod: Pod) -> bool:
+    """Whether all containers of a pod passed their startup probes, ready or not."""
+    containers = pod.status.container_statuses
+    return bool(containers) and all(container.started for container in containers)
+
+
+def member_index(pod: Pod) -> int:
+    """The index of an etcd member."""
+    return int(pod.name.rpartition("-")[2])
+
+
 def is_member(pod: Pod) -> bool:
     return pod.metadata.labels.get(COMPONENT_LABEL) == "etcd"
 

@@ -4,45 +4,30 @@ The ConfigMap about etcd's cluster names the restore whose data is in use. So on
 data of all members, and the old data stays in another folder.
 """
 
-import hashlib
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Final
 
 from capelin.api import Unstructured
 from capelin.api.core import Pod
 
+from capelin_control_plane.backends.pods.etcd_state import peer_url
 from capelin_control_plane.backends.pods.names import (
     COMPONENT_LABEL,
-    ETCD_PEER_PORT,
     OWNER_ANNOTATION,
     Names,
 )
 from capelin_control_plane.backends.pods.objects import Workload
 from capelin_control_plane.backends.pods.pod_status import exit_message, failure_of, is_running
-from capelin_control_plane.backends.pods.workloads import ETCD_VOLUME, FIRST_DATA
+from capelin_control_plane.backends.pods.workloads import ETCD_VOLUME, folder_of
 from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.restore_member import DATA
 from capelin_control_plane.restores import RestoreFiles
 
 COMPONENT: Final = "etcd-restore"
 """The label of these pods."""
 REQUEST_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/capelin-restore"
 """On these pods, the request and the number of members."""
-
-
-def folder_of(restored: str | None) -> str:
-    """The folder in the volumes of members, after a restore or without one."""
-    if restored is None:
-        return FIRST_DATA.name
-    return f"restored-{hashlib.sha256(restored.encode()).hexdigest()[:10]}"
-
-
-def data_directory(restored: str | None) -> PurePosixPath:
-    """The data directory of members, after a restore or without one."""
-    return FIRST_DATA if restored is None else ETCD_VOLUME / folder_of(restored) / DATA
 
 
 def restore_pod(
@@ -70,8 +55,7 @@ def restore_pod(
     spec, member = template["spec"], names.member(index)
     own = next(each for each in spec["containers"] if each["name"] == "etcd")
     members = (
-        f"{names.member(other)}=https://{names.member_host(other)}:{ETCD_PEER_PORT}"
-        for other in range(desired.etcd_replicas)
+        f"{names.member(other)}={peer_url(names, other)}" for other in range(desired.etcd_replicas)
     )
     request = desired.restore or ""
     container = {
@@ -94,7 +78,7 @@ def restore_pod(
     }
     for field in ("initContainers", "topologySpreadConstraints", "affinity"):
         spec.pop(field, None)
-    claim = {"claimName": f"data-{member}"}
+    claim = {"claimName": names.claim(index)}
     spec |= {
         "containers": [container],
         "restartPolicy": "Never",

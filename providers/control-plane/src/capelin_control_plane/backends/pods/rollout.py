@@ -11,7 +11,12 @@ from capelin.api.core import Pod
 
 from capelin_control_plane.backends.pods.names import DIGEST_ANNOTATION
 from capelin_control_plane.backends.pods.objects import DesiredObjects, Workload
-from capelin_control_plane.backends.pods.pod_status import exit_message, is_member, is_ready
+from capelin_control_plane.backends.pods.pod_status import (
+    exit_message,
+    is_member,
+    is_ready,
+    member_index,
+)
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
 from capelin_control_plane.desired import Component, ControlPlane
 from capelin_control_plane.etcd import Member, loss_of, quorum
@@ -24,6 +29,8 @@ def workloads_to_apply(
     live: Mapping[Component, Unstructured],
     statuses: Sequence[InstanceStatus],
     *,
+    members: int,
+    voters: int,
     started_members: int,
 ) -> tuple[Workload, ...]:
     """The workloads that may be applied now.
@@ -33,19 +40,23 @@ def workloads_to_apply(
         objects: Its desired objects.
         live: The existing workloads.
         statuses: Its pods.
+        members: How many members of etcd should run now.
+        voters: How many of them vote.
         started_members: How many members of etcd run, ready or not.
     """
-    allowed = [objects.etcd]
-    is_etcd_settled = _is_settled(statuses, "etcd", desired.etcd_replicas)
+    allowed = [objects.etcd.scaled(members)]
+    # New API servers use all desired members, and a learner rejects them. Others leave afterwards.
+    has_grown = min(members, voters) >= desired.etcd_replicas
+    is_etcd_settled = has_grown and _is_settled(statuses, "etcd", members)
     servers = objects.api_server
     # The first API server starts as soon as etcd may answer, and waits for it: it is ready sooner.
     # Started while volumes are still created, it would give up, and back off longer each time.
-    may_begin = servers.component not in live and started_members >= quorum(desired.etcd_replicas)
+    may_begin = servers.component not in live and started_members >= quorum(members)
     if _is_same(servers, live) or may_begin or is_etcd_settled:
         allowed.append(servers)
     answers = any(status.ready for status in _of(statuses, "kube-apiserver"))
     # These are never newer than an API server.
-    are_servers_settled = _is_settled(statuses, "kube-apiserver", desired.replicas)
+    are_servers_settled = are_api_servers_settled(desired, statuses)
     for controller in objects.controllers:
         is_new = controller.component not in live
         if _is_same(controller, live) or (answers if is_new else are_servers_settled):
@@ -64,7 +75,7 @@ def etcd_members(
     ) == value_at(stateful_set, "metadata", "generation")
     return [
         Member(
-            index=int(pod.name.rpartition("-")[2]),
+            index=member_index(pod),
             ready=is_ready(pod),
             outdated=is_applied
             and pod.metadata.annotations.get(DIGEST_ANNOTATION) != objects.etcd.digest,
@@ -88,6 +99,11 @@ def is_complete(
     return all(status.current for status in statuses) and all(
         len(_of(statuses, component)) == count for component, count in counts.items()
     )
+
+
+def are_api_servers_settled(desired: ControlPlane, statuses: Sequence[InstanceStatus]) -> bool:
+    """Whether the API servers run as desired, and use the desired members of etcd only."""
+    return _is_settled(statuses, "kube-apiserver", desired.replicas)
 
 
 def _is_same(workload: Workload, live: Mapping[Component, Unstructured]) -> bool:

@@ -1,5 +1,6 @@
 """The workloads of a control plane's components: a StatefulSet and Deployments. Pure."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -17,6 +18,7 @@ from capelin_control_plane.arguments import (
     etcd_arguments,
     shutdown_delay,
 )
+from capelin_control_plane.backends.pods.etcd_state import MEMBERS_KEY, STATE_KEY
 from capelin_control_plane.backends.pods.konnectivity import EGRESS_SELECTOR_FILE, with_server
 from capelin_control_plane.backends.pods.names import (
     API_SERVER_PORT,
@@ -26,22 +28,21 @@ from capelin_control_plane.backends.pods.names import (
     FILES,
     OWNER_ANNOTATION,
     PKI_FOLDER,
+    RESTORED_ANNOTATION,
     VERSION_LABEL,
     Names,
 )
 from capelin_control_plane.backends.pods.pki_secret import files_of
 from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.restore_member import DATA
 
-ETCD_STATE_KEY = "initial-cluster-state"
-RESTORED_KEY = "restored"
-"""The restore whose data is in use. Without it, members use the folder of their first data."""
 ETCD_TAG = "3.6.5-0"
 """The etcd of all Kubernetes versions: an upgrade of a control plane never changes etcd."""
 
 # The non-root user of distroless images.
 _USER = 65532
 ETCD_VOLUME = PurePosixPath("/var/lib/etcd")
-FIRST_DATA = ETCD_VOLUME / "data"
+_FIRST_DATA = ETCD_VOLUME / "data"
 
 # After SIGTERM, a server serves until every node has removed it from the endpoints of its Service.
 # Then it answers 429 with Retry-After instead of breaking connections, and ends watches evenly.
@@ -77,13 +78,24 @@ def termination_seconds(arguments: Sequence[str]) -> int:
     return int(shutdown_delay(arguments)) + _LONGEST_REQUEST_SECONDS + _MARGIN_SECONDS
 
 
+def folder_of(restored: str | None) -> str:
+    """The folder in the volumes of members, after a restore or without one."""
+    if restored is None:
+        return _FIRST_DATA.name
+    return f"restored-{hashlib.sha256(restored.encode()).hexdigest()[:10]}"
+
+
+def data_directory(restored: str | None) -> PurePosixPath:
+    return _FIRST_DATA if restored is None else ETCD_VOLUME / folder_of(restored) / DATA
+
+
 def etcd_stateful_set(
-    desired: ControlPlane, names: Names, data: PurePosixPath = FIRST_DATA
+    desired: ControlPlane, names: Names, restored: str | None = None
 ) -> Unstructured:
-    """The StatefulSet of etcd's members, with their data directory."""
+    """The StatefulSet of etcd's members, after a restore or without one."""
     member = EtcdMember(
         name="$(POD_NAME)",
-        data=data,
+        data=data_directory(restored),
         listen_address="0.0.0.0",  # noqa: S104 - of the pod, behind a policy
         advertise_host=f"$(POD_NAME).{names.etcd_members}.{names.namespace}.svc",
         client_port=ETCD_CLIENT_PORT,
@@ -91,26 +103,24 @@ def etcd_stateful_set(
         metrics_port=ETCD_METRICS_PORT,
         state="$(INITIAL_CLUSTER_STATE)",
     )
-    peers = {
-        names.member(index): f"https://{names.member_host(index)}:{ETCD_PEER_PORT}"
-        for index in range(desired.etcd_replicas)
-    }
     token = f"{names.namespace}/{names.control_plane}"
-    arguments = etcd_arguments(desired, FILES, member, members=peers, token=token)
-    state = {"configMapKeyRef": {"name": names.etcd_state, "key": ETCD_STATE_KEY}}
+    arguments = etcd_arguments(desired, FILES, member, members="$(INITIAL_CLUSTER)", token=token)
     template = _template(
         desired,
         names,
         "etcd",
         arguments,
         probes={
-            "startupProbe": _probe("HTTP", ETCD_METRICS_PORT, "/readyz", failures=300),
+            # A learner is alive, and never ready.
+            "startupProbe": _probe("HTTP", ETCD_METRICS_PORT, "/livez", failures=300),
             "livenessProbe": _probe("HTTP", ETCD_METRICS_PORT, "/livez", period=10, failures=8),
             "readinessProbe": _probe("HTTP", ETCD_METRICS_PORT, "/readyz", failures=3),
         },
         environment=[
             _from_field("POD_NAME", "metadata.name"),
-            _env_from("INITIAL_CLUSTER_STATE", state),
+            # From a ConfigMap, because they change while no member restarts.
+            _from_state("INITIAL_CLUSTER", MEMBERS_KEY, names),
+            _from_state("INITIAL_CLUSTER_STATE", STATE_KEY, names),
         ],
         mounts=[{"name": "data", "mountPath": str(ETCD_VOLUME)}],
     )
@@ -139,7 +149,11 @@ def etcd_stateful_set(
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": {"name": names.of_component("etcd"), "namespace": names.namespace},
+        "metadata": {
+            "name": names.of_component("etcd"),
+            "namespace": names.namespace,
+            **({} if restored is None else {"annotations": {RESTORED_ANNOTATION: restored}}),
+        },
         "spec": {
             "replicas": desired.etcd_replicas,
             "serviceName": names.etcd_members,
@@ -378,6 +392,10 @@ def _probe(
 
 def _from_field(name: str, path: str) -> Mapping[str, Any]:
     return _env_from(name, {"fieldRef": {"fieldPath": path}})
+
+
+def _from_state(name: str, key: str, names: Names) -> Mapping[str, Any]:
+    return _env_from(name, {"configMapKeyRef": {"name": names.etcd_state, "key": key}})
 
 
 def _env_from(name: str, source: Mapping[str, Any]) -> Mapping[str, Any]:

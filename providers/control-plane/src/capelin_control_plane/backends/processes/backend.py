@@ -201,6 +201,7 @@ class ProcessesBackend:
             losses=_losses(supervised, desired.etcd_replicas),
             joined=member_data.joined_members(state_dir),
             membership=membership,
+            voters=len(plan.voters),
             stopping=frozenset(states.keys() - names),
             controllers_may_start=self._throttle.controllers_may_start(key, answers=answers),
             blocked=blocked,

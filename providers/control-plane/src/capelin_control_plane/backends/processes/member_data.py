@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from ssl import SSLContext
 
@@ -117,17 +118,7 @@ async def membership(state_dir: StateDir, *, through: int) -> Membership:
         MembershipError: the member `through` does not answer, or lists a member at another address.
     """
     async with connect(state_dir, through) as api:
-        listed = await api.members()
-        leader = (await api.status()).leader
-    indexes = {etcd_peer_url(state_dir, index): index for index in range(MOST_MEMBERS)}
-    unknown = [member.peer_url for member in listed if member.peer_url not in indexes]
-    if unknown:
-        raise MembershipError(f"etcd lists a member at {unknown[0]}")
-    leading = (indexes[member.peer_url] for member in listed if member.id == leader)
-    return Membership(
-        members={indexes[member.peer_url]: member for member in listed},
-        leader=next(leading, None),
-    )
+        return await etcd_api.read_membership(api, partial(etcd_peer_url, state_dir))
 
 
 async def change_members(
@@ -144,15 +135,8 @@ async def change_members(
     """
     try:
         async with connect(state_dir, through) as api:
-            match change:
-                case AddLearner(index):
-                    await api.add_learner(etcd_peer_url(state_dir, index))
-                case Promote(index):
-                    await api.promote_member(present.members[index].id)
-                case Remove(index):
-                    await api.remove_member(present.members[index].id)
-                case MoveLeadership(_, to):
-                    await api.move_leadership(present.members[to].id)
+            peer_url = partial(etcd_peer_url, state_dir)
+            await etcd_api.change_members(api, change, present, peer_url)
     except MembershipError as error:
         raise Blocked(Reason.ETCD_RESIZING, f"etcd refuses a change: {error}") from error
 
