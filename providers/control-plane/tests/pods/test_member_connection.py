@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from capelin.client import Config
 from capelin.pki import KeyPair, issue
-from capelin_control_plane.backends.pods import backend
+from capelin_control_plane.backends.pods import etcd_changes
 from capelin_control_plane.etcd_api import MembershipError
 
 from .test_backend import Rig, rig
@@ -63,7 +63,7 @@ async def test_a_backup_reads_a_ready_member_through_its_pod(
             pods.append((namespace, pod, port))
             yield server.make_url("/").port
 
-        monkeypatch.setattr(backend, "forwarded_port", forwarded)
+        monkeypatch.setattr(etcd_changes, "forwarded_port", forwarded)
         async with rig.backend.etcd(rig.key) as etcd:
             assert (await etcd.status()).revision == 7
     assert pods == [(rig.namespace, "one-etcd-2", 2379)]

@@ -1,0 +1,83 @@
+"""Deletes the objects of a control plane in an order in which nothing creates them again."""
+
+from capelin.api import Resource
+from capelin.api.core import Pod
+from capelin.provider import Blocked
+
+from capelin_control_plane.backends.pods.names import Names
+from capelin_control_plane.backends.pods.own_objects import (
+    BUDGETS,
+    CLAIMS,
+    CONFIG_MAPS,
+    CONTROLLER_REVISIONS,
+    DEPLOYMENTS,
+    NETWORK_POLICIES,
+    REPLICA_SETS,
+    SERVICES,
+    STATEFUL_SETS,
+    STOP_SECONDS,
+    OwnObjects,
+    belongs_to,
+)
+from capelin_control_plane.backends.pods.restore_pods import is_restore_pod
+from capelin_control_plane.desired import PROGRAMS
+from capelin_control_plane.etcd import MOST_MEMBERS
+from capelin_control_plane.reasons import Reason
+
+
+async def delete_everything(own: OwnObjects, names: Names) -> None:
+    """Delete everything that belongs to a control plane.
+
+    Raises:
+        Blocked: its pods have not ended yet.
+    """
+    await _delete_workloads(own, names)
+    for resource, name in _deletable(names):
+        await own.delete(names, resource, name)
+    await own.empty_secret(names)
+    # Last: while it exists, no empty etcd begins. The Secret is garbage collected with it.
+    await own.delete(names, CONFIG_MAPS, names.etcd_state)
+    if await _end_pods(own, names):
+        raise Blocked(Reason.STOPPING_PODS, "waiting for its pods to end", retry_seconds=1.0)
+
+
+async def stop_pods(own: OwnObjects, names: Names) -> None:
+    """Stop all pods of a control plane, before the restored data takes the place of theirs."""
+    await _delete_workloads(own, names)
+    for component in PROGRAMS:
+        await own.delete(names, BUDGETS, names.of_component(component))
+    await _end_pods(own, names, keeps_restores=True)
+
+
+async def _delete_workloads(own: OwnObjects, names: Names) -> None:
+    """Delete what would create pods, and leave the pods."""
+    for component in PROGRAMS:
+        workload = STATEFUL_SETS if component == "etcd" else DEPLOYMENTS
+        await own.delete(names, workload, names.of_component(component), "Orphan")
+    # After their Deployments and StatefulSet, which would create others.
+    for resource in (REPLICA_SETS, CONTROLLER_REVISIONS):
+        listed = await own.client.list(resource, names.namespace, labels=names.labels())
+        for owned in listed.items:
+            # The annotations of its owner are its own, too.
+            if belongs_to(owned, resource, names):
+                await own.delete_live(owned, resource, "Orphan")
+
+
+async def _end_pods(own: OwnObjects, names: Names, *, keeps_restores: bool = False) -> bool:
+    """Evict all pods. Returns whether any still exist."""
+    listed = await own.client.list(Pod, names.namespace, labels=names.labels())
+    pods = [pod for pod in listed.items if not (keeps_restores and is_restore_pod(pod))]
+    for pod in pods:
+        # Their disruption budgets are deleted, so nothing holds them.
+        await own.evict(names, pod, grace_seconds=STOP_SECONDS)
+    return bool(pods)
+
+
+def _deletable(names: Names) -> list[tuple[Resource, str]]:
+    components = [names.of_component(component) for component in PROGRAMS]
+    return [
+        *((SERVICES, name) for name in (*components[:2], names.etcd_members, names.konnectivity)),
+        *((BUDGETS, name) for name in components),
+        *((NETWORK_POLICIES, name) for name in components),
+        *((CLAIMS, names.claim(index)) for index in range(MOST_MEMBERS)),
+    ]

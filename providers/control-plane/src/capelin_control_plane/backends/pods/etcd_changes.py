@@ -1,0 +1,198 @@
+"""Takes the next step of etcd's members on pods: replace, restart, add or remove one."""
+
+import logging
+import ssl
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from capelin.client import tls_context
+from capelin.provider import Blocked
+
+from capelin_control_plane.backends.pods.etcd_state import is_resized, peer_url, voters_of
+from capelin_control_plane.backends.pods.known import Known
+from capelin_control_plane.backends.pods.membership import (
+    EtcdMembers,
+    next_change,
+    ordered_restarts,
+)
+from capelin_control_plane.backends.pods.names import COMPONENT_LABEL, ETCD_CLIENT_PORT
+from capelin_control_plane.backends.pods.objects import etcd_state
+from capelin_control_plane.backends.pods.own_objects import CLAIMS, STOP_SECONDS, OwnObjects
+from capelin_control_plane.backends.pods.pod_status import has_started, is_member, member_index
+from capelin_control_plane.backends.pods.port_forward import forwarded_port
+from capelin_control_plane.backends.pods.rollout import are_api_servers_settled
+from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.etcd import (
+    Member,
+    Membership,
+    Removed,
+    Replacement,
+    StartLearner,
+    next_replacement,
+)
+from capelin_control_plane.etcd_api import EtcdApi, MembershipError, connect, make_room
+from capelin_control_plane.reasons import Reason
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Resizing:
+    """The number of members differs from the desired one, or is not known."""
+
+    membership: Membership | None = None
+    """etcd's own list of members. None if no member returned it."""
+    failure: Blocked | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdChanges:
+    """Changes of the members of control planes."""
+
+    own: OwnObjects
+
+    @asynccontextmanager
+    async def open(self, known: Known, index: int) -> AsyncGenerator[EtcdApi]:
+        """A connection to a member."""
+        async with self._address(known, index) as (url, trust), connect(url, trust) as api:
+            yield api
+
+    async def read(self, known: Known, desired: ControlPlane) -> Resizing | None:
+        """Read etcd's own list of members while their number changes, and store it.
+
+        A member that joins starts with the stored list. None: all desired members vote.
+        """
+        size = desired.etcd_replicas
+        if "etcd" not in known.live or is_resized(known.etcd_state, known.planned(size), size):
+            return None
+        try:
+            membership = await self._members(known).read()
+        except Blocked as error:
+            return Resizing(failure=error)
+        state = known.etcd_state
+        if membership is not None and state is not None:
+            manifest = etcd_state(desired, known.names, state.of_membership(membership))
+            known.state = await self.own.ensure(manifest, known.state)
+        return Resizing(membership)
+
+    async def apply(self, known: Known, desired: ControlPlane, resizing: Resizing | None) -> bool:
+        """Take the next step. Returns whether there is one.
+
+        Raises:
+            Blocked: a step is not possible yet.
+        """
+        state, membership = known.etcd_state, resizing.membership if resizing else None
+        voters = voters_of(known.members, membership)
+        votes = len(voters) if state is None or state.voters is None else state.voters
+        replacement = next_replacement(voters, votes)
+        lost = None if replacement is None else replacement.index
+        others = [member for member in known.members if member.index != lost]
+        # While their number changes, only members that are down restart.
+        restarts = await self._restart(known, others, 0 if resizing else desired.etcd_replicas)
+        if replacement is not None:
+            await self._replace(known, replacement)
+            return True
+        if resizing is None:
+            return restarts
+        if resizing.failure is not None:
+            raise resizing.failure
+        return membership is not None and await self._resize(known, desired, membership)
+
+    async def _replace(self, known: Known, replacement: Replacement) -> None:
+        """Have an etcd member that lost its data copy that of the others."""
+        names = known.names
+        lost = names.member(replacement.index)
+        try:
+            async with self._address(known, replacement.through) as (url, trust):
+                await make_room(url, trust, peer_url(names, replacement.index))
+        except MembershipError as error:
+            raise Blocked(
+                Reason.ETCD_MEMBER_LOST, f"{lost} cannot be replaced yet: {error}"
+            ) from error
+        await self.own.delete(names, CLAIMS, names.claim(replacement.index))
+        # It is not ready, so its disruption budget allows the eviction.
+        await self.own.evict(names, known.pod(lost), grace_seconds=STOP_SECONDS)
+        _log.warning("%s lost its data, and is replaced from the others", lost)
+
+    async def _restart(self, known: Known, members: Sequence[Member], size: int) -> bool:
+        """Restart the members that may restart now. Returns whether anything changes."""
+        restarts = ordered_restarts(members, None, size)
+        if not restarts.members:
+            return False
+        if len(members) > 1 and all(member.ready for member in members):
+            etcd = self._members(known)
+            try:
+                membership = await etcd.read()
+            except Blocked as error:
+                # The restart may be the repair. Only its order depends on the list.
+                _log.warning("%s: the leader is not known: %s", known.names.control_plane, error)
+                membership = None
+            restarts = ordered_restarts(members, membership, size)
+            if restarts.move is not None and membership is not None:
+                await etcd.change(restarts.move, membership)
+                return True
+        for name in map(known.names.member, restarts.members):
+            # A node that is drained at this moment obeys the same budget.
+            if await self.own.evict(known.names, known.pod(name)):
+                _log.info("%s is restarted with another template", name)
+        return True
+
+    async def _resize(self, known: Known, desired: ControlPlane, membership: Membership) -> bool:
+        """Take one step to the desired number of members. Returns whether there is one."""
+        ending = any(
+            pod.metadata.deletion_timestamp is not None
+            and pod.metadata.labels.get(COMPONENT_LABEL) == "kube-apiserver"
+            for pod in known.pods
+        )
+        change = next_change(
+            known.members,
+            membership,
+            started={
+                member_index(pod) for pod in known.pods if is_member(pod) and has_started(pod)
+            },
+            planned=known.planned(desired.etcd_replicas),
+            size=desired.etcd_replicas,
+            may_shrink=are_api_servers_settled(desired, known.statuses) and not ending,
+        )
+        match change:
+            case None:
+                return False
+            case Removed(index):
+                await self._scale(known, index)
+                await self.own.delete(known.names, CLAIMS, known.names.claim(index))
+            case StartLearner(index):
+                # It joins without data. What it had as an earlier member is deleted.
+                if await self._has_data(known, index):
+                    await self.own.delete(known.names, CLAIMS, known.names.claim(index))
+                    return True
+                await self._scale(known, index + 1)
+            case _:
+                await self._members(known).change(change, membership)
+        _log.info("etcd of %s: %s", known.names.control_plane, change)
+        return True
+
+    async def _scale(self, known: Known, members: int) -> None:
+        await self.own.ensure(known.objects.etcd.scaled(members).manifest, known.live.get("etcd"))
+
+    async def _has_data(self, known: Known, index: int) -> bool:
+        """Whether the pod or the volume of a member still exists."""
+        names = known.names
+        claim = await self.own.client.find(CLAIMS, names.claim(index), names.namespace)
+        return claim is not None or any(pod.name == names.member(index) for pod in known.pods)
+
+    def _members(self, known: Known) -> EtcdMembers:
+        return EtcdMembers(known.names, tuple(known.ready_members), partial(self.open, known))
+
+    @asynccontextmanager
+    async def _address(
+        self, known: Known, index: int
+    ) -> AsyncGenerator[tuple[str, ssl.SSLContext]]:
+        """The URL and the certificates with which the provider reaches a member."""
+        names, client = known.names, known.etcd_client
+        trust = tls_context(known.etcd_ca, client.certificate_pem, client.private_key_pem)
+        async with forwarded_port(
+            self.own.client.config, names.namespace, names.member(index), ETCD_CLIENT_PORT
+        ) as port:
+            yield f"https://127.0.0.1:{port}", trust
