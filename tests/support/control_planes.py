@@ -107,6 +107,8 @@ class ControlPlane:
             f"{condition.type}: {condition.reason}: {condition.message}"
             for condition in status.conditions
             if condition.status != _SETTLED.get(condition.type, condition.status)
+            # etcd serves while a member is missing, or has to join or leave.
+            or condition.reason == Reason.ETCD_CLUSTER_DEGRADED
         ]
         if replicas != (spec.replicas,) * 3 or versions != [spec.version]:
             problems.append(f"API servers, ready, up to date: {replicas}; versions {versions}")
