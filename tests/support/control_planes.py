@@ -11,6 +11,7 @@ from capelin.client import Client, Config
 from capelin.contract import CLUSTER_NAME_LABEL, KUBECONFIG_KEY, reference_to
 from capelin.testing.waiting import until
 from capelin_control_plane.api import BackendName, CapelinControlPlane
+from capelin_control_plane.reasons import Reason
 
 _SETTLED = {
     "Available": "True",
@@ -108,7 +109,7 @@ class ControlPlane:
             for condition in status.conditions
             if condition.status != _SETTLED.get(condition.type, condition.status)
             # etcd serves while a member is missing, or has to join or leave.
-            or condition.reason == Reason.ETCD_CLUSTER_DEGRADED
+            or condition.reason == str(Reason.ETCD_CLUSTER_DEGRADED)
         ]
         if replicas != (spec.replicas,) * 3 or versions != [spec.version]:
             problems.append(f"API servers, ready, up to date: {replicas}; versions {versions}")
