@@ -163,7 +163,7 @@ class EtcdChanges:
                 await self._scale(known, index)
                 await self.own.delete(known.names, CLAIMS, known.names.claim(index))
             case StartLearner(index):
-                # It joins without data. What it had as an earlier member is deleted.
+                # It joins without data: delete the data of an earlier member with its name.
                 if await self._has_data(known, index):
                     await self.own.delete(known.names, CLAIMS, known.names.claim(index))
                     return True
