@@ -165,6 +165,27 @@ async def test_failed_bootstrap_shows_its_output_without_secrets(machine: Sandbo
     assert await joins(machine) == 1
 
 
+async def test_full_disk_leaves_nothing_that_a_clean_up_overlooks(machine: Sandbox) -> None:
+    fresh = await machine.fingerprint()
+    # Another file system has space, so files could be created without a record of them.
+    full = replace(CONFIG, boot_commands=("dd if=/dev/zero of=/mnt/fill bs=4k",))
+    assert await bootstrap(machine, full) in {BootstrapStep.FAILED, BootstrapStep.INTERRUPTED}
+    assert await joins(machine) == 0
+    await machine.succeed("rm /mnt/fill")
+    assert await clean(machine) is CleanStep.CLEAN
+    assert await machine.fingerprint() == fresh
+
+
+async def test_clean_up_is_not_verified_on_a_full_disk(machine: Sandbox) -> None:
+    assert await bootstrap(machine) is BootstrapStep.SUCCEEDED
+    filling = "dd if=/dev/zero of=/mnt/fill bs=4k || true"
+    await MACHINE.clean(machine, await observe(machine), (filling,))
+    await eventually(machine, "test -e /var/lib/capelin/clean/exit")
+    observed = await observe(machine)
+    assert "the disk is full" in clean_message(observed)
+    assert observed.marker == MACHINE.uid
+
+
 async def test_killed_bootstrap_is_not_repeated(machine: Sandbox) -> None:
     await machine.succeed("echo 60 >/etc/slow-join")
     await start(machine)

@@ -24,12 +24,13 @@ fail() {
     echo "capelin: $1"
     finish 1
 }
+# Nothing is changed without a record of it, also on a full disk.
 record() { printf '%s\n' "$*" >>"$job/manifest"; }
 
 make_folder() {
     [ ! -d "$1" ] || return 0
     make_folder "$(dirname -- "$1")" || return 1
-    record "folder $1"
+    record "folder $1" || return 1
     (umask 022 && mkdir -- "$1")
 }
 
@@ -40,9 +41,9 @@ put() {
         : # a later entry for the same file
     elif [ -e "$1" ]; then
         mkdir -p "$job/backup$(dirname -- "$1")" && cp -pL -- "$1" "$job/backup$1" || return 1
-        record "replaced $1"
+        record "replaced $1" || return 1
     else
-        record "created $1"
+        record "created $1" || return 1
         : >"$1" || return 1
     fi
     chmod go-rwx -- "$1" || return 1
@@ -52,7 +53,7 @@ put() {
 
 add_group() {
     if [ -z "$1" ] || getent group "$1" >/dev/null; then return 0; fi
-    record "group $1"
+    record "group $1" || return 1
     groupadd -- "$1"
 }
 
@@ -62,7 +63,7 @@ add_user() {
     for group in $(echo "$5 $6" | tr , ' '); do
         add_group "$group" || return 1
     done
-    record "user $1"
+    record "user $1" || return 1
     useradd --create-home --comment "$2" ${3:+--home-dir "$3"} --shell "${4:-/bin/bash}" \
         ${5:+--groups "$5"} ${6:+--gid "$6"} "$1"
 }
@@ -85,12 +86,13 @@ set_time_servers() {
 }
 
 # Cleaning compares the host with its state before the bootstrap.
-mkdir -p "$job/baseline.new" || fail "cannot write to $job"
-: >"$job/manifest"
+mkdir -p "$job/baseline.new" && has_space && : >"$job/manifest" || fail "cannot write to $job"
 links >"$job/baseline.new/links"
 kubernetes_mounts >"$job/baseline.new/mounts"
 rules >"$job/baseline.new/rules"
-cni_files >"$job/baseline.new/cni" || fail "cannot write to $job"
+cni_files >"$job/baseline.new/cni"
+# With a baseline that is not complete, a clean-up would take too much for new.
+has_space || fail "the disk is full: cannot write to $job"
 sync
 mv "$job/baseline.new" "$job/baseline" || fail "cannot write to $job"
 rm -f /run/cluster-api/bootstrap-success.complete

@@ -152,6 +152,8 @@ done
 for link in $(new_links); do
     if is_pod_link "$link"; then problem "the network link $link still exists"; fi
 done
+# Without space, the files that are compared would be empty.
+has_space || problem "the disk is full: cannot write to $state"
 ! cni_files | grep -qvxF -f "$job/baseline/cni" || problem "/etc/cni/net.d has new files"
 if [ -e "$job/baseline/rules" ]; then
     rules >"$state/clean/rules"

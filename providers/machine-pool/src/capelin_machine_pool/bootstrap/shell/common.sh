@@ -32,6 +32,14 @@ node_files() {
     done
 }
 
+# Whether the folder has space for all that the scripts write.
+has_space() {
+    mkdir -p "$state" && head -c 262144 /dev/zero >"$state/probe" 2>/dev/null
+    probed=$?
+    rm -f "$state/probe"
+    return "$probed"
+}
+
 marker_uid() { head -n 1 "$state/marker" 2>/dev/null; }
 
 # What exists on the host and is to exist after cleaning, without anything that changes by itself.
