@@ -10,6 +10,6 @@ fi
 [ -z "$(node_files)" ] || exit 66
 rm -rf "$state/bootstrap" "$state/clean"
 mkdir "$state/bootstrap" "$state/clean"
-printf '%s\n' "$uid" "$machine" >"$state/marker.new"
+printf '%s\n' "$uid" "$machine" >"$state/marker.new" || exit 1
 sync
 mv "$state/marker.new" "$state/marker"

@@ -3,7 +3,9 @@ encoded() { base64 | tr -d '\n'; }
 echo "boot=$(cat /proc/sys/kernel/random/boot_id)"
 echo "hostname=$(uname -n)"
 if [ -e "$state/marker" ]; then
-    echo "marker=$(marker_uid)"
+    uid=$(marker_uid)
+    # A clean-up may have removed it before it was read.
+    if [ -n "$uid" ] || [ -e "$state/marker" ]; then echo "marker=$uid"; fi
 fi
 for job in bootstrap clean; do
     folder=$state/$job
