@@ -142,6 +142,17 @@ def test_a_member_starts_with_the_list_that_etcd_has() -> None:
     )
 
 
+def test_a_restore_begins_a_cluster_of_the_desired_size() -> None:
+    """The number of members may differ from that at the time of the backup, or be changing."""
+    growing = EtcdState("existing", (0, 1), 1, restored="first")
+    assert growing.of_restore("second", 3) == EtcdState("existing", (0, 1, 2), 3, "second")
+    stored = growing.of_restore("second", 3).data(NAMES)
+    assert EtcdState.read({"data": dict(stored)}) == growing.of_restore("second", 3)
+    # The StatefulSet begins with all of them.
+    restored = growing.of_restore("second", 3)
+    assert next_etcd_state(restored, (), 3, has_etcd=False) == restored
+
+
 @pytest.mark.parametrize(
     ("present", "has_etcd", "expected"),
     [
