@@ -14,6 +14,7 @@ from capelin.controller import ObjectKey
 from capelin.pki import new_ca, new_service_account_keys
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.backends.pods.etcd_state import EtcdState
 from capelin_control_plane.backends.pods.exposure import api_server_service
 from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.objects import desired_objects, etcd_state, pki_secret
@@ -55,13 +56,13 @@ class BarePods:
         # The owner only serves deletion, and nothing would wait for its UID here.
         del secret["metadata"]["ownerReferences"]
         claims: list[Any] = objects.etcd.manifest["spec"]["volumeClaimTemplates"]
-        claim = f"data-{names.member(0)}"
+        claim = names.claim(0)
         self._namespace, self._host = namespace, host
         self._service = names.of_component("kube-apiserver")
         self._manifests: list[Unstructured] = [
             *objects.supporting,
             secret,
-            etcd_state(desired, names, "new"),
+            etcd_state(desired, names, EtcdState("new", (0,), 1)),
             *({**template, "metadata": {**metadata, "name": claim}} for template in claims),
             _pod(
                 objects.etcd.manifest,

@@ -109,8 +109,15 @@ def test_etcd_requires_certificates_of_clients_and_peers() -> None:
 def test_etcd_members_are_sorted() -> None:
     expected = "a=https://127.64.0.1:2380,b=https://127.64.0.2:2380"
     assert flags(ETCD.arguments)["initial-cluster"] == expected
-    reordered = dataclasses.replace(ETCD, members=dict(sorted(ETCD.members.items())))
+    members = ETCD.members
+    assert not isinstance(members, str)
+    reordered = dataclasses.replace(ETCD, members=dict(sorted(members.items())))
     assert reordered.arguments == ETCD.arguments
+
+
+def test_etcd_can_read_its_members_from_a_variable() -> None:
+    in_a_pod = dataclasses.replace(ETCD, members="$(INITIAL_CLUSTER)")
+    assert flags(in_a_pod.arguments)["initial-cluster"] == "$(INITIAL_CLUSTER)"
 
 
 def test_etcd_skips_fsync_only_if_it_is_not_durable() -> None:

@@ -123,7 +123,7 @@ class HostStatus(Model):
     addresses: Annotated[list[MachineAddress], MaxLen(32), atomic()] = []
     """Addresses of the host."""
     capacity: Capacity = {}
-    """Resources of the host: `cpu`, `memory` and `ephemeral-storage`."""
+    """Resources of the host, such as `4` of `cpu` and `16Gi` of `memory`."""
     node_info: NodeInfo | None = None
     """Platform of the host."""
     operating_system_image: ShortText | None = None
