@@ -25,7 +25,7 @@ from .kind_cluster import KindCluster, copy_to, run
 _URL = "/api/v1/namespaces/default/configmaps?number=[1-1000000]"
 _PAUSE_SECONDS = 0.1
 _LONGEST_LOAD = "900s"
-_LEADER_ENDED = re.compile(r": 500 .*etcdserver: (leader changed|.*previous leader failure)")
+_LEADER_ENDED = re.compile(r": 500 .*etcdserver: (leader changed|request timed out)")
 _CERTIFICATES = ("ca.crt", "client.crt", "client.key")
 
 
