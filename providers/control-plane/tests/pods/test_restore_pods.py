@@ -264,8 +264,13 @@ async def test_one_write_replaces_the_data_of_all_members(rig: Rig, kubelet: Kub
     assert await phase_of(rig, rig.desired) is None
     assert await data_flag(rig) == str(data_directory(REQUEST))
 
-    # A tenant deletes the state. The members must not return to the data from before the restore.
+    # A tenant deletes or damages the state. The members must not return to the data from before the
+    # restore.
     await rig.client.delete(CONFIG_MAPS, "one-etcd-state", rig.namespace)
+    assert await phase_of(rig, rig.desired) is None
+    assert await data_flag(rig) == str(data_directory(REQUEST))
+    damaged_state = {"data": {"initial-cluster-state": "", "restored": None}}
+    await rig.client.patch(CONFIG_MAPS, "one-etcd-state", rig.namespace, damaged_state)
     assert await phase_of(rig, rig.desired) is None
     assert await data_flag(rig) == str(data_directory(REQUEST))
 

@@ -24,7 +24,6 @@ from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.pods.deletion import delete_everything, stop_pods
 from capelin_control_plane.backends.pods.etcd_changes import EtcdChanges
 from capelin_control_plane.backends.pods.etcd_state import (
-    RESTORED_KEY,
     EtcdState,
     is_resized,
     next_etcd_state,
@@ -139,10 +138,10 @@ class PodsBackend:
             pki_data, desired, authorities, names, endpoint, present
         )
         konnectivity_pem = data.get(f"{SERVER_CERTIFICATE}.pem", b"")
-        if state is None or owner(state) != names.control_plane:
+        if state is None or EtcdState.read(state) is None or owner(state) != names.control_plane:
             state = await self._create_state(desired, names)
         objects = desired_objects(
-            desired, names, manifest, konnectivity_pem, restored=_restored(state)
+            desired, names, manifest, konnectivity_pem, restored=EtcdState.of(state).restored
         )
         if data != present or not is_owned_by(secret, state):
             await self._own.ensure(pki_secret(desired, names, data, owner=state))
@@ -192,7 +191,7 @@ class PodsBackend:
             statuses=known.statuses,
             complete=is_complete(desired, known.objects, known.statuses)
             and is_resized(state, known.planned(desired.etcd_replicas), desired.etcd_replicas),
-            voters=(state and state.voters) or 0,
+            voters=state.voters or 0,
             losses={member.index: member.loss for member in known.members if member.loss},
             # They serve until they end, with their own settings.
             stopping=frozenset(
@@ -202,7 +201,7 @@ class PodsBackend:
             renew_at=known.renew_at,
             restore=restore_phase(
                 desired.restore,
-                restore_files(desired, known.names, known.pods, _restored(known.state)),
+                restore_files(desired, known.names, known.pods, state.restored),
                 stopped=not known.live and is_stopped(known.pods),
             ),
         )
@@ -219,8 +218,7 @@ class PodsBackend:
             known.synced = None
             return True
         if observed.restore is Phase.REPLACING:
-            formed = known.etcd_state or EtcdState("existing", (), None)
-            state = formed.of_restore(desired.restore, desired.etcd_replicas)
+            state = known.etcd_state.of_restore(desired.restore, desired.etcd_replicas)
             replaced = etcd_state(desired, known.names, state)
             known.state = await self._own.ensure(replaced, known.state)
             return True
@@ -231,14 +229,13 @@ class PodsBackend:
         planned = known.planned(desired.etcd_replicas)
         await self._sync(known, desired, planned)
         changes = await self._etcd.read(known, desired)
-        state = known.etcd_state
         workloads = workloads_to_apply(
             desired,
             known.objects,
             known.live,
             observed.statuses,
             members=planned,
-            voters=(state and state.voters) or 0,
+            voters=known.etcd_state.voters or 0,
             started_members=sum(is_member(pod) and is_running(pod) for pod in known.pods),
         )
         applied = [
@@ -305,7 +302,7 @@ class PodsBackend:
                 index,
                 known.objects.etcd,
                 image=image,
-                restored=_restored(known.state),
+                restored=known.etcd_state.restored,
                 is_placed=known.names.member(index) in placed,
             )
             for index in range(desired.etcd_replicas)
@@ -369,8 +366,3 @@ class PodsBackend:
         restored = value_at(live, "metadata", "annotations", RESTORED_ANNOTATION)
         state = replace(state, restored=restored)
         return await self._own.ensure(etcd_state(desired, names, state))
-
-
-def _restored(state: Unstructured | None) -> str | None:
-    """The restore whose data is in use."""
-    return value_at(state, "data", RESTORED_KEY)

@@ -71,9 +71,9 @@ class EtcdChanges:
             membership = await self._members(known).read()
         except Blocked as error:
             return Resizing(failure=error)
-        state = known.etcd_state
-        if membership is not None and state is not None:
-            manifest = etcd_state(desired, known.names, state.of_membership(membership))
+        if membership is not None:
+            state = known.etcd_state.of_membership(membership)
+            manifest = etcd_state(desired, known.names, state)
             known.state = await self.own.ensure(manifest, known.state)
         return Resizing(membership)
 
@@ -83,10 +83,9 @@ class EtcdChanges:
         Raises:
             Blocked: a step is not possible yet.
         """
-        state, membership = known.etcd_state, resizing.membership if resizing else None
+        membership = resizing.membership if resizing else None
         voters = voters_of(known.members, membership)
-        votes = len(voters) if state is None or state.voters is None else state.voters
-        replacement = next_replacement(voters, votes)
+        replacement = next_replacement(voters, known.etcd_state.voters or len(voters))
         lost = None if replacement is None else replacement.index
         others = [member for member in known.members if member.index != lost]
         # While their number changes, only members that are down restart.

@@ -34,7 +34,7 @@ class EtcdState:
 
     @classmethod
     def read(cls, config_map: Unstructured | None) -> "EtcdState | None":
-        """The stored state. None if it was lost."""
+        """The stored state. None if it does not exist any more, or is damaged."""
         data = fields_at(config_map, "data")
         cluster, voters = data.get(STATE_KEY), str(data.get(_VOTERS_KEY))
         if cluster not in {"new", "existing"}:
@@ -45,6 +45,18 @@ class EtcdState:
             int(voters) if voters.isdecimal() else None,
             data.get(RESTORED_KEY),
         )
+
+    @classmethod
+    def of(cls, config_map: Unstructured) -> "EtcdState":
+        """The state in a ConfigMap that the provider has written.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        state = cls.read(config_map)
+        if state is None:
+            raise ValueError("the state of etcd cannot be read")
+        return state
 
     def of_membership(self, membership: Membership) -> "EtcdState":
         """The state after etcd's own list of members was read."""

@@ -22,7 +22,7 @@ class Known:
 
     names: Names
     objects: DesiredObjects
-    state: Unstructured | None
+    state: Unstructured
     """The ConfigMap about etcd's cluster, as it was read."""
     admin: KeyPair
     etcd_client: KeyPair
@@ -44,8 +44,8 @@ class Known:
         return planned_members(self.live.get("etcd"), size)
 
     @property
-    def etcd_state(self) -> EtcdState | None:
-        return EtcdState.read(self.state)
+    def etcd_state(self) -> EtcdState:
+        return EtcdState.of(self.state)
 
     @property
     def ready_members(self) -> list[int]:
