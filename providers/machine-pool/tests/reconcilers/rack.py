@@ -59,7 +59,12 @@ class RackHost:
 
     async def joins(self) -> int:
         """How many times it has joined a cluster."""
-        return int(await self.machine.succeed("cat /var/log/joins 2>/dev/null | wc -l"))
+        return len(await self.joined())
+
+    async def joined(self) -> list[str]:
+        """The claims for which it has joined a cluster."""
+        output = await self.machine.succeed("cat /var/log/joins 2>/dev/null; true")
+        return [line.split()[-1] for line in output.splitlines()]
 
 
 class LocalMachines(MachineReconciler):
