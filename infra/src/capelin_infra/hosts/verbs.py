@@ -16,12 +16,12 @@ from capelin.errors import InvalidInputError, MissingError
 from capelin_machine_pool.bootstrap import HostState, TransportError, observe
 from capelin_machine_pool.bootstrap.ssh import (
     InvalidKeyError,
-    SshHost,
     connect_ssh,
     read_host_key,
 )
 from capelin_machine_pool.hosts.api import PRIVATE_KEY, CapelinHost
 from capelin_machine_pool.hosts.facts import HostFacts, observe_facts, problems
+from capelin_machine_pool.hosts.visits import ssh_host
 
 from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.hosts.host_file import HostDefaults, read_host_file
@@ -122,18 +122,10 @@ async def _check(client: Client, host: CapelinHost, version: str | None) -> Chec
         name = spec.credentials.secret_name
         return Checked(host=host, problems=[f"the Secret {name} has no data under {PRIVATE_KEY}"])
     try:
-        keys = tuple(spec.host_keys)
+        keys = spec.host_keys
         if not keys and not spec.host_authorities:
-            keys = (await read_host_key(spec.address, spec.port, None),)
-        target = SshHost(
-            address=spec.address,
-            port=spec.port,
-            user=spec.user,
-            private_key=key.decode(errors="replace"),
-            host_keys=keys,
-            host_cas=tuple(spec.host_authorities),
-        )
-        async with connect_ssh(target, None) as transport:
+            keys = [await read_host_key(spec.address, spec.port, None)]
+        async with connect_ssh(ssh_host(spec, key, keys), None) as transport:
             state = await observe(transport)
             facts = await observe_facts(transport)
     except (TransportError, InvalidKeyError) as error:

@@ -250,8 +250,15 @@ def annotated_moment(control_plane: CapelinControlPlane, annotation: str) -> dat
         InvalidSpecError: its value is not a moment.
     """
     text = control_plane.metadata.annotations.get(annotation)
-    if text is None:
-        return None
+    return None if text is None else moment_in(annotation, text)
+
+
+def moment_in(annotation: str, text: str) -> datetime:
+    """The time in the value of an annotation.
+
+    Raises:
+        InvalidSpecError: it is not a moment.
+    """
     moment = _moment(text)
     if moment is None:
         raise InvalidSpecError(

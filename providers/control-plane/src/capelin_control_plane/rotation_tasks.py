@@ -13,7 +13,12 @@ from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import ControlPlane, InvalidSpecError, annotated_moment
+from capelin_control_plane.desired import (
+    ControlPlane,
+    InvalidSpecError,
+    annotated_moment,
+    moment_in,
+)
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.rotation import (
@@ -192,9 +197,7 @@ def requested_drop(obj: CapelinControlPlane) -> tuple[datetime | None, bool]:
     match = _DROP.fullmatch(obj.metadata.annotations.get(DROP_ANNOTATION, ""))
     if match is None:
         return None, False
-    parsed = obj.model_copy(deep=True)
-    parsed.metadata.annotations[DROP_ANNOTATION] = match["moment"]
-    return annotated_moment(parsed, DROP_ANNOTATION), match["force"] is not None
+    return moment_in(DROP_ANNOTATION, match["moment"]), match["force"] is not None
 
 
 def _delayed(

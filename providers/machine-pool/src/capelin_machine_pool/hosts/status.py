@@ -1,7 +1,7 @@
 """Status and conditions of hosts."""
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from capelin.contract import READY, ConditionSpec
@@ -173,10 +173,9 @@ def _bootstrap(host: CapelinHost, result: VisitResult, state: HostState) -> Outc
     match step:
         case BootstrapStep.SUCCEEDED:
             conditions = (*_READY_CONDITIONS, _true(BOOTSTRAPPED))
-            return Outcome(phase="Ready", conditions=conditions, again_after=_SETTLED)
+            return Outcome(phase="Ready", conditions=conditions)
         case BootstrapStep.FAILED | BootstrapStep.INTERRUPTED:
-            failed = _outcome("Bootstrapping", Reason.BOOTSTRAP_FAILED, message, BOOTSTRAPPED)
-            return _later(failed, _SETTLED)
+            return _outcome("Bootstrapping", Reason.BOOTSTRAP_FAILED, message, BOOTSTRAPPED)
         case BootstrapStep.DIRTY if not is_own:
             # The bootstrap did not begin, so the machine can have another host.
             conditions = _outcome("Broken", Reason.HOST_NOT_CLEAN, message, CLEAN).conditions
@@ -186,7 +185,7 @@ def _bootstrap(host: CapelinHost, result: VisitResult, state: HostState) -> Outc
             return Outcome(phase="Unavailable", conditions=unfit, ends_claim=True)
         case _:
             running = _outcome("Bootstrapping", Reason.BOOTSTRAPPING, message, BOOTSTRAPPED)
-            return _later(running, _SOON)
+            return replace(running, again_after=_SOON)
 
 
 def _clean(result: VisitResult, state: HostState) -> Outcome:
@@ -206,7 +205,8 @@ def _clean(result: VisitResult, state: HostState) -> Outcome:
             conditions = _outcome("Broken", Reason.HOST_NOT_CLEAN, message, CLEAN).conditions
             return Outcome(phase="Broken", conditions=conditions, ends_request=again)
         case _:
-            return _later(_outcome("Cleaning", Reason.CLEANING, "it is running", CLEAN), _SOON)
+            running = _outcome("Cleaning", Reason.CLEANING, "it is running", CLEAN)
+            return replace(running, again_after=_SOON)
 
 
 def _unreached(host: CapelinHost, reason: Reason, message: str) -> Outcome:
@@ -251,10 +251,6 @@ def _addresses(host: CapelinHost, result: VisitResult | None) -> list[MachineAdd
 def _outcome(phase: Phase, reason: Reason, message: str, *types: str) -> Outcome:
     specs = tuple(_false(type_, reason, message) for type_ in (READY, *types))
     return Outcome(phase=phase, conditions=specs)
-
-
-def _later(result: Outcome, seconds: float) -> Outcome:
-    return Outcome(phase=result.phase, conditions=result.conditions, again_after=seconds)
 
 
 def _true(type_: str) -> ConditionSpec:

@@ -47,6 +47,7 @@ from capelin_machine_pool.hosts.visits import (
     carry_out,
     learn_key,
     ssh_connection,
+    ssh_host,
 )
 from capelin_machine_pool.reasons import Reason
 
@@ -189,14 +190,7 @@ async def _ssh_host(client: Client, host: CapelinHost) -> SshHost:
             f"{hint} --from-file={PRIVATE_KEY}=FILE",
         )
     try:
-        return SshHost(
-            address=spec.address,
-            port=spec.port,
-            user=spec.user,
-            private_key=key.decode(errors="replace"),
-            host_keys=tuple(spec.host_keys),
-            host_cas=tuple(spec.host_authorities),
-        )
+        return ssh_host(spec, key)
     except InvalidKeyError as error:
         hint = f"correct the Secret {name} or the keys of the host"
         raise Blocked(Reason.INVALID_CREDENTIALS, str(error), hint) from None

@@ -69,7 +69,7 @@ async def _end_pods(own: OwnObjects, names: Names, *, keeps_restores: bool = Fal
     pods = [pod for pod in listed.items if not (keeps_restores and is_restore_pod(pod))]
     for pod in pods:
         # Their disruption budgets are deleted, so nothing holds them.
-        await own.evict(names, pod, grace_seconds=STOP_SECONDS)
+        await own.evict(pod, STOP_SECONDS)
     return bool(pods)
 
 

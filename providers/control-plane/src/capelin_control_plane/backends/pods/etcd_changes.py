@@ -112,7 +112,7 @@ class EtcdChanges:
             ) from error
         await self.own.delete(names, CLAIMS, names.claim(replacement.index))
         # It is not ready, so its disruption budget allows the eviction.
-        await self.own.evict(names, known.pod(lost), grace_seconds=STOP_SECONDS)
+        await self.own.evict(known.pod(lost), STOP_SECONDS)
         _log.warning("%s lost its data, and is replaced from the others", lost)
 
     async def _restart(self, known: Known, members: Sequence[Member], size: int) -> bool:
@@ -134,7 +134,7 @@ class EtcdChanges:
                 return True
         for name in map(known.names.member, restarts.members):
             # A node that is drained at this moment obeys the same budget.
-            if await self.own.evict(known.names, known.pod(name)):
+            if await self.own.evict(known.pod(name)):
                 _log.info("%s is restarted with another template", name)
         return True
 

@@ -88,11 +88,11 @@ class OwnObjects:
                 propagation=propagation,
             )
 
-    async def evict(self, names: Names, pod: Pod, grace_seconds: int | None = None) -> bool:
+    async def evict(self, pod: Pod, grace_seconds: int | None = None) -> bool:
         """Evict a pod. Returns whether it still existed under this UID."""
         try:
             return await self.client.evict(
-                pod.name, names.namespace, uid=pod.uid, grace_seconds=grace_seconds
+                pod.name, pod.namespace or "", uid=pod.uid, grace_seconds=grace_seconds
             )
         except TooManyRequests as error:
             raise Blocked(

@@ -11,11 +11,12 @@ from typing import Final
 
 from capelin.api import Unstructured
 from capelin.api.core import Pod
-from capelin.client import AlreadyExists, Client, ClientError, Conflict
+from capelin.client import AlreadyExists, Client, ClientError
 from capelin.provider import Blocked
 
 from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.pods.names import OWNER_ANNOTATION
+from capelin_control_plane.backends.pods.own_objects import STOP_SECONDS, OwnObjects
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
 from capelin_control_plane.backends.pods.restore_pods import (
     Create,
@@ -32,7 +33,6 @@ _POLL_SECONDS: Final = 1.0
 _LONGEST_PROBLEM: Final = 30.0
 """A pod can have a problem for a moment, such as a volume that is still attached elsewhere."""
 _LONGEST: Final = 3600.0
-_STOP_SECONDS: Final = 1
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -81,7 +81,7 @@ class RestorePods:
         """Delete the pods of a control plane that create data."""
         for pod in pods:
             if is_restore_pod(pod) and pod.metadata.deletion_timestamp is None:
-                await self._evict(pod)
+                await OwnObjects(self.client).evict(pod, STOP_SECONDS)
 
     async def _complete(self, manifest: Unstructured, read: ReadSnapshot, *, sent: bool) -> None:
         name, began, problem_since = manifest["metadata"]["name"], time.monotonic(), None
@@ -99,7 +99,7 @@ class RestorePods:
                 case Create():
                     await self._create(manifest)
                 case Delete(failure) if pod is not None:
-                    await self._evict(pod)
+                    await OwnObjects(self.client).evict(pod, STOP_SECONDS)
                     if failure:
                         raise Blocked(Reason.RESTORE_FAILED, f"pod {name}: {failure}")
                 case Send() if not sent:
@@ -142,9 +142,3 @@ class RestorePods:
             raise Blocked(
                 Reason.RESTORE_FAILED, f"the management cluster refuses pod {name}: {error}"
             ) from error
-
-    async def _evict(self, pod: Pod) -> None:
-        with suppress(Conflict):
-            await self.client.evict(
-                pod.name, pod.namespace or "", uid=pod.uid, grace_seconds=_STOP_SECONDS
-            )
