@@ -41,7 +41,7 @@ def reference(kind: str, name: str, group: str = INFRASTRUCTURE) -> Mapping[str,
     return {"apiGroup": group, "kind": kind, "name": name}
 
 
-def test_references_of_a_cluster_and_its_class_are_found() -> None:
+def test_a_backup_follows_the_references_of_a_cluster_and_its_class() -> None:
     spec = {
         "infrastructureRef": reference("CapelinCluster", "one"),
         "topology": {"classRef": {"name": "small"}},

@@ -214,7 +214,7 @@ async def test_a_killed_provider_leaves_usable_secrets_and_another_one_continues
         assert len(split_pem(secret.data["tls.crt"])) == 1
 
 
-async def test_no_step_is_taken_twice_with_an_old_cache(rig: Rig) -> None:
+async def test_an_old_cache_repeats_no_step(rig: Rig) -> None:
     rig.request()
     await rig.reconcile()
     old = {name: secret.model_copy(deep=True) for name, secret in (await rig.secrets()).items()}
@@ -388,7 +388,7 @@ def request_of(node: str, certificate: bytes) -> CertificateSigningRequest:
     )
 
 
-async def test_a_new_certificate_of_a_kubelet_is_found_and_remembered(rig: Rig) -> None:
+async def test_a_node_keeps_the_evidence_of_its_new_certificate(rig: Rig) -> None:
     rig.request()
     await rig.reaches("WaitingForClients")
     keys = rig.authorities
@@ -429,7 +429,7 @@ def test_a_token_of_another_key_is_old(data: dict[str, str], old: bool) -> None:
     assert has_old_token(data, "mine") is old
 
 
-async def test_machines_with_old_bootstrap_data_are_found() -> None:
+async def test_a_rotation_waits_for_machines_with_old_bootstrap_data() -> None:
     client = FakeClient()
     demo = client.add(cluster("one"))
     assert isinstance(demo, Cluster)

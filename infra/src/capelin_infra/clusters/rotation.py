@@ -89,7 +89,7 @@ class _Rotation:
     which: ClusterName
     control_plane: str
     clients: str = ""
-    """The clients that need the old CAs, as the condition lists them."""
+    """The condition's list of clients that need the old CAs."""
 
     async def annotate(self, annotation: str, value: str | None) -> None:
         patch = {"metadata": {"annotations": {annotation: value}}}

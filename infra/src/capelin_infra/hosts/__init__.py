@@ -1,1 +1,1 @@
-"""Existing machines that become nodes, as the command imports, checks and lists them."""
+"""Imports, checks and lists existing machines that become nodes."""

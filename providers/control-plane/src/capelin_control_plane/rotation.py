@@ -61,7 +61,7 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """A CA or the service account key, as its Secret contains it."""
+    """The content of a Secret with a CA or the service account key."""
 
     signer: KeyPair
     """Of the service account key, the public key is in the place of the certificate."""
@@ -195,7 +195,7 @@ class Progress:
     created: datetime = _LONG_AGO
     """When the oldest of the newest CAs and keys was created."""
     since: datetime | None = None
-    """When the last step was taken."""
+    """The time of the last step."""
     users: tuple[Purpose, ...] = ()
     """The CAs and keys that belong to users."""
 

@@ -93,7 +93,7 @@ class Rotations:
         authorities: Authorities,
         config: Callable[[], Config],
     ) -> RotationReport:
-        """Take the next step, if it may be taken now.
+        """Take the next step, unless it has to wait.
 
         Args:
             ctx: The context of the reconcile.
@@ -203,7 +203,7 @@ def requested_drop(obj: CapelinControlPlane) -> tuple[datetime | None, bool]:
 def _delayed(
     progress: Progress, desired: ControlPlane, observed: Observed
 ) -> RotationReport | None:
-    """Why the next step cannot be taken now. None if it can."""
+    """Why the next step has to wait. None if nothing prevents it."""
     if progress.users:
         names = ", ".join(secret_name(desired.cluster, purpose) for purpose in progress.users)
         message = f"Secret {names} belongs to a user, and the provider does not change it"

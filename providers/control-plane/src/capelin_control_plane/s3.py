@@ -134,7 +134,7 @@ class S3Store:
         return None if answer.status == 404 else answer.body[:LARGEST_READ]
 
     async def open(self, name: str) -> AsyncGenerator[bytes]:
-        """The content of a file. Each part is a request, which is repeated alone if it fails."""
+        """The content of a file. Each part is a request. If it fails, only this one repeats."""
         start, total = 0, 1
         while start < total:
             last = start + PART_BYTES - 1

@@ -16,7 +16,7 @@ _LEAST_MEMORY: Final = 1_700_000
 """KiB that kubeadm's preflight checks require."""
 _KNOWN_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 _PORTS: Final = {"280A": 10250, "2810": 10256, "2808": 10248, "2809": 10249}
-"""The ports of a kubelet and of kube-proxy, as the kernel prints them."""
+"""The ports of a kubelet and of kube-proxy, in the kernel's notation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

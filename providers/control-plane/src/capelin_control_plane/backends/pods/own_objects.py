@@ -1,4 +1,4 @@
-"""Applies, deletes and evicts the objects of control planes, and leaves those of others alone."""
+"""Applies, deletes and evicts the objects of control planes, and none of others."""
 
 from dataclasses import dataclass
 from typing import Literal
