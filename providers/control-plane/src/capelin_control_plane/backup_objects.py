@@ -14,6 +14,7 @@ from capelin.controller import Permission
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backups import BACKUP_ANNOTATION
 from capelin_control_plane.desired import ADDRESS_ANNOTATION, RESTORE_ANNOTATION
+from capelin_control_plane.moves import MOVE_ANNOTATION, MOVED_FROM_ANNOTATION
 
 _MOST_OBJECTS: Final = 500
 _DROPPED: Final = frozenset(
@@ -22,6 +23,8 @@ _DROPPED: Final = frozenset(
         ADDRESS_ANNOTATION,
         BACKUP_ANNOTATION,
         BLOCK_MOVE_ANNOTATION,
+        MOVE_ANNOTATION,
+        MOVED_FROM_ANNOTATION,
         RESTORE_ANNOTATION,
         "kubectl.kubernetes.io/last-applied-configuration",
     }

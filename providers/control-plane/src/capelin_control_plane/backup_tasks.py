@@ -115,7 +115,7 @@ class Backups(Tasks[_Run]):
         is_due = result is None or (result.next is not None and result.next <= desired.now)
         is_current = run is not None and run.settings == settings
         if not is_current or (is_due and not self.is_running(key)):
-            job = _Job(ctx, obj, backup, desired, authority, etcd, self._stores)
+            job = BackupJob(ctx, obj, backup, desired, authority, etcd, self._stores)
             run = _Run(settings, result)
             self.start(key, run, self._run(key, run, job))
         state = result or _reported(obj)
@@ -127,7 +127,7 @@ class Backups(Tasks[_Run]):
         super().forget(key)
         self.metrics.update(key, None)
 
-    async def _run(self, key: ObjectKey, run: _Run, job: "_Job") -> None:
+    async def _run(self, key: ObjectKey, run: _Run, job: "BackupJob") -> None:
         try:
             async with (
                 self._slots_of[key.namespace],
@@ -141,20 +141,45 @@ class Backups(Tasks[_Run]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class BackupJob:
+    """Takes the backups of a control plane."""
+
     ctx: Context
     obj: CapelinControlPlane
     backup: EtcdBackup
     desired: ControlPlane
     authority: str
+    """SHA-256 of its CA's certificate."""
     etcd: OpenEtcd
     stores: Stores
 
     async def run(self) -> BackupState:
+        """Take a backup if one is due, and delete expired ones."""
         moments = due(self.obj, self.backup, self.ctx.now())
-        place = (self.desired.namespace, self.desired.cluster)
-        async with self.stores.open(self.ctx.client, self.backup.destination, *place) as store:
+        async with self._store() as store:
             return await self._reconcile(store, moments)
+
+    async def final(self, since: datetime) -> Manifest:
+        """A backup with all writes, while no client of etcd runs.
+
+        It may be one that an earlier provider took since a moment.
+
+        Raises:
+            Blocked: The destination or the key is not usable.
+            StoreError: The destination fails.
+            MembershipError: etcd has no quorum.
+        """
+        async with self._store() as store:
+            newest = next(iter(self._own(await read_backups(store))), None)
+            if newest is not None and newest.taken_at >= since:
+                async with self.etcd() as etcd:
+                    if newest.revision == await etcd.last_revision():
+                        return newest
+            return await self._take(store, is_final=True)
+
+    def _store(self) -> AbstractAsyncContextManager[Store]:
+        place = (self.desired.namespace, self.desired.cluster)
+        return self.stores.open(self.ctx.client, self.backup.destination, *place)
 
     async def _reconcile(self, store: Store, moments: Due) -> BackupState:
         listed = await read_backups(store)
@@ -185,12 +210,15 @@ class _Job:
         retry = self.ctx.now() + _RETRY
         return BackupState(condition, before.newest, retry)
 
-    async def _take(self, store: Store) -> Manifest:
+    async def _take(self, store: Store, *, is_final: bool = False) -> Manifest:
         key = await encryption_key(self.ctx.client, self.backup, self.desired.namespace)
         authorities = await _authorities(self.ctx.client, self.desired)
         namespace, cluster = self.desired.namespace, self.desired.cluster
         objects = await read_cluster_objects(self.ctx.client, namespace, cluster)
         async with self.etcd() as etcd:
+            if is_final:
+                # The member itself may lag behind writes that others have acknowledged.
+                await etcd.last_revision()
             status = await etcd.status()
             begun = self.ctx.now()
             manifest = Manifest(

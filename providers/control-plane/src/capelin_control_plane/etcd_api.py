@@ -145,6 +145,12 @@ class EtcdApi:
         """Write the member's database again. Meanwhile, the member answers nothing."""
         await self._post("maintenance/defragment", {}, _MAINTENANCE)
 
+    async def last_revision(self) -> int:
+        """The latest write of the cluster. From now on, the member itself has it, too."""
+        # A linearizable read: the member first catches up with the leader.
+        found = await self._post("kv/range", {"key": "AA==", "count_only": True})
+        return int(found["header"]["revision"])
+
     async def count_keys(self) -> int:
         """The number of keys."""
         everything = {"key": "AA==", "range_end": "AA==", "count_only": True}

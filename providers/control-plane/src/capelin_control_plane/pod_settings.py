@@ -50,6 +50,13 @@ class Exposure(Model):
     """Annotations of the Service, such as those that a cloud's load balancer reads."""
     load_balancer_class: Annotated[str, MinLen(1), MaxLen(253)] | None = None
     """Class of the load balancer, if not the management cluster's default."""
+    portable: bool = False
+    """Whether another management cluster can have the same address.
+
+    It allows `clusterctl move` of a control plane whose endpoint is an address of this management
+    cluster, for example if the load balancers of both clusters can announce it. DNS names and other
+    addresses need no declaration.
+    """
 
     rules = (
         rule(

@@ -140,13 +140,53 @@ class Reason(Reasons):
         "the deletion continues when its pods have ended",
         "wait. If a pod remains, read its events",
     )
-    PODS_STAY = (
-        "PodsStay",
-        "`clusterctl move` would leave its pods and volumes behind",
+    MOVE_NOT_REQUESTED = (
+        "MoveNotRequested",
+        "`clusterctl move` waits for the provider, which waits for a request, and then fails",
+        "[request the move](how-to/move.md) first, or end the pause that clusterctl has started",
+    )
+    MOVE_REQUESTED = (
+        "MoveRequested",
+        "for an hour, a pause of the Cluster stops the control plane, for `clusterctl move`",
+        "[run `clusterctl move`](how-to/move.md)",
+    )
+    MOVE_REFUSED = (
+        "MoveRefused",
+        "the control plane could not run in another management cluster",
+        "change the field or the object that the message names",
+    )
+    MOVE_POSTPONED = (
+        "MovePostponed",
+        "another operation has to be complete before a move",
+        "wait, and run `clusterctl move` afterwards",
+    )
+    STOPPING_FOR_MOVE = (
+        "StoppingForMove",
+        "API servers and their controllers stop before the final backup",
+        "wait. The API does not serve until the move is complete",
+    )
+    TAKING_FINAL_BACKUP = (
+        "TakingFinalBackup",
+        "the provider writes the final backup, with all writes",
+        "wait",
+    )
+    RELEASING_FOR_MOVE = (
+        "ReleasingForMove",
+        "the final backup is complete, and the remaining pods and Services are deleted",
+        "wait",
+    )
+    READY_FOR_MOVE = (
+        "ReadyForMove",
+        "nothing blocks `clusterctl move` any more",
         (
-            "[end the pause](../providers/control-plane/README.md#clusterctl-move) that "
-            "`clusterctl move` started"
+            "wait for clusterctl. If it has failed, run it again, or end the pause to continue in"
+            " this management cluster"
         ),
+    )
+    MOVE_FAILED = (
+        "MoveFailed",
+        "a step of the move has failed. The API does not serve",
+        "read the message. The provider tries again. To continue here, end the pause",
     )
     DISK_FULL = (
         "DiskFull",

@@ -51,6 +51,8 @@ from capelin_control_plane.encryption import uses_keyring
 from capelin_control_plane.encryption_keys import EncryptionKeys, find_encryption_keys
 from capelin_control_plane.encryption_tasks import ENCRYPTION_AT_REST, Encryptions
 from capelin_control_plane.instances import Endpoint, Observed
+from capelin_control_plane.move_tasks import Moves, MovingBackend, abandon_move, check_move
+from capelin_control_plane.moves import is_handed_over, is_moving
 from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.reasons import Reason
@@ -130,6 +132,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         self._encryptions = Encryptions(self.wake)
         self._tasks = (self._backups, self._restores, self._space, self._encryptions)
         self._rotations = Rotations(self.wake)
+        self._moves = Moves(stores, self.wake)
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
@@ -143,7 +146,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 ctx.metrics.unregister(self._backups.metrics)
                 sweeping.cancel()
                 await asyncio.gather(sweeping, return_exceptions=True)
-                for tasks in self._tasks:
+                for tasks in (*self._tasks, self._moves):
                     await tasks.close()
                 self._stores.close()
                 for backend in self._backends.values():
@@ -191,10 +194,17 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         present = obj.status or Status()
         return present.model_copy(update={"external_managed_control_plane": True})
 
-    async def on_paused(self, _: ControlPlaneContext, obj: CapelinControlPlane) -> None:
-        """Stop supervising. The control plane keeps running."""
-        self._orphans.keep(_key(obj))
-        await self._release(_key(obj))
+    async def on_paused(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> None:
+        """Stop supervising. The control plane keeps running, unless its move was requested."""
+        key, backend = _key(obj), self._backends.get("Pods")
+        self._orphans.keep(key)
+        if isinstance(backend, MovingBackend) and is_moving(obj):
+            self._forget_tasks(key)
+            self._workload.forget(key)
+            prepare = partial(self._prepare_move, ctx, obj)
+            ctx.set_conditions(self._moves.reconcile(ctx, obj, backend, prepare))
+            return
+        await self._release(key)
 
     async def on_missing(self, _: Context, key: ObjectKey) -> None:
         """Stop supervising a control plane whose finalizer was removed."""
@@ -204,22 +214,14 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         """Observe the instances, take the next step, and report."""
         key, now = _key(obj), ctx.now()
         self._orphans.keep(key)
+        self._moves.forget(key)
+        if is_handed_over(obj):
+            await abandon_move(ctx, obj)
         backend = self._backend_of(obj)
         await self._complete_spec(ctx, obj)
         address = await allocated_address(ctx, obj)
         try:
-            audit_policy = await find_audit_policy(ctx.client, obj)
-            keys = await find_encryption_keys(
-                ctx.client, obj, ctx.cluster.name, now, is_new=address is None
-            )
-            files = keys and keys.files
-            desired = desired_state(
-                obj, ctx.cluster, now, self._policy, audit_policy, encryption=files
-            )
-            authorities = await ensure_authorities(
-                ctx.client, obj, desired, may_create=address is None
-            )
-            desired = replace(desired, rotation=authorities.progress.step)
+            desired, authorities, keys = await self._desired(ctx, obj, is_new=address is None)
             endpoint = await backend.allocate(key, desired, authorities, address)
         except Blocked as blocked:
             ctx.set_conditions(*_failed(blocked))
@@ -270,8 +272,12 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         )
         ctx.set_conditions(*rotation.conditions)
         self._forget_replaced(key, observed)
-        if obj.spec.backend == "Pods":
-            ctx.set_conditions(conditions.pods_stay())
+        move_until = None
+        if isinstance(backend, MovingBackend):
+            movable, move_until = await check_move(
+                ctx, obj, desired, observed, endpoint=endpoint, backend=backend
+            )
+            ctx.set_conditions(movable)
         ctx.set_conditions(_workload_before(obj, observed))
         if observed.answers:
             await ctx.send_status()
@@ -281,9 +287,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             if objects.status == "False":
                 return After(_RETRY_SECONDS)
         await complete_restore(ctx, obj, desired, observed)
-        return _requeue(
-            desired, observed, now, backup and backup.next, encryption.next, rotation.next
-        )
+        moments = (backup and backup.next, encryption.next, rotation.next, move_until)
+        return _requeue(desired, observed, now, *moments)
 
     async def reconcile_delete(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
         """Wait for the workers, then stop and delete the control plane."""
@@ -309,10 +314,29 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         ctx.set_conditions(ConditionSpec(DELETING, "True", DELETING, "stopping and deleting it"))
         await ctx.send_status()
         self._forget_tasks(key)
+        self._moves.forget(key)
         await backend.delete(key)
         self._orphans.keep(key)
         self._workload.forget(key)
         return Done()
+
+    async def _desired(
+        self, ctx: ControlPlaneContext, obj: CapelinControlPlane, *, is_new: bool
+    ) -> tuple[ControlPlane, Authorities, EncryptionKeys | None]:
+        """The desired state, with its CAs and keys. New ones are created only if it is new."""
+        client, now = ctx.client, ctx.now()
+        audit_policy = await find_audit_policy(client, obj)
+        keys = await find_encryption_keys(client, obj, ctx.cluster.name, now, is_new=is_new)
+        files = keys and keys.files
+        desired = desired_state(obj, ctx.cluster, now, self._policy, audit_policy, encryption=files)
+        authorities = await ensure_authorities(client, obj, desired, may_create=is_new)
+        return replace(desired, rotation=authorities.progress.step), authorities, keys
+
+    async def _prepare_move(
+        self, ctx: ControlPlaneContext, obj: CapelinControlPlane
+    ) -> tuple[ControlPlane, Authorities]:
+        desired, authorities, _ = await self._desired(ctx, obj, is_new=False)
+        return desired, authorities
 
     def _back_up(
         self,
@@ -354,6 +378,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
 
     async def _release(self, key: ObjectKey) -> None:
         self._forget_tasks(key)
+        self._moves.forget(key)
         self._workload.forget(key)
         for backend in self._backends.values():
             await backend.release(key)

@@ -34,8 +34,6 @@ ROLLING_OUT = "RollingOut"
 SCALING_UP = "ScalingUp"
 SCALING_DOWN = "ScalingDown"
 REMEDIATING = "Remediating"
-MOVABLE = "Movable"
-"""Whether `clusterctl move` takes the control plane to another management cluster."""
 
 _COMPONENTS: dict[str, Component] = {
     CONTROLLER_MANAGER_AVAILABLE: "kube-controller-manager",
@@ -110,17 +108,6 @@ def certificates_available(blocked: Blocked | None = None) -> ConditionSpec:
     if blocked is None:
         return ConditionSpec(CERTIFICATES_AVAILABLE, "True", CERTIFICATES_AVAILABLE)
     return ConditionSpec(CERTIFICATES_AVAILABLE, "False", blocked.reason, str(blocked))
-
-
-def pods_stay() -> ConditionSpec:
-    """A control plane on pods is not movable: its volumes are in this management cluster."""
-    return ConditionSpec(
-        MOVABLE,
-        "False",
-        Reason.PODS_STAY,
-        "clusterctl move would leave its pods and volumes behind. It waits for an annotation to be"
-        " removed and then fails. Afterwards, set spec.paused of the Cluster to false",
-    )
 
 
 def available(desired: ControlPlane, observed: Observed, *, initialized: bool) -> ConditionSpec:

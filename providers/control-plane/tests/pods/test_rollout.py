@@ -57,6 +57,25 @@ def test_an_api_server_starts_as_soon_as_etcd_runs() -> None:
     assert applied(NEW, starting, components=("etcd",)) == ["etcd", "kube-apiserver"]
 
 
+def test_an_api_server_does_not_start_before_its_data_is_restored() -> None:
+    def started(*live: Component) -> list[Component]:
+        found = workloads_to_apply(
+            DESIRED,
+            NEW,
+            running(NEW, *live),
+            [status("etcd")],
+            members=1,
+            voters=1,
+            started_members=1,
+            awaits_data=True,
+        )
+        return [workload.component for workload in found]
+
+    assert started("etcd") == ["etcd"]
+    # One that serves continues until the data is replaced.
+    assert "kube-apiserver" in started("etcd", "kube-apiserver")
+
+
 def test_no_member_restarts_because_their_number_changes() -> None:
     assert THREE.etcd.digest == objects_of(on_pods(etcd_replicas=5)).etcd.digest
 

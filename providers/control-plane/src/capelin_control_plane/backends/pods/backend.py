@@ -5,7 +5,7 @@ import base64
 import hashlib
 import json
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -21,7 +21,12 @@ from capelin.controller import ObjectKey
 from capelin.provider import Blocked
 
 from capelin_control_plane.backends import ReadSnapshot
-from capelin_control_plane.backends.pods.deletion import delete_everything, stop_pods
+from capelin_control_plane.backends.pods.deletion import (
+    delete_everything,
+    is_etcd_pod,
+    stop_clients,
+    stop_pods,
+)
 from capelin_control_plane.backends.pods.etcd_changes import EtcdChanges
 from capelin_control_plane.backends.pods.etcd_state import (
     EtcdState,
@@ -33,6 +38,7 @@ from capelin_control_plane.backends.pods.exposure import (
     agents_endpoint_of,
     api_server_service,
     endpoint_of,
+    own_hosts,
 )
 from capelin_control_plane.backends.pods.known import Known
 from capelin_control_plane.backends.pods.konnectivity import agents_service
@@ -91,6 +97,7 @@ from capelin_control_plane.instances import (
     Observed,
     downgrade,
 )
+from capelin_control_plane.moves import Remains
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.restores import Phase, restore_phase
 
@@ -124,7 +131,7 @@ class PodsBackend:
             self._client.find(SECRETS, names.pki, key.namespace),
             self._client.find(CONFIG_MAPS, names.etcd_state, key.namespace),
         )
-        if address is not None and secret is None:
+        if address is not None and secret is None and desired.restore is None:
             await self._check_data(names, address, state)
         manifest = api_server_service(desired, names)
         service = await self._own.ensure(finished(manifest, desired, names))
@@ -237,6 +244,7 @@ class PodsBackend:
             members=planned,
             voters=known.etcd_state.voters or 0,
             started_members=sum(is_member(pod) and is_running(pod) for pod in known.pods),
+            awaits_data=desired.restore not in {None, known.etcd_state.restored},
         )
         applied = [
             await self._own.ensure(workload.manifest, known.live.get(workload.component))
@@ -244,6 +252,38 @@ class PodsBackend:
             for workload in workloads
         ]
         return await self._etcd.apply(known, desired, changes) or any(applied)
+
+    async def own_hosts(self, key: ObjectKey) -> frozenset[str]:
+        """The addresses that this management cluster gives to a control plane."""
+        name = Names.of(key).of_component("kube-apiserver")
+        service, nodes = await asyncio.gather(
+            self._client.find(SERVICES, name, key.namespace), self._client.list(Node)
+        )
+        return own_hosts(service, nodes.items)
+
+    async def remains(self, key: ObjectKey) -> Remains:
+        """The objects of a control plane that still exist."""
+        labels = Names.of(key).labels()
+        deployments, stateful_sets, services, pods = await asyncio.gather(
+            self._client.list(DEPLOYMENTS, key.namespace, labels=labels),
+            self._client.list(STATEFUL_SETS, key.namespace, labels=labels),
+            self._client.list(SERVICES, key.namespace, labels=labels),
+            self._client.list(Pod, key.namespace, labels=labels),
+        )
+        return Remains(
+            clients=bool(deployments.items) or not all(map(is_etcd_pod, pods.items)),
+            others=bool(stateful_sets.items or services.items or pods.items),
+        )
+
+    async def stop_clients(self, key: ObjectKey) -> None:
+        """Stop the pods that use etcd, and leave its members."""
+        await stop_clients(self._own, Names.of(key))
+
+    async def stop(self, key: ObjectKey) -> None:
+        """Delete everything but the volumes of etcd and its state."""
+        with suppress(Blocked):
+            await delete_everything(self._own, Names.of(key), keeps_data=True)
+        self._known.pop(key, None)
 
     async def keep_running(self, key: ObjectKey, address: str) -> None:
         """Nothing to do: the management cluster keeps pods running."""

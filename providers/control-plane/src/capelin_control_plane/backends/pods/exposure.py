@@ -8,7 +8,7 @@ from capelin.api.core import Node
 from capelin.provider import Blocked
 
 from capelin_control_plane.backends.pods.names import API_SERVER_PORT, Names
-from capelin_control_plane.backends.pods.trees import items_at
+from capelin_control_plane.backends.pods.trees import items_at, value_at
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import AgentsEndpoint, Endpoint
 from capelin_control_plane.reasons import Reason
@@ -91,6 +91,15 @@ def agents_endpoint_of(
     return AgentsEndpoint(
         *_address(desired, service, host, service["spec"]["ports"][0]["port"], nodes)
     )
+
+
+def own_hosts(service: Mapping[str, Any] | None, nodes: Iterable[Node]) -> frozenset[str]:
+    """The addresses that the management cluster gives to API servers."""
+    hosts = [address.address for node in nodes for address in node.status.addresses]
+    hosts += value_at(service, "spec", "clusterIPs") or []
+    for ingress in items_at(service, "status", "loadBalancer", "ingress"):
+        hosts += filter(None, (ingress.get("ip"), ingress.get("hostname")))
+    return frozenset(hosts)
 
 
 def _address(

@@ -32,6 +32,7 @@ def workloads_to_apply(
     members: int,
     voters: int,
     started_members: int,
+    awaits_data: bool = False,
 ) -> tuple[Workload, ...]:
     """The workloads that may be applied now.
 
@@ -43,12 +44,16 @@ def workloads_to_apply(
         members: How many members of etcd should run now.
         voters: How many of them vote.
         started_members: How many members of etcd run, ready or not.
+        awaits_data: Whether a restore is requested whose data is not in use yet.
     """
     allowed = [objects.etcd.scaled(members)]
     # New API servers use all desired members, and a learner rejects them. Others leave afterwards.
     has_grown = min(members, voters) >= desired.etcd_replicas
     is_etcd_settled = has_grown and _is_settled(statuses, "etcd", members)
     servers = objects.api_server
+    if awaits_data and servers.component not in live:
+        # Nodes that reach an API server without their data end all their pods.
+        return tuple(allowed)
     # The first API server starts as soon as etcd may answer, and waits for it: it is ready sooner.
     # Started while volumes are still created, it would give up, and back off longer each time.
     may_begin = servers.component not in live and started_members >= quorum(members)

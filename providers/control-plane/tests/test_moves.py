@@ -1,0 +1,212 @@
+"""Moves of control planes to another management cluster: requirements and phases."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from capelin.api import Condition
+from capelin.contract import BLOCK_MOVE_ANNOTATION, MOVE_LABEL, ConditionSpec
+from capelin_control_plane.api import CapelinControlPlane, Spec, Status
+from capelin_control_plane.component_files import EncryptionFiles
+from capelin_control_plane.desired import ControlPlane, InvalidSpecError
+from capelin_control_plane.instances import InstanceStatus, Observed
+from capelin_control_plane.moves import (
+    MOVABLE,
+    MOVE_ANNOTATION,
+    MOVED_FROM_ANNOTATION,
+    MovePhase,
+    Remains,
+    is_moving,
+    movable,
+    move_phase,
+    requested_until,
+    user_objects,
+)
+from capelin_control_plane.restores import Phase
+
+from .factories import desired_control_plane
+
+NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
+REQUESTED = NOW.isoformat()
+S3 = {
+    "endpoint": "https://s3.example.com",
+    "bucket": "backups",
+    "credentials": {"name": "credentials"},
+}
+SERVES = Observed(
+    statuses=(
+        InstanceStatus(
+            name="kube-apiserver-0",
+            component="kube-apiserver",
+            version="v1.34.4",
+            ready=True,
+            current=True,
+        ),
+    ),
+    complete=True,
+)
+
+
+def control_plane(*, destination: dict[str, Any] | None = None, **pods: Any) -> CapelinControlPlane:
+    backup = {
+        "destination": {"s3": S3} if destination is None else destination,
+        "encryptionKey": {"name": "backup-key"},
+    }
+    fields = {"version": "v1.34.4", "backend": "Pods", "pods": pods, "etcd": {"backup": backup}}
+    mine = CapelinControlPlane.of("one", "default", spec=Spec.model_validate(fields))
+    mine.metadata.uid = "here"
+    mine.metadata.annotations = {MOVE_ANNOTATION: REQUESTED, BLOCK_MOVE_ANNOTATION: "true"}
+    return mine
+
+
+def check(
+    mine: CapelinControlPlane,
+    desired: ControlPlane | None = None,
+    observed: Observed = SERVES,
+    *,
+    host: str = "api.example.com",
+    own: tuple[str, ...] = ("192.0.2.1",),
+    staying: tuple[str, ...] = (),
+) -> ConditionSpec:
+    desired = desired or desired_control_plane("v1.34.4")
+    return movable(mine, desired, observed, host=host, own_hosts=own, staying=staying)
+
+
+@pytest.mark.parametrize("host", ["api.example.com", "198.51.100.7"])
+def test_a_portable_endpoint_and_a_bucket_let_a_control_plane_move(host: str) -> None:
+    assert check(control_plane(), host=host).status == "True"
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        ("192.0.2.1", ("192.0.2.1",)),
+        ("lb-1.cloud.example.com", ("lb-1.cloud.example.com",)),
+        ("one-kube-apiserver.default.svc", ()),
+        ("api.cluster.local", ()),
+    ],
+)
+def test_an_address_of_the_management_cluster_is_refused_unless_declared(
+    host: str, own: tuple[str, ...]
+) -> None:
+    refused = check(control_plane(), host=host, own=own)
+    assert (refused.status, refused.reason) == ("False", "MoveRefused")
+    assert host in refused.message
+    declared = control_plane(exposure={"portable": True})
+    assert check(declared, host=host, own=own).status == "True"
+
+
+def test_data_moves_through_a_bucket_only() -> None:
+    assert "spec.etcd.backup" in check(control_plane(destination={"folder": "etcd"})).message
+    without = control_plane()
+    without.spec.etcd.backup = None
+    assert check(without).reason == "MoveRefused"
+    memory = control_plane(etcdVolume={"medium": "Memory"})
+    assert "data in memory" in check(memory).message
+
+
+def test_objects_that_clusterctl_leaves_behind_are_refused_with_a_command() -> None:
+    refused = check(control_plane(), staying=("secret backup-key",))
+    assert f"kubectl label secret backup-key {MOVE_LABEL}=" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "observed", "message"),
+    [
+        ({"restore": "20260131T030000Z"}, SERVES, "a restore"),
+        ({}, replace(SERVES, restore=Phase.STARTING), "a restore"),
+        ({"encryption": EncryptionFiles(changing=True)}, SERVES, "encryption"),
+        ({"rotation": 1}, SERVES, "rotated"),
+        ({}, Observed(), "started or replaced"),
+        ({}, replace(SERVES, complete=False), "started or replaced"),
+    ],
+)
+def test_a_move_waits_for_other_operations(
+    changes: dict[str, Any], observed: Observed, message: str
+) -> None:
+    desired = replace(desired_control_plane("v1.34.4"), **changes)
+    postponed = check(control_plane(), desired, observed)
+    assert (postponed.status, postponed.reason) == ("False", "MovePostponed")
+    assert message in postponed.message
+
+
+def test_a_request_is_valid_for_an_hour() -> None:
+    mine = control_plane()
+    assert requested_until(mine, NOW) == NOW + timedelta(hours=1)
+    assert requested_until(mine, NOW + timedelta(minutes=59)) is not None
+    assert requested_until(mine, NOW + timedelta(hours=1)) is None
+    assert requested_until(mine, NOW - timedelta(seconds=1)) is None
+    mine.metadata.annotations[MOVE_ANNOTATION] = "soon"
+    with pytest.raises(InvalidSpecError, match="not a moment"):
+        requested_until(mine, NOW)
+
+
+def movable_status(status: str, *, generation: int = 1) -> Status:
+    condition = {
+        "type": MOVABLE,
+        "status": status,
+        "reason": "X",
+        "message": "",
+        "lastTransitionTime": REQUESTED,
+    }
+    return Status(conditions=[Condition.model_validate(condition)], observed_generation=generation)
+
+
+def test_only_the_pause_of_a_checked_request_stops_a_control_plane() -> None:
+    mine = control_plane()
+    mine.metadata.generation = 1
+    assert not is_moving(mine)
+    mine.status = movable_status("False")
+    assert not is_moving(mine)
+    mine.status = movable_status("True")
+    assert is_moving(mine)
+    mine.metadata.generation = 2
+    assert not is_moving(mine)
+    mine.metadata.generation = 1
+    del mine.metadata.annotations[MOVE_ANNOTATION]
+    assert not is_moving(mine)
+    # The final backup is named: only the end of the pause returns from here.
+    mine.metadata.annotations[MOVED_FROM_ANNOTATION] = "here"
+    assert is_moving(mine)
+    # In the other management cluster, the object has another UID.
+    mine.metadata.uid = "there"
+    assert not is_moving(mine)
+
+
+@pytest.mark.parametrize(
+    ("handed_over", "blocks", "clients", "others", "phase"),
+    [
+        (False, True, True, True, MovePhase.STOPPING),
+        (False, True, False, True, MovePhase.BACKING_UP),
+        (True, True, False, True, MovePhase.RELEASING),
+        (True, True, False, False, MovePhase.RELEASING),
+        (True, False, True, True, MovePhase.RELEASING),
+        (True, False, False, False, MovePhase.READY),
+    ],
+)
+def test_the_phase_follows_from_annotations_and_remaining_objects(
+    *, handed_over: bool, blocks: bool, clients: bool, others: bool, phase: MovePhase
+) -> None:
+    mine = control_plane()
+    if handed_over:
+        mine.metadata.annotations[MOVED_FROM_ANNOTATION] = "here"
+    if not blocks:
+        del mine.metadata.annotations[BLOCK_MOVE_ANNOTATION]
+    assert move_phase(mine, Remains(clients, others)) is phase
+
+
+def test_the_objects_of_users_that_a_spec_names_have_to_move() -> None:
+    mine = control_plane(images={"pullSecrets": ["registry"]})
+    fields = {
+        "encryption": {"keysFrom": {"name": "own-key"}},
+        "auditPolicy": {"configMap": {"name": "audit"}},
+    }
+    mine.spec.api_server = type(mine.spec.api_server).model_validate(fields)
+    assert user_objects(mine.spec) == [
+        ("secret", "backup-key"),
+        ("secret", "credentials"),
+        ("secret", "own-key"),
+        ("secret", "registry"),
+        ("configmap", "audit"),
+    ]
