@@ -36,7 +36,8 @@ def process(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
 def test_help_names_every_verb_and_every_exit_code(tmp_path: Path) -> None:
     text = capelin("--help", home=tmp_path).stdout
     verbs = "up status kubeconfig logs stop start restart down create delete upgrade mirror kubectl"
-    for verb in (*verbs.split(), "recover", "wait", "backup", "backups", "restore", "rotate"):
+    of_clusters = "recover wait backup backups restore rotate move"
+    for verb in (*verbs.split(), *of_clusters.split()):
         assert f"\n  {verb} " in text
     for code in ("0 done", "2 invalid command line", "4 no such", "5 another", "130 interrupted"):
         assert code in " ".join(text.split())

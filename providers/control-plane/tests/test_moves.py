@@ -87,7 +87,7 @@ def test_a_portable_endpoint_and_a_bucket_let_a_control_plane_move(host: str) ->
         ("api.cluster.local", ()),
     ],
 )
-def test_an_address_of_the_management_cluster_is_refused_unless_declared(
+def test_an_address_of_the_management_cluster_needs_a_declaration(
     host: str, own: tuple[str, ...]
 ) -> None:
     refused = check(control_plane(), host=host, own=own)
@@ -106,7 +106,7 @@ def test_data_moves_through_a_bucket_only() -> None:
     assert "data in memory" in check(memory).message
 
 
-def test_objects_that_clusterctl_leaves_behind_are_refused_with_a_command() -> None:
+def test_objects_that_clusterctl_leaves_behind_need_a_label() -> None:
     refused = check(control_plane(), staying=("secret backup-key",))
     assert f"kubectl label secret backup-key {MOVE_LABEL}=" in refused.message
 
