@@ -114,6 +114,12 @@ def test_order_of_restarts(states: tuple[str, ...], indexes: tuple[int, ...]) ->
         (("down gone", "down gone", "", "", ""), Replacement(0, 2, Loss.GONE)),
         # A member with data waits: another attempt may read it.
         (("down unusable", "down gone", "", "", ""), Replacement(1, 2, Loss.GONE)),
+        (("", "", "down displaced"), Replacement(2, 0, Loss.DISPLACED)),
+        (("", "down", "down displaced"), None),
+        (("down displaced",), None),
+        (("down displaced", "down displaced", "", "", ""), Replacement(0, 2, Loss.DISPLACED)),
+        # The data of one on a lost node may return with the node.
+        (("down displaced", "down unusable", "", "", ""), Replacement(1, 2, Loss.UNUSABLE)),
     ],
 )
 def test_replacement_of_members(states: tuple[str, ...], replacement: Replacement | None) -> None:

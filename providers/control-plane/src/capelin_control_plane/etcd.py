@@ -36,6 +36,8 @@ class Loss(Enum):
     """It had data, and has none."""
     UNUSABLE = "unusable"
     """It cannot read its data, or its cluster remembers more of it than the data does."""
+    DISPLACED = "displaced"
+    """Its data is on a lost node, for longer than the user allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,6 +137,8 @@ class Observed:
     blocked: Blocked | None = None
     renew_at: datetime | None = None
     """When the first certificate is due for renewal."""
+    replace_at: datetime | None = None
+    """When a member of etcd without a usable node is to be replaced."""
     restore: Phase | None = None
     """The phase of a restore, if one is in progress."""
 

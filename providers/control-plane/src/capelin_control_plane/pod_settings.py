@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from annotated_types import MaxLen, MinLen
+from annotated_types import Ge, Le, MaxLen, MinLen
 from capelin.api import (
     AnyObject,
     AnyValue,
@@ -17,6 +17,7 @@ from capelin.api import (
 ImageRepository = Annotated[str, MinLen(1), MaxLen(255)]
 StorageClassName = Annotated[str, MinLen(1), MaxLen(253)]
 AnnotationValue = Annotated[str, MaxLen(4096)]
+Spread = Literal["Preferred", "Required"]
 JsonPointer = Annotated[str, MinLen(1), MaxLen(512)]
 
 PodComponent = Literal["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
@@ -94,6 +95,23 @@ class Konnectivity(Model):
     """Image of the agent in place of the one that Capelin was tested with."""
 
 
+class Placement(Model):
+    """Where the pods run."""
+
+    zones: Spread = "Preferred"
+    """Whether the pods of a component have to be in as many zones as possible. `Required` leaves a
+    pod pending that would be in the wrong zone. A change restarts all components."""
+    nodes: Spread = "Preferred"
+    """The same for nodes. Nodes with taints that the pods do not tolerate do not count."""
+    replace_members_after_seconds: Annotated[int, Ge(60), Le(86400)] | None = None
+    """Seconds after which a member of etcd that has no usable node is replaced on another one.
+
+    Its volume is deleted, and the new member copies the data of the others. This happens only
+    while the others have a quorum, to one member at a time. Without this field, members wait for
+    their node.
+    """
+
+
 class JsonPatchOperation(Model):
     """One operation of a JSON patch (RFC 6902)."""
 
@@ -142,6 +160,8 @@ class Pods(Model):
     """Where the members of etcd keep their data."""
     konnectivity: Konnectivity = Konnectivity()
     """Tunnels that nodes open to the API servers."""
+    placement: Placement = Placement()
+    """Where the pods run, and when members of etcd leave a lost node."""
     patches: Annotated[list[Patch], MaxLen(32)] = []
     """Changes of generated objects, in their order.
 

@@ -548,7 +548,7 @@ def _requeue(
     if observed.blocked is not None or observed.restore is not None:
         return After(_RETRY_SECONDS)
     wait = RESYNC
-    for moment in (observed.renew_at, *moments):
+    for moment in (observed.renew_at, observed.replace_at, *moments):
         if moment is not None:
             wait = min(wait, max(moment - now, timedelta(seconds=1)))
     if desired.changes_at is not None:

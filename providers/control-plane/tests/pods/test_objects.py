@@ -195,3 +195,23 @@ def test_objects_of_two_control_planes_have_different_names() -> None:
         for manifest in objects_of(on_pods(), other).supporting
     )
     assert NAMES.pki != other.pki
+
+
+def test_pods_can_be_required_to_spread() -> None:
+    def constraints(**placement: str) -> list[dict[str, object]]:
+        desired = replace(on_pods(), pods=settings(placement=placement))
+        template = objects_of(desired).etcd.manifest["spec"]["template"]
+        return template["spec"]["topologySpreadConstraints"]
+
+    zone, host = constraints()
+    assert [zone["whenUnsatisfiable"], host["whenUnsatisfiable"]] == ["ScheduleAnyway"] * 2
+    # Another template would restart the members of existing control planes.
+    assert "nodeTaintsPolicy" not in zone.keys() | host.keys()
+    zone, host = constraints(nodes="Required")
+    assert zone["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert (host["whenUnsatisfiable"], host["nodeTaintsPolicy"]) == ("DoNotSchedule", "Honor")
+
+
+def test_the_time_on_a_lost_node_changes_no_pod() -> None:
+    waiting = replace(on_pods(), pods=settings(placement={"replaceMembersAfterSeconds": 600}))
+    assert objects_of(waiting) == objects_of(on_pods())

@@ -42,6 +42,7 @@ from capelin_control_plane.backends.pods.exposure import (
 )
 from capelin_control_plane.backends.pods.known import Known
 from capelin_control_plane.backends.pods.konnectivity import agents_service
+from capelin_control_plane.backends.pods.lost_nodes import Displaced, displaced_members
 from capelin_control_plane.backends.pods.names import (
     COMPONENT_LABEL,
     MANAGED_BY,
@@ -70,6 +71,7 @@ from capelin_control_plane.backends.pods.pki_secret import pki_data
 from capelin_control_plane.backends.pods.pod_status import (
     instance_statuses,
     is_member,
+    is_ready,
     is_running,
 )
 from capelin_control_plane.backends.pods.restore_pods import (
@@ -186,7 +188,8 @@ class PodsBackend:
             if value_at(workload, "metadata", "labels", COMPONENT_LABEL) == component
         }
         known.pods = pods.items
-        known.members = etcd_members(known.objects, known.live, known.pods)
+        displaced = await self._displaced(known, desired)
+        known.members = etcd_members(known.objects, known.live, known.pods, displaced.indexes)
         known.statuses = instance_statuses(known.pods, known.objects.digests)
         serving = (
             status.version
@@ -206,6 +209,7 @@ class PodsBackend:
             ),
             blocked=downgrade(serving, desired.version),
             renew_at=known.renew_at,
+            replace_at=displaced.next,
             restore=restore_phase(
                 desired.restore,
                 restore_files(desired, known.names, known.pods, state.restored),
@@ -378,6 +382,15 @@ class PodsBackend:
         """The nodes of the management cluster, where the endpoint is one of theirs."""
         is_needed = desired.host is None and desired.pods.exposure.type == "NodePort"
         return (await self._client.list(Node)).items if is_needed else ()
+
+    async def _displaced(self, known: Known, desired: ControlPlane) -> Displaced:
+        """The members that are to be replaced because they have no usable node."""
+        seconds = desired.pods.placement.replace_members_after_seconds
+        members = [pod for pod in known.pods if is_member(pod)]
+        if seconds is None or all(map(is_ready, members)):
+            return Displaced()
+        nodes = (await self._client.list(Node)).items
+        return displaced_members(members, nodes, desired.now, timedelta(seconds=seconds))
 
     async def _sync(self, known: Known, desired: ControlPlane, planned: int) -> None:
         """Apply the objects that support the workloads, unless they were compared a moment ago."""

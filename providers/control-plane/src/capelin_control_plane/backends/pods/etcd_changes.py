@@ -25,6 +25,7 @@ from capelin_control_plane.backends.pods.port_forward import forwarded_port
 from capelin_control_plane.backends.pods.rollout import are_api_servers_settled
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.etcd import (
+    Loss,
     Member,
     Membership,
     Removed,
@@ -111,9 +112,12 @@ class EtcdChanges:
                 Reason.ETCD_MEMBER_LOST, f"{lost} cannot be replaced yet: {error}"
             ) from error
         await self.own.delete(names, CLAIMS, names.claim(replacement.index))
-        # It is not ready, so its disruption budget allows the eviction.
-        await self.own.evict(known.pod(lost), STOP_SECONDS)
-        _log.warning("%s lost its data, and is replaced from the others", lost)
+        is_displaced = replacement.loss is Loss.DISPLACED
+        # It is not ready, so its budget allows the eviction. A lost kubelet never reports
+        # the end of its pod. If it still runs, the others reject it.
+        await self.own.evict(known.pod(lost), 0 if is_displaced else STOP_SECONDS)
+        what = "node" if is_displaced else "data"
+        _log.warning("%s lost its %s, and is replaced from the others", lost, what)
 
     async def _restart(self, known: Known, members: Sequence[Member], size: int) -> bool:
         """Restart the members that may restart now. Returns whether anything changes."""

@@ -4,7 +4,7 @@ Deployments replace their pods by themselves. `capelin_control_plane.etcd` choos
 etcd to restart or replace, from the members that this module derives from pods.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from capelin.api import Unstructured
 from capelin.api.core import Pod
@@ -19,7 +19,7 @@ from capelin_control_plane.backends.pods.pod_status import (
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
 from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.etcd import Member, loss_of, quorum
+from capelin_control_plane.etcd import Loss, Member, loss_of, quorum
 from capelin_control_plane.instances import InstanceStatus
 
 
@@ -70,9 +70,19 @@ def workloads_to_apply(
 
 
 def etcd_members(
-    objects: DesiredObjects, live: Mapping[Component, Unstructured], pods: Iterable[Pod]
+    objects: DesiredObjects,
+    live: Mapping[Component, Unstructured],
+    pods: Iterable[Pod],
+    displaced: Collection[int] = (),
 ) -> list[Member]:
-    """The members of etcd, without pods that are being deleted."""
+    """The members of etcd, without pods that are being deleted by a kubelet.
+
+    Args:
+        objects: The desired objects.
+        live: The existing workloads.
+        pods: The pods of the control plane.
+        displaced: The indexes of members that have been without a usable node for too long.
+    """
     stateful_set = live.get("etcd")
     # Until its controller has observed the template, it would create a pod from the last one.
     is_applied = _is_same(objects.etcd, live) and value_at(
@@ -84,12 +94,19 @@ def etcd_members(
             ready=is_ready(pod),
             outdated=is_applied
             and pod.metadata.annotations.get(DIGEST_ANNOTATION) != objects.etcd.digest,
-            # The message of one that is ready is that of its last start.
-            loss=None if is_ready(pod) else loss_of(exit_message(pod)),
+            loss=_loss(pod, displaced),
         )
-        for pod in pods
-        if is_member(pod) and pod.metadata.deletion_timestamp is None
+        for pod in filter(is_member, pods)
+        # The kubelet of a lost node does not end its pods.
+        if pod.metadata.deletion_timestamp is None or member_index(pod) in displaced
     ]
+
+
+def _loss(pod: Pod, displaced: Collection[int]) -> Loss | None:
+    if member_index(pod) in displaced:
+        return Loss.DISPLACED
+    # The message of one that is ready is that of its last start.
+    return None if is_ready(pod) else loss_of(exit_message(pod))
 
 
 def is_complete(

@@ -34,6 +34,7 @@ from capelin_control_plane.backends.pods.names import (
 )
 from capelin_control_plane.backends.pods.pki_secret import files_of
 from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.pod_settings import Spread
 from capelin_control_plane.restore_member import DATA
 
 ETCD_TAG = "3.6.5-0"
@@ -348,17 +349,28 @@ def _template(
             },
             "terminationGracePeriodSeconds": grace,
             "topologySpreadConstraints": [
-                {
-                    "topologyKey": key,
-                    "maxSkew": 1,
-                    "whenUnsatisfiable": "ScheduleAnyway",
-                    "labelSelector": {"matchLabels": names.labels(component)},
-                }
-                for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+                _spread(key, spread, names.labels(component))
+                for key, spread in (
+                    ("topology.kubernetes.io/zone", desired.pods.placement.zones),
+                    ("kubernetes.io/hostname", desired.pods.placement.nodes),
+                )
             ],
             "volumes": [{"name": "pki", "secret": pki}],
         },
     }
+
+
+def _spread(key: str, spread: Spread, labels: Mapping[str, str]) -> Mapping[str, Any]:
+    constraint = {
+        "topologyKey": key,
+        "maxSkew": 1,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": labels},
+    }
+    if spread == "Preferred":
+        return constraint
+    # Otherwise a lost node counts as one without pods, and no pod may run elsewhere.
+    return {**constraint, "whenUnsatisfiable": "DoNotSchedule", "nodeTaintsPolicy": "Honor"}
 
 
 def _image_of(component: Component, desired: ControlPlane) -> str:
