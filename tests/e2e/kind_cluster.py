@@ -40,6 +40,13 @@ def missing() -> str:
 class KindCluster:
     name: str
     kubeconfig: Path
+    workers: int = 0
+    """The nodes besides the one with the API server."""
+
+    @property
+    def nodes(self) -> list[str]:
+        others = (f"{self.name}-worker{index or ''}" for index in (0, *range(2, self.workers + 1)))
+        return [self.node, *(others if self.workers else ())]
 
     @property
     def node(self) -> str:
@@ -95,12 +102,16 @@ class KindCluster:
 
 
 @contextmanager
-def kind_cluster(name: str, folder: Path) -> Generator[KindCluster]:
-    kubeconfig = folder / "kubeconfig"
+def kind_cluster(name: str, folder: Path, workers: int = 0) -> Generator[KindCluster]:
+    kubeconfig, config = folder / "kubeconfig", folder / "kind.json"
+    nodes = [{"role": "control-plane"}, *({"role": "worker"} for _ in range(workers))]
+    content = {"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": nodes}
+    config.write_text(json.dumps(content))
+    files = ("--config", str(config), "--kubeconfig", str(kubeconfig))
     create = ("create", "cluster", "--name", name, "--image", IMAGE, "--wait", "120s")
     try:
-        run(KIND, *create, "--kubeconfig", str(kubeconfig), seconds=_CREATE_SECONDS)
-        yield KindCluster(name, kubeconfig)
+        run(KIND, *create, *files, seconds=_CREATE_SECONDS)
+        yield KindCluster(name, kubeconfig, workers)
     finally:
         delete(name)
 

@@ -3,36 +3,48 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from uuid import uuid4
 
 import pytest
-from capelin.api.core import ConfigMap, Pod, Secret
-from capelin.client import Client, Config, Expired
-from capelin.testing.managers import running
+from capelin.api.core import ConfigMap, Node, Pod, Secret
+from capelin.client import Client, Expired
 from capelin.testing.waiting import until
-from capelin_control_plane.api import Status
-from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.backup_stores import Stores, read_endpoints
-from capelin_control_plane.backups import BACKUP_ANNOTATION
 from capelin_control_plane.desired import RESTORE_ANNOTATION
-from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.clusters.lost_clusters import BackupPlace, create_again, read_lost_cluster
 
 from tests.s3.versitygw import BUCKET, KEY_ID, SECRET, SECRET_DATA, VERSITYGW, S3Server, s3_server
 
-from .conftest import VERSIONS, namespace_in, prepared
+from .conftest import VERSIONS, namespace_in
 from .hosted import Hosted
-from .kind_cluster import KindCluster, kind_cluster
+from .kind_cluster import KindCluster
+from .machines import (
+    KUBECTL,
+    POD_CIDR,
+    addons,
+    are_ready,
+    containers,
+    join,
+    machines,
+    run_pods,
+    use,
+)
+from .management_clusters import (
+    IMAGES,
+    backed_up,
+    destination,
+    is_restored,
+    load_image,
+    management_cluster,
+    portable_endpoint,
+    provider,
+)
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.needs_programs(VERSITYGW)]
-IMAGES = "CAPELIN_E2E_IMAGES"
-"""The variable with the folder `images` of a release, of this commit or one close to it."""
 NEW = VERSIONS[-1]
 
 
@@ -42,56 +54,10 @@ def image(kind: KindCluster) -> str:
     return load_image(kind)
 
 
-def load_image(kind: KindCluster) -> str:
-    if IMAGES not in os.environ:
-        pytest.skip(f"the environment has no {IMAGES}")
-    (archive,) = Path(os.environ[IMAGES]).glob("capelin-control-plane-v*-linux-amd64.tar")
-    kind.load_archive(archive)
-    tag = archive.name.removeprefix("capelin-control-plane-").removesuffix("-linux-amd64.tar")
-    return f"ghcr.io/capelin/capelin-control-plane:{tag}"
-
-
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncGenerator[S3Server]:
     async with s3_server(tmp_path / "s3") as server:
         yield server
-
-
-@asynccontextmanager
-async def provider(hosted: Hosted, stores: Stores, image: str) -> AsyncGenerator[None]:
-    config = Config.from_kubeconfig(hosted.kind.kubeconfig)
-    backend = PodsBackend(Client(config), restore_image=image)
-    reconciler = CapelinControlPlaneReconciler({"Pods": backend}, stores=stores)
-    async with running(reconciler, config=config, namespace=hosted.namespace):
-        yield
-
-
-def destination(server: S3Server | None) -> dict[str, object]:
-    if server is None:
-        return {"folder": "etcd"}
-    s3 = {
-        "endpoint": server.endpoint,
-        "bucket": BUCKET,
-        "credentials": {"name": "credentials"},
-        "caBundle": server.ca,
-    }
-    return {"s3": s3}
-
-
-async def backed_up(hosted: Hosted) -> str:
-    """Take a backup, and return its name."""
-    requested = datetime.now(UTC).replace(microsecond=0)
-    await hosted.annotate(BACKUP_ANNOTATION, requested.isoformat())
-
-    async def name() -> str | None:
-        last = ((await hosted.get()).status or Status()).backup
-        return last.name if last is not None and last.time >= requested else None
-
-    return await until(name, within=120)
-
-
-async def is_restored(hosted: Hosted) -> bool:
-    return RESTORE_ANNOTATION not in (await hosted.get()).metadata.annotations
 
 
 @pytest.mark.parametrize(
@@ -190,22 +156,13 @@ async def test_providers_that_die_during_a_restore_complete_it(
     assert (await hosted.client.list(Pod, hosted.namespace)).items == []
 
 
-@asynccontextmanager
-async def management_cluster(folder: Path) -> AsyncGenerator[KindCluster]:
-    """A new management cluster, which is deleted with all its data."""
-    await asyncio.to_thread(folder.mkdir)
-    context = kind_cluster(f"lost-{uuid4().hex[:6]}", folder)
-    cluster = await asyncio.to_thread(context.__enter__)
-    try:
-        await prepared(cluster, folder)
-        yield cluster
-    finally:
-        await asyncio.to_thread(context.__exit__, None, None, None)
-
-
 @pytest.mark.timeout(1800)
-async def test_a_new_management_cluster_continues_from_the_bucket(
-    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.needs_programs(f"kubectl@{KUBECTL}")
+async def test_a_new_management_cluster_continues_from_the_bucket_with_its_nodes(
+    server: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
 ) -> None:
     if IMAGES not in os.environ:
         pytest.skip(f"the environment has no {IMAGES}")
@@ -214,33 +171,57 @@ async def test_a_new_management_cluster_continues_from_the_bucket(
     key, ca = tmp_path / "backup.key", tmp_path / "ca.pem"
     key.write_bytes(b"k" * 32)
     ca.write_text(server.ca)
-    async with management_cluster(tmp_path / "first") as first, namespace_in(first) as hosted:
-        await hosted.client.create(
-            Secret.of("backup-key", hosted.namespace, data={"key": key.read_bytes()})
-        )
-        await hosted.client.create(Secret.of("credentials", hosted.namespace, data=SECRET_DATA))
-        async with provider(hosted, stores, load_image(first)):
-            await hosted.create(NEW, etcd={"backup": backup})
-            await hosted.settles()
-            async with hosted.workload() as workload:
-                await workload.create(ConfigMap.of("before", "default"))
-            await backed_up(hosted)
-        authority = (await hosted.client.get(Secret, "one-ca", hosted.namespace)).data
-        lost = hosted.namespace
+    async with AsyncExitStack() as stack:
+        async with management_cluster(tmp_path / "first") as first, namespace_in(first) as hosted:
+            endpoint = await stack.enter_async_context(portable_endpoint())
+            await endpoint.lead_to(first)
+            names = await stack.enter_async_context(machines(first, 1))
+            await hosted.client.create(
+                Secret.of("backup-key", hosted.namespace, data={"key": key.read_bytes()})
+            )
+            await hosted.client.create(Secret.of("credentials", hosted.namespace, data=SECRET_DATA))
+            async with provider(hosted, stores, load_image(first)):
+                await hosted.create(
+                    NEW,
+                    network={"pods": {"cidrBlocks": [POD_CIDR]}},
+                    addons=addons(first),
+                    controlPlaneEndpoint=endpoint.spec,
+                    etcd={"backup": backup},
+                )
+                await hosted.settles()
+                async with hosted.workload() as workload:
+                    await join(hosted, workload, names)
+                    await run_pods(hosted, workload, names)
+                    await workload.create(ConfigMap.of("before", "default"))
+                    nodes, pods = await uids(workload), await containers(workload)
+                await backed_up(hosted)
+            authority = (await hosted.client.get(Secret, "one-ca", hosted.namespace)).data
+            lost = hosted.namespace
 
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    async with management_cluster(tmp_path / "second") as second, namespace_in(second) as other:
-        hosted = replace(other, namespace=lost)
-        async with provider(hosted, stores, load_image(second)):
-            which = ClusterName("one", lost, "")
-            place = BackupPlace(key, f"{server.endpoint}/{BUCKET}", ca_file=ca)
-            cluster = await read_lost_cluster(which, place, None)
-            # The address of the lost node is not that of the new one.
-            await create_again(hosted.client, which, cluster, new_endpoint=True)
-            await until(lambda: is_restored(hosted), within=400)
-            await hosted.settles()
-            async with hosted.workload() as workload:
-                assert await workload.find(ConfigMap, "before", "default") is not None
-            assert (await hosted.client.get(Secret, "one-ca", lost)).data == authority
-            await hosted.delete_all()
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        async with management_cluster(tmp_path / "second") as second, namespace_in(second) as other:
+            hosted = replace(other, namespace=lost)
+            await endpoint.lead_to(second)
+            async with provider(hosted, stores, load_image(second)):
+                began = monotonic()
+                which = ClusterName("one", lost, "")
+                place = BackupPlace(key, f"{server.endpoint}/{BUCKET}", ca_file=ca)
+                cluster = await read_lost_cluster(which, place, None)
+                await create_again(hosted.client, which, cluster)
+                await until(lambda: is_restored(hosted), within=400)
+                await hosted.settles()
+                async with hosted.workload() as workload:
+                    await until(lambda: are_ready(workload, 1), within=240)
+                    record_property("seconds until Nodes are ready", round(monotonic() - began, 1))
+                    assert await workload.find(ConfigMap, "before", "default") is not None
+                    # No Node and no container was replaced: no API server without data has served.
+                    assert await uids(workload) == nodes
+                    assert pods.items() <= (await containers(workload)).items()
+                    await use(hosted, workload, 1, tmp_path)
+                assert (await hosted.client.get(Secret, "one-ca", lost)).data == authority
+                await hosted.delete_all()
+
+
+async def uids(workload: Client) -> dict[str, str]:
+    return {node.name: node.uid for node in (await workload.list(Node)).items}
