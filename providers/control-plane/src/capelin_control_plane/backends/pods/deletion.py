@@ -1,6 +1,7 @@
 """Deletes the objects of a control plane in an order in which nothing creates them again."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from capelin.api import Resource
 from capelin.api.core import Pod
@@ -27,6 +28,12 @@ from capelin_control_plane.backends.pods.trees import value_at
 from capelin_control_plane.desired import PROGRAMS, Component
 from capelin_control_plane.etcd import MOST_MEMBERS
 from capelin_control_plane.reasons import Reason
+
+_CLIENTS: Final[tuple[Component, ...]] = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+)
 
 
 async def delete_everything(own: OwnObjects, names: Names, *, keeps_data: bool = False) -> None:
@@ -59,8 +66,7 @@ async def stop_pods(own: OwnObjects, names: Names) -> None:
 
 async def stop_clients(own: OwnObjects, names: Names) -> None:
     """Stop the pods that use etcd, and leave its members."""
-    clients = [component for component in PROGRAMS if component != "etcd"]
-    await _stop(own, names, clients, keeps=is_etcd_pod)
+    await _stop(own, names, _CLIENTS, keeps=is_etcd_pod)
 
 
 def is_etcd_pod(pod: Pod) -> bool:

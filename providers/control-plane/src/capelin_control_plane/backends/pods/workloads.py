@@ -325,7 +325,8 @@ def _template(
         "defaultMode": 0o440,
         "items": [{"key": file, "path": file} for file in files_of(component, desired)],
     }
-    secrets = desired.pods.images.pull_secrets
+    secrets, placement = desired.pods.images.pull_secrets, desired.pods.placement
+    labels = names.labels(component)
     return {
         "metadata": {
             "labels": {
@@ -349,11 +350,8 @@ def _template(
             },
             "terminationGracePeriodSeconds": grace,
             "topologySpreadConstraints": [
-                _spread(key, spread, names.labels(component))
-                for key, spread in (
-                    ("topology.kubernetes.io/zone", desired.pods.placement.zones),
-                    ("kubernetes.io/hostname", desired.pods.placement.nodes),
-                )
+                _spread("topology.kubernetes.io/zone", placement.zones, labels),
+                _spread("kubernetes.io/hostname", placement.nodes, labels),
             ],
             "volumes": [{"name": "pki", "secret": pki}],
         },
