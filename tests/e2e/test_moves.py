@@ -18,7 +18,12 @@ import pytest
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Node, Secret
 from capelin.client import Client, Config
-from capelin.contract import BLOCK_MOVE_ANNOTATION, CLUSTERCTL_LABEL, find_condition
+from capelin.contract import (
+    BLOCK_MOVE_ANNOTATION,
+    CLUSTERCTL_LABEL,
+    MOVE_LABEL,
+    find_condition,
+)
 from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
@@ -283,3 +288,59 @@ async def remains(hosted: Hosted) -> list[str]:
     """The remaining objects of the control plane."""
     left = await asyncio.to_thread(hosted.kind.left_in, hosted.namespace)
     return [name for name in left if "one-" in name]
+
+
+async def test_providers_that_die_before_a_move_lose_no_write_and_continue_here(
+    unmanaged: Hosted, server: S3Server, record_property: Callable[[str, object], None]
+) -> None:
+    hosted, image = unmanaged, load_image(unmanaged.kind)
+    stores = Stores(None, read_endpoints(server.endpoint))
+    labels = {MOVE_LABEL: ""}
+    for name, data in (("backup-key", {"key": b"k" * 32}), ("credentials", SECRET_DATA)):
+        secret = Secret.of(name, hosted.namespace, data=data)
+        secret.metadata.labels = labels
+        await hosted.client.create(secret)
+    backup = {"destination": destination(server), "encryptionKey": {"name": "backup-key"}}
+    async with provider(hosted, stores, image):
+        await hosted.create(
+            NEW,
+            replicas=2,
+            pods={"exposure": {"type": "NodePort"}},
+            etcd={"replicas": 3, "backup": backup},
+        )
+        await hosted.settles()
+        await hosted.annotate(MOVE_ANNOTATION, datetime.now(UTC).isoformat())
+        # The address of a node is refused, until the user declares that it is portable.
+        await until(lambda: movable(hosted), lambda text: "MoveRefused" in text, within=30)
+        await hosted.change(pods={"exposure": {"type": "NodePort", "portable": True}})
+        await until(lambda: movable(hosted), lambda text: "MoveRequested" in text, within=60)
+    writer = Writer(Config.from_kubeconfig(await hosted.kubeconfig()), pause=0.05)
+    writing = asyncio.create_task(writer.run())
+    await writer.reaches(60)
+    await pause(hosted, paused=True)
+    lives = 0
+    while BLOCK_MOVE_ANNOTATION in (await hosted.get()).metadata.annotations:
+        async with provider(hosted, stores, image):
+            # Each provider lives a little longer than the one before.
+            await asyncio.sleep(0.3 + 0.2 * lives)
+        lives += 1
+        assert lives < 60
+    record_property("providers", lives)
+    assert [pod.name for pod in await hosted.pods()] == []
+    await pause(hosted, paused=False)
+    async with provider(hosted, stores, image):
+        await hosted.settles()
+        async with hosted.workload() as workload:
+            kept = {found.name for found in (await workload.list(ConfigMap, "default")).items}
+        assert set(writer.written) - kept == set()
+        assert await is_restored(hosted)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        await hosted.delete_all()
+    assert lives > 2
+
+
+async def pause(hosted: Hosted, *, paused: bool) -> None:
+    await hosted.client.patch(
+        Cluster, hosted.name, hosted.namespace, {"spec": {"paused": paused or None}}
+    )
