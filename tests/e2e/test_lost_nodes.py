@@ -91,7 +91,7 @@ async def test_a_drain_fails_no_request_over_http2(
         await asyncio.to_thread(kubectl, "uncordon", node)
         await hosted.settles()
         record_property("seconds until all members are back", round(monotonic() - began, 1))
-        # Its volume is still there.
+        # It continues with its volume.
         assert await nodes_of(hosted, "etcd") == spread
         await clients.make_progress()
     for name, count in clients.counts().items():

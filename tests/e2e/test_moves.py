@@ -310,7 +310,7 @@ async def test_providers_that_die_before_a_move_lose_no_write_and_continue_here(
         )
         await hosted.settles()
         await hosted.annotate(MOVE_ANNOTATION, datetime.now(UTC).isoformat())
-        # The address of a node is refused, until the user declares that it is portable.
+        # An address of a node cannot move, unless the user declares that it can.
         await until(lambda: movable(hosted), lambda text: "MoveRefused" in text, within=30)
         await hosted.change(pods={"exposure": {"type": "NodePort", "portable": True}})
         await until(lambda: movable(hosted), lambda text: "MoveRequested" in text, within=60)
