@@ -90,7 +90,7 @@ class _Request:
         """Why to wait. None if the control plane can move."""
         found = await self.client.get(CapelinControlPlane, self.control_plane, self.which.namespace)
         condition = find_condition((found.status or Status()).conditions, MOVABLE)
-        if condition is None or condition.reason == Reason.MOVE_NOT_REQUESTED:
+        if condition is None or condition.reason == str(Reason.MOVE_NOT_REQUESTED):
             return "the provider begins"
         if condition.status == "True":
             return None

@@ -207,7 +207,7 @@ def test_members_of_etcd_are_described_by_their_pods() -> None:
 
 def test_members_on_lost_nodes_are_replaced_although_their_pods_never_end() -> None:
     pods = (etcd_pod(0), etcd_pod(1, "down going"), etcd_pod(2, "down going"))
-    live = {"etcd": THREE.etcd.manifest}
+    live = running(THREE, "etcd")
     assert [found.index for found in etcd_members(THREE, live, pods)] == [0]
     found = etcd_members(THREE, live, pods, displaced={2})
     assert [(each.index, each.loss) for each in found] == [(0, None), (2, Loss.DISPLACED)]
