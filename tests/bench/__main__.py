@@ -25,6 +25,7 @@ BENCHMARKS = (
     "controller",
     "control_plane",
     "sizing",
+    "fleet",
     "machine_pool",
     "runtime_hooks",
     "lifecycle",
