@@ -22,6 +22,7 @@ from capelin_machine_pool.bootstrap import (
     clean_message,
     observe,
 )
+from capelin_machine_pool.bootstrap.plan import next_clean_step
 
 from tests.support.sandbox import Sandbox, eventually, sandbox
 
@@ -226,6 +227,18 @@ async def test_verification_finds_remains(machine: Sandbox) -> None:
     assert await machine.read_file("/etc/cleaned") == b"cleaned\n"
     # It stays marked until it is clean.
     assert await bootstrap(machine, owner=OTHER) is BootstrapStep.DIRTY
+
+
+async def test_the_last_result_does_not_count_for_another_clean_up(machine: Sandbox) -> None:
+    await machine.succeed("touch /etc/fail-reset")
+    assert await bootstrap(machine) is BootstrapStep.SUCCEEDED
+    assert await clean(machine) is CleanStep.FAILED
+    # Another process holds the lock, so the next clean-up ends before it records its start.
+    lock = "/var/lib/capelin/clean.lock"
+    await machine.succeed(f"setsid flock {lock} sleep 600 </dev/null >/dev/null 2>&1 &")
+    await eventually(machine, f"! flock -n {lock} true")
+    assert await MACHINE.clean(machine, await observe(machine), retry=True) is CleanStep.START
+    assert next_clean_step(MACHINE.uid, await observe(machine)) is CleanStep.START
 
 
 @pytest.mark.parametrize("seed", range(6))
