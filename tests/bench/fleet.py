@@ -7,6 +7,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 from capelin.api.capi import Cluster
@@ -16,6 +17,7 @@ from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin_infra.clusters.demo import apply_cluster_class, demo_class
 from capelin_infra.clusters.topology import ClusterOptions, new_cluster
 
+from tests.bench.control_plane import bare_start
 from tests.bench.rows import Row
 from tests.bench.running import management
 
@@ -47,6 +49,7 @@ MILESTONES: dict[str, tuple[Callable[[Cluster], bool], float | None]] = {
 
 async def measure() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
+        floor = await bare_start(Path(home) / "bare", AT_ONCE)
         async with management(home, ["kubeadm-bootstrap"]) as bench:
             await apply_cluster_class(bench.client)
             slots = asyncio.Semaphore(AT_ONCE)
@@ -59,7 +62,11 @@ async def measure() -> list[Row]:
         row(milestone, [seconds[milestone] for seconds in times], target)
         for milestone, (_, target) in MILESTONES.items()
     ]
-    return [*rows, Row(name=f"all {CLUSTERS} clusters", measured=total, unit="s")]
+    return [
+        *rows,
+        Row(name=f"all {CLUSTERS} clusters", measured=total, unit="s"),
+        Row(name=f"{AT_ONCE} bare etcds and API servers at once", measured=floor, unit="s"),
+    ]
 
 
 async def create(client: Client, name: str, slots: asyncio.Semaphore) -> dict[str, float]:

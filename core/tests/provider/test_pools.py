@@ -93,18 +93,20 @@ def test_member_of_a_pool_may_have_lost_its_owner_or_its_labels(kept: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("requested", "is_due"),
+    ("requested", "machines", "is_due"),
     [
-        (None, True),
-        ("2026-01-01T00:00:00+00:00", True),
-        ("2026-01-01T00:00:50+00:00", False),
-        ("2026-01-01T00:02:00+00:00", True),
-        ("2026-01-01T00:00:50", True),
-        ("yesterday", True),
+        (None, 1, True),
+        ("2026-01-01T00:00:57+00:00", 3, True),
+        ("2026-01-01T00:00:59+00:00", 3, False),
+        ("2026-01-01T00:00:50+00:00", 1000, False),
+        ("2026-01-01T00:00:45+00:00", 10_000, True),
+        ("2026-01-01T00:02:00+00:00", 1, True),
+        ("2026-01-01T00:00:50", 1, True),
+        ("yesterday", 1, True),
     ],
 )
-def test_core_has_time_to_count(requested: str | None, *, is_due: bool) -> None:
+def test_core_has_time_to_count(requested: str | None, machines: int, *, is_due: bool) -> None:
     pool = Pool.of("workers", "team", spec=InfraMachinePoolSpec())
     if requested is not None:
         pool.metadata.annotations[RECOUNT_ANNOTATION] = requested
-    assert is_recount_due(pool, datetime(2026, 1, 1, 0, 1, tzinfo=UTC)) is is_due
+    assert is_recount_due(pool, machines, datetime(2026, 1, 1, 0, 1, tzinfo=UTC)) is is_due

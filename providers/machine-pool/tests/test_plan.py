@@ -476,6 +476,14 @@ def test_settled_pool_looks_again_until_core_has_counted_its_machines(
     assert next_pool_step(desired, observed, START) == PoolStep((), (), seconds)
 
 
+@pytest.mark.parametrize(("age", "seconds"), [(5, 2), (120, 15)])
+def test_settled_pool_looks_at_a_new_machine_again_soon(age: float, seconds: float) -> None:
+    desired, machine = settled_pool(**COUNTED | {"availableReplicas": 0})
+    machine.metadata.creation_timestamp = START - timedelta(seconds=age)
+    step = next_pool_step(desired, ObservedPool([machine], {}), START)
+    assert step == PoolStep((), (), seconds)
+
+
 def test_pool_whose_machines_start_does_not_wait_for_core() -> None:
     desired, machine = settled_pool()
     assert not is_counted(desired, [machine])

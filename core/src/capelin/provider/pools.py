@@ -34,7 +34,7 @@ RECOUNT_ANNOTATION = "capelin.cluster.x-k8s.io/recount-requested-at"
 """The time at which a provider last changed a pool, so that core counts its Machines again."""
 
 _SOON, _SETTLED = 2.0, 60.0
-_RECOUNT_INTERVAL = timedelta(seconds=15)
+_LONGEST_RECOUNT = timedelta(seconds=15)
 _MAX_NAME_LENGTH = 63
 """Core limits the names of Machines, and Kubernetes the host name label of Nodes."""
 
@@ -102,22 +102,25 @@ async def delete_pool_machine(
         await client.delete(kind, name, namespace)
 
 
-def is_recount_due(pool: BaseObject, now: datetime) -> bool:
+def is_recount_due(pool: BaseObject, machines: int, now: datetime) -> bool:
     """Whether core has had enough time since the last request to count a pool's Machines."""
+    interval = min(timedelta(seconds=2 + machines / 75), _LONGEST_RECOUNT)
     try:
         requested = datetime.fromisoformat(pool.metadata.annotations[RECOUNT_ANNOTATION])
-        return not timedelta() <= now - requested < _RECOUNT_INTERVAL
+        return not timedelta() <= now - requested < interval
     except (KeyError, ValueError, TypeError):
         return True
 
 
-async def request_recount(ctx: InfraMachinePoolContext, pool: Object[Any, Any]) -> None:
+async def request_recount(
+    ctx: InfraMachinePoolContext, pool: Object[Any, Any], machines: int
+) -> None:
     """Make core count the Machines of a pool again, if `is_miscounted`.
 
     Core reconciles a MachinePool after any change of its pool, such as that of the status, which
     this sends first.
     """
-    if await ctx.send_status() or not is_recount_due(pool, ctx.now()):
+    if await ctx.send_status() or not is_recount_due(pool, machines, ctx.now()):
         return
     requested = {RECOUNT_ANNOTATION: ctx.now().isoformat(timespec="seconds")}
     change = {"metadata": {"annotations": requested}}
@@ -179,7 +182,7 @@ async def scale_pool(
     counts = sum((machine_counts(owner, one) for one in machines.values()), Counter[str]())
     if not is_miscounted(owner, counts):
         return After(_SETTLED if settled else _SOON)
-    await request_recount(ctx, pool)
+    await request_recount(ctx, pool, len(machines))
     return After(_SOON)
 
 

@@ -47,6 +47,8 @@ _MAX_DELETIONS = 50
 controllers of core get in each other's way."""
 _DELETION_COUNTS_FOR = timedelta(minutes=1)
 """A Machine that takes longer waits for its pods and does not hold up the others."""
+_NEW_FOR = timedelta(minutes=1)
+"""The Machine of a new instance becomes available within this time."""
 _NAMED = 3
 """Machines that an event names."""
 
@@ -242,7 +244,7 @@ def next_pool_step(desired: DesiredPool, observed: ObservedPool, now: datetime) 
             return PoolStep((), (), _SETTLED)
         # The Machines are not watched: look again to see whether the others are gone, or ready.
         changing = observed.miscounted or deletions_under_way(observed.infos.values(), now)
-        return PoolStep((), (), SOON if changing else LATER)
+        return PoolStep((), (), SOON if changing or _are_new(machines, now) else LATER)
     members = [pool_member(machine, observed.infos, revision, now) for machine in machines]
     deletions = max(0, _MAX_DELETIONS - deletions_under_way(observed.infos.values(), now))
     changes = next_changes(members, desired.limits, max_deletions=deletions)
@@ -367,6 +369,12 @@ def _deletion_order(
         member.ready,
         order[policy],
     )
+
+
+def _are_new(machines: Sequence[CapelinMachine], now: datetime) -> bool:
+    """Whether the last machine is new."""
+    moments = (machine.metadata.creation_timestamp for machine in machines)
+    return any(moment is not None and now - moment < _NEW_FOR for moment in moments)
 
 
 def _next_failure_domains(

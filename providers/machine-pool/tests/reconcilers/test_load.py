@@ -29,8 +29,11 @@ class Counting:
         return Secret.of("demo-kubeconfig", "team") if self.exists else None
 
 
-def reconcile(limit: RateLimit, clock: MonotonicClock, key: ObjectKey, seconds: float) -> None:
+def reconcile(
+    limit: RateLimit, clock: MonotonicClock, key: ObjectKey, seconds: float, machines: int = 1000
+) -> None:
     with limit.measure(key, 1):
+        limit.set_size(key, machines)
         clock.now += seconds
 
 
@@ -50,6 +53,13 @@ def test_the_delay_is_at_most_ten_seconds() -> None:
     limit = RateLimit(clock := MonotonicClock())
     reconcile(limit, clock, POOL, 60.0)
     assert limit.delay(POOL, 1) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(("machines", "seconds"), [(0, 0), (3, 0.03), (100, 1), (800, 8)])
+def test_a_small_pool_hardly_waits_for_a_busy_api_server(machines: int, seconds: float) -> None:
+    limit = RateLimit(clock := MonotonicClock())
+    reconcile(limit, clock, POOL, 60.0, machines)
+    assert limit.delay(POOL, 1) == pytest.approx(seconds)
 
 
 def test_a_failed_reconcile_causes_no_delay_since_the_queue_backs_off() -> None:

@@ -161,6 +161,8 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
         bootstrap_spec = await _bootstrap_spec(ctx.client, ctx.owner)
         desired = desired_pool(obj, ctx.owner, ctx.cluster, bootstrap_spec)
         observed = await _observe(ctx.client, obj, desired)
+        key = ObjectKey(obj.namespace or "", obj.name)
+        self._rate_limit.set_size(key, len(observed.machines))
         for machine in observed.machines:
             if needs_metadata(machine, obj, desired.machine_labels):
                 await ctx.apply_metadata(
@@ -178,7 +180,7 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
             for reason, message in step_events(desired, observed, step):
                 ctx.event(obj, "Normal", reason, message)
         elif observed.miscounted:
-            await request_recount(ctx, obj)
+            await request_recount(ctx, obj, len(observed.machines))
         return After(step.requeue_after)
 
     async def reconcile_delete(
@@ -209,17 +211,25 @@ class RateLimit:
     """Reconciles a large pool less often: each reconcile is followed by a pause.
 
     Every change of each of its machines triggers a reconcile, and each reconcile reads all of them.
-    A change of the pool itself does not wait: a busy API server makes reconciles, and pauses, long.
+    A busy API server makes reconciles long, so the pause of a small pool is short nevertheless, and
+    a change of the pool itself does not wait.
     """
 
     _FACTOR = 4.0
     """Length of the pause, in multiples of the reconcile's duration."""
+    _SECONDS_OF_MACHINE = 0.01
+    """The longest pause for each machine of the pool."""
     _MAX_DELAY = 10.0
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._pauses: dict[ObjectKey, tuple[int, float]] = {}
         """The generation that was reconciled, and the end of the pause."""
+        self._sizes: dict[ObjectKey, int] = {}
+
+    def set_size(self, key: ObjectKey, machines: int) -> None:
+        """Set the number of machines that the present reconcile reads."""
+        self._sizes[key] = machines
 
     def delay(self, key: ObjectKey, generation: int) -> float:
         """The remaining seconds of an object's pause. Zero for another generation."""
@@ -232,8 +242,9 @@ class RateLimit:
         start = self._clock()
         yield
         now = self._clock()
+        longest = min(self._SECONDS_OF_MACHINE * self._sizes.pop(key, 0), self._MAX_DELAY)
         self._pauses = {key: pause for key, pause in self._pauses.items() if pause[1] > now}
-        self._pauses[key] = generation, now + min(self._FACTOR * (now - start), self._MAX_DELAY)
+        self._pauses[key] = generation, now + min(self._FACTOR * (now - start), longest)
 
 
 async def _observe(client: Client, pool: CapelinMachinePool, desired: DesiredPool) -> ObservedPool:
