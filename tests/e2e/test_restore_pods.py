@@ -14,8 +14,9 @@ from capelin.client import Client, Expired
 from capelin.testing.waiting import until
 from capelin_control_plane.backup_stores import Stores, read_endpoints
 from capelin_control_plane.desired import RESTORE_ANNOTATION
+from capelin_infra.clusters.backup_places import BackupPlace
 from capelin_infra.clusters.cluster_verbs import ClusterName
-from capelin_infra.clusters.lost_clusters import BackupPlace, create_again, read_lost_cluster
+from capelin_infra.clusters.lost_clusters import create_again, read_lost_cluster
 
 from tests.s3.versitygw import BUCKET, KEY_ID, SECRET, SECRET_DATA, VERSITYGW, S3Server, s3_server
 

@@ -1,19 +1,28 @@
 """Backup and restore of a cluster with the command, with real parts."""
 
+import json
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from capelin.api.capi import Machine
 from capelin.api.core import ConfigMap, Node, Secret
-from capelin.client import Client, Config
+from capelin.client import Client, ClientError, Config
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 
+from tests.s3.versitygw import BUCKET, KEY_ID, SECRET, SECRET_DATA, VERSITYGW, s3_server
+
 from .homes import Home
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.needs_programs("etcdutl")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.needs_programs("etcdutl", VERSITYGW)]
 VERSION = TESTED_KUBERNETES[0]
+ACCOUNT_TOKEN = "kubernetes.io/service-account-token"
+ACCOUNT_ANNOTATION = "kubernetes.io/service-account.name"
 BACKUP = {
     "destination": {"folder": "etcd"},
     "encryptionKey": {"name": "backup-key"},
@@ -146,3 +155,137 @@ async def test_a_cluster_is_backed_up_verified_and_restored(home: Home, tmp_path
         await until(only_the_newest)
     assert "keeps all its backups" in await done(home, "backups", "prune", "one", "--yes")
     await done(home, "status", "--exit-code")
+
+
+async def test_a_copy_is_separate_from_its_source(home: Home, tmp_path: Path) -> None:
+    """The copy has the data of the source, and nothing else in common with it."""
+    root = tmp_path / "backups"
+    root.mkdir()
+    await done(home, "up", "--management-only", "--backup-folder", str(root))
+    shape = ("--workers", "1", "--kubernetes-version", VERSION)
+    await done(home, "create", "cluster", "one", *shape)
+    async with management(home) as client:
+        await configure(client)
+        encryption = {"spec": {"apiServer": {"encryption": {"provider": "secretbox"}}}}
+        name = (await control_plane(client)).name
+        await client.patch(CapelinControlPlane, name, "default", encryption)
+        await done(home, "wait", "cluster", "one")
+        await until(lambda: is_encrypted(client))
+        async with workload_of(client, "one") as source:
+            await source.apply(ConfigMap.of("before", "default"))
+            await source.apply(Secret.of("stored", "default", data={"a": b"tuna"}))
+            account = {ACCOUNT_ANNOTATION: "default"}
+            token = Secret.of("token", "default")
+            token.type, token.metadata.annotations = ACCOUNT_TOKEN, account
+            await source.create(token)
+            old_token = await until(lambda: token_in(source))
+        await done(home, "backup", "cluster", "one")
+        assert "exists" in await refused(home, "restore", "cluster", "one", "--as", "one", "--yes")
+        await done(home, "restore", "cluster", "one", "--as", "two", "--yes")
+        assert "exists" in await refused(home, "restore", "cluster", "one", "--as", "two", "--yes")
+        copied = await client.get(CapelinControlPlane, "two", "default")
+        assert copied.spec.control_plane_endpoint is not None
+        host = copied.spec.control_plane_endpoint.host
+        async with workload_of(client, "one") as source, workload_of(client, "two") as copy:
+            assert (await copy.get(Secret, "stored", "default")).data == {"a": b"tuna"}
+            assert await copy.find(ConfigMap, "before", "default") is not None
+            assert (await copy.list(Node)).items == []
+            assert len((await source.list(Node)).items) == 1
+            new_token = await until(lambda: token_in(copy))
+            assert new_token != old_token
+            info = await copy.get(ConfigMap, "cluster-info", "kube-public")
+            assert f"https://{host}:" in info.data["kubeconfig"]
+            await copy.apply(ConfigMap.of("of-the-copy", "default"))
+            assert await source.find(ConfigMap, "of-the-copy", "default") is None
+        # Neither CA trusts the clients of the other one.
+        kubeconfig = (await client.get(Secret, "one-kubeconfig", "default")).data["value"]
+        source_config = Config.from_secret(kubeconfig)
+        target = Config.from_secret(
+            (await client.get(Secret, "two-kubeconfig", "default")).data["value"]
+        ).server
+        for server in (replace(source_config.server, address=target.address), target):
+            async with Client(Config(server, source_config.user), manager="test") as stranger:
+                with pytest.raises(ClientError):
+                    await stranger.list(ConfigMap, "default")
+        await done(home, "status", "--exit-code")
+        # The copy has backups of its own.
+        await done(home, "backup", "cluster", "two")
+        assert [path.name for path in sorted(root.glob("default/etcd/*"))] == ["one", "two"]
+
+
+async def test_backups_in_a_bucket_are_verified_and_pruned(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "backups"
+    root.mkdir()
+    await done(home, "up", "--management-only", "--backup-folder", str(root))
+    shape = ("--workers", "0", "--kubernetes-version", VERSION)
+    await done(home, "create", "cluster", "one", *shape)
+    async with management(home) as client, s3_server(tmp_path / "s3") as server:
+        await configure(client)
+        name = (await control_plane(client)).name
+        await done(home, "backup", "cluster", "one")
+        # As an administrator copies them. An earlier one is damaged and too old for the retention.
+        folder = server.objects / "mine" / "default" / "one"
+        shutil.copytree(root / "default" / "etcd" / "one", folder)
+        (manifest,) = folder.glob("*.json")
+        older = json.loads(manifest.read_bytes()) | {"taken_at": "2026-01-31T03:00:00Z"}
+        for path in [*folder.iterdir()]:
+            shutil.copy(path, folder / f"20260131T030000Z{path.suffix}")
+        (folder / "20260131T030000Z.json").write_text(json.dumps(older))
+
+        ca_file, key_file = tmp_path / "ca.crt", tmp_path / "backup.key"
+        ca_file.write_text(server.ca)
+        key_file.write_bytes(b"k" * 32)
+        bucket = (
+            *("--bucket", f"{server.endpoint}/{BUCKET}/mine"),
+            *("--ca-file", str(ca_file)),
+        )
+        text = await refused(home, "backups", "verify", "one", *bucket)
+        assert "AWS_ACCESS_KEY_ID" in text
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        verify = ("backups", "verify", "one")
+        assert "keys" in await done(home, *verify, *bucket, "--key-file", str(key_file))
+        text = await refused(home, *verify, "20260131T030000Z", *bucket)
+        assert "cannot be restored" in text
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+
+        # The destination of the cluster, with the access key in its Secret.
+        await client.create(Secret.of("backup-s3", "default", data=SECRET_DATA))
+        s3 = {
+            "endpoint": server.endpoint,
+            "bucket": BUCKET,
+            "prefix": "mine",
+            "credentials": {"name": "backup-s3"},
+            "caBundle": server.ca,
+        }
+        destination = {"folder": None, "s3": s3}
+        patch = {"spec": {"etcd": {"backup": {"destination": destination}}}}
+        await client.patch(CapelinControlPlane, name, "default", patch)
+        assert "keys" in await done(home, *verify)
+        assert "1 backups deleted" in await done(home, "backups", "prune", "one", "--yes")
+        assert {path.stem for path in folder.iterdir()} == {manifest.stem}
+        assert "keeps all its backups" in await done(home, "backups", "prune", "one", "--yes")
+
+
+async def is_encrypted(client: Client) -> bool:
+    """Whether objects of the only control plane are encrypted, and nothing remains to do."""
+    status = (await control_plane(client)).status
+    return bool(status and status.encryption and status.encryption.key) and not (
+        status and status.encryption and status.encryption.stage
+    )
+
+
+async def token_in(workload: Client) -> bytes | None:
+    """The token of the service account, as soon as the controller manager has created it."""
+    return (await workload.get(Secret, "token", "default")).data.get("token")
+
+
+@asynccontextmanager
+async def workload_of(client: Client, cluster: str) -> AsyncGenerator[Client]:
+    """A client with the kubeconfig of a cluster."""
+    kubeconfig = (await client.get(Secret, f"{cluster}-kubeconfig", "default")).data["value"]
+    async with Client(Config.from_secret(kubeconfig), manager="test") as workload:
+        yield workload

@@ -1,13 +1,12 @@
 """Backups as the command lists, chooses and prunes them."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from capelin.embedded.management import Environment, Settings
-from capelin.errors import MissingError
+from capelin.errors import InvalidInputError, MissingError
 from capelin_control_plane.api import (
     BackupDestination,
     BackupRetention,
@@ -15,16 +14,18 @@ from capelin_control_plane.api import (
     LastBackup,
     SecretKey,
 )
-from capelin_control_plane.backup_readers import StoredBackup, stored_backups
+from capelin_control_plane.backup_readers import stored_backups
 from capelin_control_plane.backups import Manifest
-from capelin_infra.clusters.backups import (
-    Persistent,
-    age_text,
+from capelin_control_plane.stores import FolderStore, Workers
+from capelin_infra.clusters.backup_maintenance import expired_of
+from capelin_infra.clusters.backup_places import (
+    BackupPlace,
+    FoundBackup,
+    bucket_of,
     choose_backup,
-    delete_backups,
-    expired_of,
-    next_second,
+    credentials_of,
 )
+from capelin_infra.clusters.backups import Persistent, age_text, next_second
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from pydantic import TypeAdapter
 
@@ -85,39 +86,30 @@ def test_backups_of_all_clusters_are_listed(tmp_path: Path) -> None:
     assert [(entry["name"], entry["revision"]) for entry in data] == [("20260329T100000Z", 698)]
 
 
-def test_the_newest_complete_backup_is_chosen(tmp_path: Path) -> None:
-    damaged = StoredBackup(tmp_path, "20260329T130000Z", None)
-    found = [damaged, *(StoredBackup(tmp_path, m.name, m) for m in (manifest(), manifest(1)))]
-    assert choose_backup(found, DEMO, None) == found[1]
-    assert choose_backup(found, DEMO, found[2].name) == found[2]
+STORE = FolderStore(Path("backups"), Path(), Workers(1))
+OTHER = FolderStore(Path("earlier"), Path(), Workers(1))
+
+
+def test_the_newest_backup_is_chosen() -> None:
+    found = [FoundBackup(STORE, each) for each in (manifest(), manifest(1))]
+    assert choose_backup(found, DEMO, None) == found[0]
+    assert choose_backup(found, DEMO, found[1].manifest.name) == found[1]
     with pytest.raises(MissingError, match="no complete backup 20260329T130000Z"):
-        choose_backup(found, DEMO, damaged.name)
+        choose_backup(found, DEMO, "20260329T130000Z")
     with pytest.raises(MissingError, match="no complete backup"):
-        choose_backup([damaged], DEMO, None)
+        choose_backup([], DEMO, None)
 
 
-def test_only_backups_of_the_same_control_plane_replace_older_ones(tmp_path: Path) -> None:
+def test_only_backups_of_the_same_control_plane_replace_older_ones() -> None:
     settings = EtcdBackup(
         destination=BackupDestination(folder="etcd"),
         encryption_key=SecretKey(name="key"),
         retention=BackupRetention(last=1),
     )
     manifests = [manifest(), manifest(1), manifest(2, "earlier"), manifest(3, "earlier")]
-    found = [StoredBackup(tmp_path, each.name, each) for each in manifests]
-    found.append(StoredBackup(tmp_path, "20260101T000000Z", None))
-    old = expired_of(found, settings, NOW)
-    assert [backup.name for backup in old] == [manifests[1].name, manifests[3].name]
-    elsewhere = replace(found[1], folder=tmp_path / "other")
-    assert expired_of([found[0], elsewhere], settings, NOW) == []
-
-
-async def test_pruned_backups_are_gone(tmp_path: Path) -> None:
-    folder = write(tmp_path, manifest())
-    write(tmp_path, manifest(1))
-    newer, older = stored_backups(tmp_path)
-    await delete_backups([older])
-    assert stored_backups(tmp_path) == [newer]
-    assert {path.stem for path in folder.iterdir()} == {newer.name}
+    found = [FoundBackup(STORE, each) for each in manifests]
+    assert expired_of(found, settings, NOW) == [found[1], found[3]]
+    assert expired_of([found[0], FoundBackup(OTHER, manifests[1])], settings, NOW) == []
 
 
 def test_the_folder_may_have_other_files(tmp_path: Path) -> None:
@@ -150,3 +142,22 @@ def test_the_time_in_a_status_is_not_before_the_request() -> None:
     taken_at = next_second(now) + timedelta(microseconds=200)
     status = LastBackup(name="20260131T030010Z", time=taken_at, revision=7, bytes=1)
     assert now < next_second(now) == status.time
+
+
+def test_a_url_names_a_bucket() -> None:
+    def read(url: str) -> tuple[str, str, str | None]:
+        bucket = bucket_of(BackupPlace(bucket=url), None)
+        return bucket.endpoint, bucket.bucket, bucket.prefix
+
+    assert read("https://s3.example.com/backups") == ("https://s3.example.com", "backups", None)
+    assert read("http://127.0.0.1:9000/backups/a/b/") == ("http://127.0.0.1:9000", "backups", "a/b")
+    for url in ("backups", "https://s3.example.com", "s3://backups/a", "https://x/UP"):
+        with pytest.raises(InvalidInputError, match="not the URL of a bucket"):
+            read(url)
+
+
+def test_credentials_come_from_the_environment() -> None:
+    variables = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    assert credentials_of(variables).token is None
+    with pytest.raises(MissingError, match="AWS_SECRET_ACCESS_KEY is not set"):
+        credentials_of({"AWS_ACCESS_KEY_ID": "a"})

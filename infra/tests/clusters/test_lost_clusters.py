@@ -1,14 +1,13 @@
 """A lost cluster in a new management cluster: its Secrets, its objects, and their order."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, MachinePool
 from capelin.api.core import Namespace, Secret
-from capelin.errors import InvalidInputError, MissingError, UserError
+from capelin.errors import InvalidInputError, UserError
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backup_objects import ClusterObjects
@@ -17,11 +16,8 @@ from capelin_control_plane.desired import RESTORE_ANNOTATION
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.clusters.lost_clusters import (
     IN_PROGRESS,
-    BackupPlace,
     LostCluster,
-    bucket_of,
     create_again,
-    credentials_of,
 )
 
 WHICH = ClusterName("one", "team", "")
@@ -133,22 +129,3 @@ async def test_secrets_of_another_cluster_stay() -> None:
         await create_again(client, WHICH, lost_cluster())
     assert await client.find(Secret, "one-ca", "team") is None
     assert await client.find(Cluster, "one", "team") is None
-
-
-def test_a_url_names_a_bucket() -> None:
-    def read(url: str) -> tuple[str, str, str | None]:
-        bucket = bucket_of(BackupPlace(Path("key"), url), None)
-        return bucket.endpoint, bucket.bucket, bucket.prefix
-
-    assert read("https://s3.example.com/backups") == ("https://s3.example.com", "backups", None)
-    assert read("http://127.0.0.1:9000/backups/a/b/") == ("http://127.0.0.1:9000", "backups", "a/b")
-    for url in ("backups", "https://s3.example.com", "s3://backups/a", "https://x/UP"):
-        with pytest.raises(InvalidInputError, match="not the URL of a bucket"):
-            read(url)
-
-
-def test_credentials_come_from_the_environment() -> None:
-    variables = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-    assert credentials_of(variables).token is None
-    with pytest.raises(MissingError, match="AWS_SECRET_ACCESS_KEY is not set"):
-        credentials_of({"AWS_ACCESS_KEY_ID": "a"})

@@ -18,6 +18,7 @@ from capelin_control_plane.restores import (
     backup_of,
     check_backup,
     restore_phase,
+    source_of,
 )
 
 from .factories import desired_control_plane
@@ -75,9 +76,14 @@ def test_a_backup_of_another_ca_is_rejected() -> None:
     backup = manifest(datetime.now(UTC))
     with pytest.raises(Blocked, match="another CA"):
         check_backup(backup, desired_control_plane(backup.kubernetes_version), "b")
+    # A copy has a CA of its own.
+    check_backup(backup, desired_control_plane(backup.kubernetes_version), None)
 
 
-@pytest.mark.parametrize("value", ["latest", "../20260131T030000Z", f"{NAME}@", f"{NAME}@../x"])
+@pytest.mark.parametrize(
+    "value",
+    ["latest", f"../{NAME}", f"a/b/{NAME}", f"/{NAME}", f"{NAME}@", f"{NAME}@../x"],
+)
 def test_only_names_of_backups_are_accepted(value: str) -> None:
     mine = CapelinControlPlane.of("one", "default", spec=Spec(version="v1.34.4"))
     assert requested_restore(mine) is None
@@ -86,6 +92,10 @@ def test_only_names_of_backups_are_accepted(value: str) -> None:
         requested_restore(mine)
     mine.metadata.annotations = {RESTORE_ANNOTATION: REQUEST}
     assert backup_of(requested_restore(mine) or "") == NAME
+    assert source_of(REQUEST) is None
+    mine.metadata.annotations = {RESTORE_ANNOTATION: f"prod/{REQUEST}"}
+    copied = requested_restore(mine) or ""
+    assert (source_of(copied), backup_of(copied)) == ("prod", NAME)
 
 
 @pytest.mark.parametrize(

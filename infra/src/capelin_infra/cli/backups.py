@@ -15,6 +15,34 @@ Backup = Annotated[
 ]
 
 
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        help="The key of the backups, if the cluster or its Secret does not exist any more.",
+        show_default=False,
+    ),
+]
+Bucket = Annotated[
+    str | None,
+    typer.Option(
+        help="URL of the bucket with the backups of a lost cluster, such as"
+        " https://s3.example.com/my-backups/capelin, with its access key in AWS_ACCESS_KEY_ID and"
+        " AWS_SECRET_ACCESS_KEY. Default: the destination of the cluster's backups, or the"
+        " environment's folder.",
+        show_default=False,
+    ),
+]
+Region = Annotated[str, typer.Option(help="Region of the bucket.")]
+CAFile = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True, dir_okay=False, help="CA of the bucket's server.", show_default=False
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
     add_cluster_verb(app, "backup", "Back up a cluster's control plane.", backup)
@@ -51,30 +79,19 @@ def restore(
         str | None,
         typer.Option(help="The backup's name. Default: the newest one.", show_default=False),
     ] = None,
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="The key of the backups, if the cluster does not exist any more.",
-            show_default=False,
-        ),
-    ] = None,
-    bucket: Annotated[
+    as_: Annotated[
         str | None,
         typer.Option(
-            help="URL of the bucket with the backups of a lost cluster, such as"
-            " https://s3.example.com/my-backups/capelin. Default: the environment's folder.",
+            "--as",
+            metavar="NEW",
+            help="Create a new cluster of this name, and copy the data of the backup to it.",
             show_default=False,
         ),
     ] = None,
-    region: Annotated[str, typer.Option(help="Region of the bucket.")] = "us-east-1",
-    ca_file: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, dir_okay=False, help="CA of the bucket's server.", show_default=False
-        ),
-    ] = None,
+    key_file: KeyFile = None,
+    bucket: Bucket = None,
+    region: Region = "us-east-1",
+    ca_file: CAFile = None,
     new_endpoint: Annotated[
         bool,
         typer.Option(
@@ -86,28 +103,44 @@ def restore(
     yes: Yes = False,
     within: Within = 600,
 ) -> None:
-    """Restore a cluster from a backup: in place, or after the loss of its management cluster.
+    """Restore a cluster from a backup: in place, under another name, or after its loss.
 
     In place, endpoint, CAs and machines stay. All later changes of the cluster's objects are lost.
     The API does not serve for some seconds.
 
     If the cluster does not exist any more, name the key of its backups. The command creates its
     CAs, its objects of Cluster API and its data again. Simulated and replaceable machines follow.
+
+    With --as, the cluster stays as it is. The new one has a copy of its objects, an endpoint and
+    CAs of its own, and no workers.
     """
+    from capelin_infra.clusters.backup_places import BackupPlace
     from capelin_infra.clusters.cluster_verbs import ClusterName
-    from capelin_infra.clusters.lost_clusters import BackupPlace, is_lost, read_lost_cluster
+    from capelin_infra.clusters.copies import begun_copy, copy_of
+    from capelin_infra.clusters.lost_clusters import is_lost, read_lost_cluster
     from capelin_infra.clusters.restores import (
         plan_restore,
         restore_cluster,
         restore_lost_cluster,
     )
 
-    if key_file is None and (bucket is not None or new_endpoint):
+    if as_ is None and key_file is None and (bucket is not None or new_endpoint):
         raise typer.BadParameter("a lost cluster needs its key: add --key-file")
     which = ClusterName(name, namespace, environment)
     interrupted = "The provider continues: see capelin status."
+    place = BackupPlace(key_file, bucket, region, ca_file)
+    if as_ is not None:
+        new = ClusterName(as_, namespace, environment)
+        begun = run(begun_copy(which, new))
+        copy = copy_of(run(read_lost_cluster(which, place, begun or backup)), as_)
+        if not confirm(
+            f"Create cluster {as_} from backup {copy.manifest.name} of {name}.", yes=yes
+        ):
+            raise typer.Exit(1)
+        creating = restore_lost_cluster(new, copy, within, new_endpoint=True)
+        run(creating, interrupted="Run the same command again: it continues.")
+        return
     if key_file is not None and run(is_lost(which)):
-        place = BackupPlace(key_file, bucket, region, ca_file)
         lost = run(read_lost_cluster(which, place, backup))
         if not confirm(f"Create cluster {name} from backup {lost.manifest.name}.", yes=yes):
             raise typer.Exit(1)
@@ -173,21 +206,18 @@ def verify(
     *,
     environment: Environment = "",
     namespace: Namespace = "default",
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="The key, if the cluster or its Secret does not exist any more.",
-            show_default=False,
-        ),
-    ] = None,
+    key_file: KeyFile = None,
+    bucket: Bucket = None,
+    region: Region = "us-east-1",
+    ca_file: CAFile = None,
 ) -> None:
     """Verify a backup: decrypt it, restore it into a throw-away etcd, and count its keys."""
-    from capelin_infra.clusters.backups import verify_stored
+    from capelin_infra.clusters.backup_maintenance import verify_stored
+    from capelin_infra.clusters.backup_places import BackupPlace
     from capelin_infra.clusters.cluster_verbs import ClusterName
 
-    run(verify_stored(ClusterName(name, namespace, environment), backup, key_file))
+    place = BackupPlace(key_file, bucket, region, ca_file)
+    run(verify_stored(ClusterName(name, namespace, environment), place, backup))
 
 
 def prune(
@@ -195,18 +225,23 @@ def prune(
     *,
     environment: Environment = "",
     namespace: Namespace = "default",
+    bucket: Bucket = None,
+    region: Region = "us-east-1",
+    ca_file: CAFile = None,
     yes: Yes = False,
 ) -> None:
     """Delete the backups of a cluster that its retention does not keep."""
-    from capelin_infra.clusters.backups import delete_backups, expired_backups
+    from capelin_infra.clusters.backup_maintenance import delete_expired, expired_backups
+    from capelin_infra.clusters.backup_places import BackupPlace
     from capelin_infra.clusters.cluster_verbs import ClusterName
 
-    expired = run(expired_backups(ClusterName(name, namespace, environment)))
+    which = ClusterName(name, namespace, environment)
+    place = BackupPlace(None, bucket, region, ca_file)
+    expired = run(expired_backups(which, place))
     if not expired:
         typer.echo(f"The retention of cluster {name} keeps all its backups.")
         return
-    names = ", ".join(found.name for found in expired)
+    names = ", ".join(expired)
     if not confirm(f"Delete {len(expired)} backups of cluster {name} ({names})?", yes=yes):
         raise typer.Exit(1)
-    run(delete_backups(expired))
-    typer.echo(f"{len(expired)} backups deleted.")
+    typer.echo(f"{run(delete_expired(which, place, expired))} backups deleted.")

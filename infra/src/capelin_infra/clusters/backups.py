@@ -1,26 +1,19 @@
-"""Backups of control planes: taken on request, listed, verified, pruned."""
+"""Backups of control planes: taken on request, and listed."""
 
-import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from capelin.client import Client
 from capelin.contract import find_condition, named_by
-from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import Environment
-from capelin.errors import InvalidInputError, MissingError, NotReadyError, UserError
-from capelin.provider import Blocked
+from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, Status
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_files import delete_backup
-from capelin_control_plane.backup_readers import StoredBackup, stored_backups, verify_backup
-from capelin_control_plane.backup_tasks import BACKUP_HEALTHY, encryption_key
-from capelin_control_plane.backups import BACKUP_ANNOTATION, Manifest, expired
-from capelin_control_plane.etcd_snapshots import PROGRAMS
-from capelin_control_plane.stores import FolderStore, StoreError, Workers
+from capelin_control_plane.backup_readers import StoredBackup, stored_backups
+from capelin_control_plane.backup_tasks import BACKUP_HEALTHY
+from capelin_control_plane.backups import BACKUP_ANNOTATION, Manifest
 from rich.console import Console
 
 from capelin_infra.clusters.cluster_verbs import ClusterName
@@ -185,99 +178,3 @@ def age_text(age: timedelta) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
-
-
-async def verify_stored(which: ClusterName, name: str | None, key_file: Path | None) -> None:
-    """Decrypt a backup, restore it into a throw-away etcd, and print the result."""
-    environment = find_environment(which.environment)
-    root = backup_folder(environment)
-    backup = choose_backup(stored_backups(root, which.namespace, which.name), which, name)
-    key = await _key(environment, which, key_file)
-    with Checklist(Console()).shown() as checklist:
-        with checklist.step("programs of etcd"):
-            binaries = await Binaries().fetch(PROGRAMS)
-        etcd, etcdutl = (binaries[program].path for program in PROGRAMS)
-        with checklist.step(f"backup {backup.name} restored into a throw-away etcd") as line:
-            try:
-                trial = await verify_backup(backup, key, (etcd, etcdutl), environment.folder)
-            except BackupError as error:
-                raise UserError(
-                    f"Backup {backup.name} of cluster {which.name} cannot be restored.",
-                    reason=f"{error}.",
-                    hint="Take another one: " + which.command("backup") + ".",
-                ) from error
-            line.detail = f"revision {trial.revision}, {trial.keys} keys"
-
-
-def choose_backup(
-    found: Sequence[StoredBackup], which: ClusterName, name: str | None
-) -> StoredBackup:
-    """The backup of a name, or the newest complete one."""
-    complete = [backup for backup in found if backup.manifest is not None]
-    for backup in complete:
-        if name in {None, backup.name}:
-            return backup
-    what = "no complete backup" if name is None else f"no complete backup {name}"
-    known = ", ".join(backup.name for backup in complete) or "none"
-    raise MissingError(
-        f"Cluster {which.name} in namespace {which.namespace} has {what}.",
-        reason=f"Complete backups: {known}.",
-        hint="See capelin backups.",
-    )
-
-
-async def _key(environment: Environment, which: ClusterName, key_file: Path | None) -> bytes:
-    if key_file is not None:
-        return await asyncio.to_thread(key_file.read_bytes)
-    async with client_of(environment) as client:
-        control_plane = await find_control_plane(client, which)
-        backup = backup_settings(control_plane)
-        try:
-            return await encryption_key(client, backup, which.namespace)
-        except Blocked as error:
-            raise MissingError(
-                f"The key of the backups of cluster {which.name} cannot be used.",
-                reason=f"{error}.",
-                hint="Name a copy of it with --key-file.",
-            ) from error
-
-
-async def expired_backups(which: ClusterName) -> list[StoredBackup]:
-    """The backups that the retention of a cluster does not keep."""
-    environment = find_environment(which.environment)
-    root = backup_folder(environment)
-    async with client_of(environment) as client:
-        backup = backup_settings(await find_control_plane(client, which))
-    found = stored_backups(root, which.namespace, which.name)
-    return expired_of(found, backup, datetime.now(UTC))
-
-
-def expired_of(
-    found: Sequence[StoredBackup], settings: EtcdBackup, now: datetime
-) -> list[StoredBackup]:
-    """The backups of one cluster that its retention does not keep.
-
-    Earlier clusters of its name are separate, and so are other folders of the same namespace.
-    """
-    old: set[tuple[Path, str]] = set()
-    groups: dict[tuple[Path, str], list[Manifest]] = {}
-    for backup in found:
-        if backup.manifest is not None:
-            group = (backup.folder, backup.manifest.authority)
-            groups.setdefault(group, []).append(backup.manifest)
-    for (folder, _), manifests in groups.items():
-        old |= {(folder, manifest.name) for manifest in expired(manifests, settings.retention, now)}
-    return [backup for backup in found if (backup.folder, backup.name) in old]
-
-
-async def delete_backups(backups: Sequence[StoredBackup]) -> None:
-    """Delete backups, the manifest of each first."""
-    workers = Workers(1)
-    try:
-        for backup in backups:
-            store = FolderStore(backup.folder, Path(), workers)
-            await delete_backup(store, backup.name)
-    except StoreError as error:
-        raise UserError("A backup cannot be deleted.", reason=f"{error}.") from error
-    finally:
-        workers.close()

@@ -1,57 +1,43 @@
 """Creates a lost cluster again from a backup: its CAs, its objects and its data."""
 
-import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace, Secret
 from capelin.client import AlreadyExists, Client, ClientError
-from capelin.errors import InvalidInputError, MissingError, UserError
-from capelin_control_plane.api import CapelinControlPlane, S3Destination, SecretName
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_files import read_authorities, read_backups, read_objects
+from capelin.errors import InvalidInputError, UserError
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.backup_files import read_authorities, read_objects
 from capelin_control_plane.backup_objects import (
     ClusterObjects,
     owners_first,
     with_owners,
     without_endpoint,
 )
-from capelin_control_plane.backup_readers import stored_backups
-from capelin_control_plane.backup_stores import s3_store
 from capelin_control_plane.backups import Manifest
 from capelin_control_plane.desired import RESTORE_ANNOTATION
-from capelin_control_plane.s3_signature import S3Credentials
-from capelin_control_plane.stores import FolderStore, Store, StoreError, Workers
-from pydantic import ValidationError
 
-from capelin_infra.clusters.backups import backup_folder, choose_backup
+from capelin_infra.clusters.backup_places import (
+    KEY_ID,
+    SECRET,
+    TOKEN,
+    BackupPlace,
+    choose_backup,
+    credentials_of,
+    key_of,
+    open_backups,
+)
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.environments.connection import client_of, find_environment
 
 IN_PROGRESS: Final = "controlplane.cluster.x-k8s.io/capelin-restored-from"
 """On a Cluster that is being created again, the name of the backup."""
-_KEY_ID, _SECRET = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
-_TOKEN: Final = "AWS_SESSION_TOKEN"  # noqa: S105 - the name of a variable
-
-
-@dataclass(frozen=True, slots=True)
-class BackupPlace:
-    """Where the backups of a lost cluster are, and how to read them."""
-
-    key_file: Path
-    bucket: str | None = None
-    """A URL such as `https://s3.example.com/my-backups/capelin`. None: the environment's folder."""
-    region: str = "us-east-1"
-    ca_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,88 +51,16 @@ class LostCluster:
     objects: ClusterObjects
 
 
-def bucket_of(place: BackupPlace, ca: str | None) -> S3Destination:
-    """The bucket in a URL.
-
-    Raises:
-        InvalidInputError: it is not the URL of a bucket.
-    """
-    url = place.bucket or ""
-    parts = urlsplit(url)
-    bucket, _, prefix = parts.path.strip("/").partition("/")
-    try:
-        return S3Destination(
-            endpoint=f"{parts.scheme}://{parts.netloc}",
-            region=place.region,
-            bucket=bucket,
-            prefix=prefix or None,
-            credentials=SecretName(name="unused"),
-            ca_bundle=ca,
-        )
-    except ValidationError as error:
-        raise InvalidInputError(
-            f"{url} is not the URL of a bucket.",
-            hint="Write one such as https://s3.eu-central-1.amazonaws.com/my-backups/capelin.",
-        ) from error
-
-
-def credentials_of(environ: Mapping[str, str]) -> S3Credentials:
-    """The key of a bucket, from the variables of other tools for S3.
-
-    Raises:
-        MissingError: they are not set.
-    """
-    if not environ.get(_KEY_ID) or not environ.get(_SECRET):
-        raise MissingError(
-            f"{_KEY_ID} or {_SECRET} is not set.",
-            hint="Export the access key of the bucket in both variables.",
-        )
-    return S3Credentials(environ[_KEY_ID], environ[_SECRET], environ.get(_TOKEN) or None)
-
-
-@asynccontextmanager
-async def _store_of(which: ClusterName, place: BackupPlace) -> AsyncGenerator[Store]:
-    if place.bucket is not None:
-        ca = None if place.ca_file is None else await asyncio.to_thread(place.ca_file.read_text)
-        bucket = bucket_of(place, ca)
-        async with s3_store(
-            bucket, which.namespace, which.name, credentials_of(os.environ)
-        ) as store:
-            yield store
-        return
-    root = backup_folder(find_environment(which.environment))
-    newest = choose_backup(stored_backups(root, which.namespace, which.name), which, None)
-    workers = Workers(1)
-    try:
-        yield FolderStore(newest.folder, Path(), workers)
-    finally:
-        workers.close()
-
-
 async def read_lost_cluster(
     which: ClusterName, place: BackupPlace, name: str | None
 ) -> LostCluster:
     """Read the CAs and objects of a backup, the newest one if none is named."""
-    key = await asyncio.to_thread(place.key_file.read_bytes)
-    try:
-        async with _store_of(which, place) as store:
-            manifests = (await read_backups(store)).manifests
-            manifest = next((it for it in manifests if name in {None, it.name}), None)
-            if manifest is None:
-                known = ", ".join(it.name for it in manifests[:5]) or "none"
-                raise MissingError(
-                    f"Cluster {which.name} in namespace {which.namespace} has no such backup.",
-                    reason=f"Complete backups: {known}.",
-                    hint="Name one of them with --backup.",
-                )
-            authorities = await read_authorities(store, manifest, key)
-            objects = await read_objects(store, manifest, key)
-    except (BackupError, StoreError) as error:
-        raise UserError(
-            f"The backups of cluster {which.name} cannot be read.",
-            reason=f"{error}.",
-            hint="Check the key, the bucket and its access key.",
-        ) from error
+    key = await key_of(which, place)
+    async with open_backups(which, place) as found:
+        backup = choose_backup(found, which, name)
+        manifest = backup.manifest
+        authorities = await read_authorities(backup.store, manifest, key)
+        objects = await read_objects(backup.store, manifest, key)
     if objects is None:
         raise InvalidInputError(
             f"Backup {manifest.name} has no objects of Cluster API.",
@@ -166,7 +80,7 @@ async def is_lost(which: ClusterName) -> bool:
     return cluster is None or IN_PROGRESS in cluster.metadata.annotations
 
 
-async def create_secrets(client: Client, which: ClusterName, secrets: tuple[Secret, ...]) -> None:
+async def create_secrets(client: Client, which: ClusterName, secrets: Sequence[Secret]) -> None:
     """Create Secrets, unless the same ones exist.
 
     Raises:
@@ -193,14 +107,21 @@ async def create_again(
     Another call continues after an interruption. Returns the name of the control plane.
     """
     control_plane = control_plane_of(lost)
+    source = None if lost.manifest.cluster == which.name else lost.manifest.cluster
     if await client.find(Namespace, which.namespace) is None:
         await client.create(Namespace.of(which.namespace))
-    secrets = (*lost.secrets, *_destination_secrets(control_plane, lost.key, which.namespace))
+    secrets = [*lost.secrets]
+    secrets += [
+        secret
+        for secret in _destination_secrets(control_plane, lost.key, which.namespace)
+        # A copy uses those of its source.
+        if source is None or await client.find(Secret, secret.name, which.namespace) is None
+    ]
     await create_secrets(client, which, secrets)
     uids: dict[tuple[str, str], str] = {}
     for item in owners_first(lost.objects.items):
         manifest = with_owners(without_endpoint(item) if new_endpoint else item, uids)
-        created = await _create(client, _held(manifest, lost.manifest.name))
+        created = await _create(client, _held(manifest, lost.manifest.name, source))
         uids[item["kind"], item["metadata"]["name"]] = created["metadata"]["uid"]
     # Now that all objects exist, controllers may begin.
     patch = {"metadata": {"annotations": {IN_PROGRESS: None}}, "spec": {"paused": None}}
@@ -231,24 +152,25 @@ def _destination_secrets(
         return []
     entry = backup.encryption_key
     secrets = [Secret.of(entry.name, namespace, data={entry.key: key})]
-    if backup.destination.s3 is not None and os.environ.get(_KEY_ID):
+    if backup.destination.s3 is not None and os.environ.get(KEY_ID):
         found = credentials_of(os.environ)
-        data = {_KEY_ID: found.key_id.encode(), _SECRET: found.secret.encode()}
+        data = {KEY_ID: found.key_id.encode(), SECRET: found.secret.encode()}
         if found.token:
-            data[_TOKEN] = found.token.encode()
+            data[TOKEN] = found.token.encode()
         secrets.append(Secret.of(backup.destination.s3.credentials.name, namespace, data=data))
     return secrets
 
 
-def _held(manifest: Unstructured, backup: str) -> Unstructured:
+def _held(manifest: Unstructured, backup: str, source: str | None) -> Unstructured:
     """An object that no controller acts on yet, and a control plane with its restore."""
+    prefix = "" if source is None else f"{source}/"
     metadata: dict[str, Any] = manifest["metadata"]
     annotations = dict(metadata.get("annotations", {}))
     spec = manifest["spec"]
     if manifest["kind"] == Cluster.resource.kind:
         annotations[IN_PROGRESS], spec = backup, {**spec, "paused": True}
     elif manifest["kind"] == CapelinControlPlane.resource.kind:
-        annotations[RESTORE_ANNOTATION] = f"{backup}@{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        annotations[RESTORE_ANNOTATION] = f"{prefix}{backup}@{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     return {**manifest, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
 
 

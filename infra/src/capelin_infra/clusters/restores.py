@@ -1,21 +1,17 @@
 """Restores a cluster from a backup, in place or after its loss. Its provider does the work."""
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from capelin.api.core import Secret
 from capelin.client import Client
 from capelin.contract import find_condition
 from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin_control_plane.api import CapelinControlPlane, Status
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_files import open_backup
-from capelin_control_plane.backup_readers import StoredBackup, stored_backups
+from capelin_control_plane.backup_files import read_authorities
 from capelin_control_plane.desired import (
     RESTORE_ANNOTATION,
     InvalidSpecError,
@@ -25,12 +21,16 @@ from capelin_control_plane.restore_tasks import RESTORING, withdraw_restore
 from capelin_control_plane.restores import backup_of
 from rich.console import Console
 
+from capelin_infra.clusters.backup_places import (
+    BackupPlace,
+    choose_backup,
+    key_of,
+    open_backups,
+)
 from capelin_infra.clusters.backups import (
     Persistent,
     age_text,
-    backup_folder,
     backup_settings,
-    choose_backup,
     find_control_plane,
 )
 from capelin_infra.clusters.cluster_verbs import ClusterName, start_bootstrap_provider
@@ -164,26 +164,13 @@ async def _follow(
 
 async def create_authorities(which: ClusterName, name: str | None, key_file: Path) -> None:
     """Create the Secrets of a lost cluster's CAs and keys, unless others exist."""
-    environment = find_environment(which.environment)
-    found = stored_backups(backup_folder(environment), which.namespace, which.name)
-    backup = choose_backup(found, which, name)
-    secrets = await asyncio.to_thread(_read_authorities, backup, key_file, environment.folder)
-    async with client_of(environment) as client:
+    place = BackupPlace(key_file)
+    key = await key_of(which, place)
+    async with open_backups(which, place) as found:
+        backup = choose_backup(found, which, name)
+        content = await read_authorities(backup.store, backup.manifest, key)
+    secrets = [Secret.read(item) for item in json.loads(content)["items"]]
+    async with client_of(find_environment(which.environment)) as client:
         await create_secrets(client, which, tuple(secrets))
     names = ", ".join(secret.name for secret in secrets)
-    Console().print(f"Secrets from backup {backup.name}: {names}.", soft_wrap=True)
-
-
-def _read_authorities(backup: StoredBackup, key_file: Path, work: Path) -> list[Secret]:
-    with TemporaryDirectory(prefix="authorities-", dir=work) as folder:
-        opened = Path(folder, "backup")
-        try:
-            open_backup(backup.folder / f"{backup.name}.json", key_file.read_bytes(), opened)
-        except BackupError as error:
-            raise UserError(
-                f"Backup {backup.name} of cluster {backup.cluster} cannot be opened.",
-                reason=f"{error}.",
-                hint="Check the key, or name another backup. See capelin backups.",
-            ) from error
-        items = json.loads((opened / "authorities.json").read_bytes())["items"]
-        return [Secret.read(item) for item in items]
+    Console().print(f"Secrets from backup {backup.manifest.name}: {names}.", soft_wrap=True)

@@ -200,6 +200,16 @@ async def read_snapshot(store: Store, manifest: Manifest, key: bytes) -> AsyncGe
     digest.verify()
 
 
+async def write_snapshot(path: Path, snapshot: AsyncGenerator[bytes]) -> None:
+    """Write a snapshot into a new private file. Do not use it if this fails."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        async with aclosing(snapshot) as pieces:
+            async for piece in pieces:
+                await asyncio.to_thread(file.write, piece)
+        await asyncio.to_thread(file.flush)
+
+
 async def read_authorities(store: Store, manifest: Manifest, key: bytes) -> bytes:
     """The CAs and keys of a backup.
 

@@ -1,14 +1,20 @@
-"""Finds and tries out backups below the administrator's folder."""
+"""Finds backups below the administrator's folder, and tries out those of any store."""
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_files import list_backups, open_backup
+from capelin_control_plane.backup_files import (
+    list_backups,
+    read_authorities,
+    read_objects,
+    read_snapshot,
+    write_snapshot,
+)
 from capelin_control_plane.backups import Manifest
 from capelin_control_plane.etcd_snapshots import Trial, try_snapshot
+from capelin_control_plane.stores import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +49,30 @@ def stored_backups(root: Path, namespace: str = "*", cluster: str = "*") -> list
 
 
 async def verify_backup(
-    backup: StoredBackup, key: bytes, programs: tuple[Path, Path], work: Path
+    store: Store, manifest: Manifest, key: bytes, programs: tuple[Path, Path], work: Path
 ) -> Trial:
     """Decrypt a backup, restore it into a throw-away etcd, and read its content.
 
     Args:
-        backup: The backup.
+        store: The store that has the backup.
+        manifest: The backup.
         key: The key that encrypts it.
         programs: etcd and etcdutl.
         work: A private folder with room for two copies of the snapshot.
 
     Raises:
         BackupError: it cannot be restored.
+        StoreError: the store cannot be read.
     """
+    await read_authorities(store, manifest, key)
+    await read_objects(store, manifest, key)
     with TemporaryDirectory(prefix="verify-", dir=work) as folder:
-        opened = Path(folder, "backup")
-        manifest = await asyncio.to_thread(
-            open_backup, backup.folder / f"{backup.name}.json", key, opened
-        )
-        trial = await try_snapshot(*programs, opened / "etcd.db")
+        snapshot = Path(folder, "etcd.db")
+        await write_snapshot(snapshot, read_snapshot(store, manifest, key))
+        trial = await try_snapshot(*programs, snapshot)
     if trial.revision < manifest.revision:
         raise BackupError(
-            f"backup {backup.name} ends at revision {trial.revision}, before the revision"
+            f"backup {manifest.name} ends at revision {trial.revision}, before the revision"
             f" {manifest.revision} of its manifest"
         )
     return trial

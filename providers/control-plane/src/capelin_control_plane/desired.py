@@ -44,8 +44,11 @@ RENEW_ANNOTATION = "controlplane.cluster.x-k8s.io/renew-certificates-before"
 ADDRESS_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/capelin-address"
 """The address that the backend allocated. It outlives a move to another management cluster."""
 RESTORE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/restore"
-"""Its value is the name of a backup. A suffix such as `@2026-01-31T04:00:00Z` makes it unique."""
-_RESTORE: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z(@[-+:.0-9TZ]{1,40})?")
+"""Its value is the name of a backup. A suffix such as `@2026-01-31T04:00:00Z` makes it unique. A
+prefix such as `prod/` names another Cluster of the namespace, of which the data is a copy."""
+_RESTORE: Final = re.compile(
+    r"([a-z0-9][-.a-z0-9]{0,252}/)?[0-9]{8}T[0-9]{6}Z(@[-+:.0-9TZ]{1,40})?"
+)
 
 Component = Literal["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "relay"]
 PROGRAMS: Final[tuple[Component, ...]] = (

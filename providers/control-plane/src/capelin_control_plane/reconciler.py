@@ -286,7 +286,14 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             ctx.set_conditions(objects)
             if objects.status == "False":
                 return After(_RETRY_SECONDS)
-        await complete_restore(ctx, obj, desired, observed)
+        await complete_restore(
+            ctx,
+            obj,
+            desired,
+            observed,
+            authorities=authorities,
+            config=partial(backend.client_config, endpoint),
+        )
         moments = (backup and backup.next, encryption.next, rotation.next, move_until)
         return _requeue(desired, observed, now, *moments)
 

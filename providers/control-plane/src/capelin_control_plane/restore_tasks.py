@@ -1,15 +1,16 @@
 """Prepares restores in tasks of their own: a large backup delays no reconcile."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from capelin.client import Client, ClientError, Invalid
+from capelin.client import Client, ClientError, Config, Invalid
 from capelin.contract import ConditionSpec
 from capelin.controller import Context, ObjectKey
-from capelin.provider import Blocked
+from capelin.provider import Blocked, ControlPlaneContext
 
 from capelin_control_plane.api import BackupDestination, CapelinControlPlane
 from capelin_control_plane.backends import Backend
@@ -17,15 +18,19 @@ from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_files import read_backups, read_snapshot
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import encryption_key
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.copied_data import separate_from_source, taken_at
 from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.reasons import Reason
-from capelin_control_plane.restores import Phase, backup_of, check_backup
+from capelin_control_plane.restores import Phase, backup_of, check_backup, source_of
+from capelin_control_plane.rotation_clients import account_key_id
 from capelin_control_plane.stores import StoreError
 from capelin_control_plane.tasks import Tasks
 
 RESTORING: Final = "Restoring"
 _RETRY: Final = timedelta(minutes=1)
+_SEPARATION_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +110,35 @@ class Restores(Tasks[_Run]):
 
 
 async def complete_restore(
-    ctx: Context, obj: CapelinControlPlane, desired: ControlPlane, observed: Observed
+    ctx: ControlPlaneContext,
+    obj: CapelinControlPlane,
+    desired: ControlPlane,
+    observed: Observed,
+    *,
+    authorities: Authorities,
+    config: Callable[[], Config],
 ) -> bool:
-    """Remove the annotation if the restored control plane serves. Returns whether it did."""
+    """Remove the annotation if the restored control plane serves. Returns whether it did.
+
+    A copy is first separated from its source.
+    """
     is_ready = observed.complete and observed.answers and all(s.ready for s in observed.statuses)
     if observed.restore is not Phase.STARTING or desired.restore is None or not is_ready:
         return False
+    source = source_of(desired.restore)
+    if source is not None:
+        try:
+            async with (
+                asyncio.timeout(_SEPARATION_SECONDS),
+                Client(config(), manager="capelin-restore") as workload,
+            ):
+                moment = taken_at(backup_of(desired.restore))
+                await separate_from_source(workload, account_key_id(authorities), moment)
+        except (ClientError, TimeoutError) as error:
+            text = str(error) or f"the API took more than {_SEPARATION_SECONDS:g} s"
+            message = f"objects of Cluster {source} cannot be removed from the copy: {text}"
+            ctx.set_conditions(ConditionSpec(RESTORING, "True", Phase.STARTING, message))
+            return False
     if not await withdraw_restore(ctx.client, obj, desired.restore):
         return False
     message = f"the control plane continues from backup {backup_of(desired.restore)}"
@@ -135,7 +163,9 @@ async def withdraw_restore(client: Client, obj: CapelinControlPlane, request: st
 
 def _condition(desired: ControlPlane, phase: Phase) -> ConditionSpec:
     # Without a request: it was withdrawn after the replacement had begun.
+    source = desired.restore and source_of(desired.restore)
     backup = "the backup" if desired.restore is None else f"backup {backup_of(desired.restore)}"
+    backup += f" of Cluster {source}" if source else ""
     messages = {
         Phase.PREPARING: f"creating data from {backup}. The API continues to serve",
         Phase.STOPPING: f"stopping etcd and its clients before the restore of {backup}",
@@ -163,8 +193,9 @@ class _Job:
                 "it names the folder and the key of the backups",
             )
         name, client, namespace = backup_of(request), self.ctx.client, self.desired.namespace
-        destination = backup.destination
-        async with self.stores.open(client, destination, namespace, self.desired.cluster) as store:
+        destination, source = backup.destination, source_of(request)
+        cluster = source or self.desired.cluster
+        async with self.stores.open(client, destination, namespace, cluster) as store:
             listed = await read_backups(store)
             manifest = next((found for found in listed.manifests if found.name == name), None)
             if manifest is None:
@@ -174,7 +205,7 @@ class _Job:
                     f"no usable backup {name} exists in {_place_of(destination)}. The newest ones"
                     f" there: {known}",
                 )
-            check_backup(manifest, self.desired, self.authority)
+            check_backup(manifest, self.desired, None if source else self.authority)
             key = await encryption_key(client, backup, namespace)
             read = partial(read_snapshot, store, manifest, key)
             key_of_object = ObjectKey(self.obj.namespace or "", self.obj.name)

@@ -43,7 +43,12 @@ class RestoreFiles:
 
 def backup_of(request: str) -> str:
     """The name of the backup that a request names."""
-    return request.partition("@")[0]
+    return request.partition("@")[0].rpartition("/")[2]
+
+
+def source_of(request: str) -> str | None:
+    """The Cluster whose data a request copies. None if it is the Cluster's own backup."""
+    return request.partition("@")[0].rpartition("/")[0] or None
 
 
 def restore_phase(request: str | None, files: RestoreFiles, *, stopped: bool) -> Phase | None:
@@ -66,18 +71,18 @@ def restore_phase(request: str | None, files: RestoreFiles, *, stopped: bool) ->
     return Phase.REPLACING if stopped else Phase.STOPPING
 
 
-def check_backup(manifest: Manifest, desired: ControlPlane, authority: str) -> None:
+def check_backup(manifest: Manifest, desired: ControlPlane, authority: str | None) -> None:
     """Check that a control plane can continue from a backup.
 
     Args:
         manifest: The backup.
         desired: The desired state of the control plane.
-        authority: SHA-256 of its CA's certificate.
+        authority: SHA-256 of its CA's certificate. None for a copy of another Cluster.
 
     Raises:
         Blocked: it cannot.
     """
-    if manifest.authority != authority:
+    if authority is not None and manifest.authority != authority:
         raise _refused(
             f"backup {manifest.name} belongs to a control plane with another CA",
             "restore the CAs and keys of the backup first, or name a backup of this control plane",

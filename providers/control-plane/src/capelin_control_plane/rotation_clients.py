@@ -2,11 +2,11 @@
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from capelin.api import Resource
+from capelin.api import Resource, Unstructured
 from capelin.api.capi import Machine
 from capelin.client import Client
 from capelin.contract import CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL
@@ -27,7 +27,7 @@ SIMULATED_ANNOTATION: Final = "capelin.cluster.x-k8s.io/simulated"
 _KUBELET_SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
 _NODE_USER: Final = "system:node:"
 _TOKEN_TYPE: Final = "kubernetes.io/service-account-token"  # noqa: S105 - a type
-_NODES: Final = Resource("", "v1", "Node", "nodes", namespaced=False)
+NODES: Final = Resource("", "v1", "Node", "nodes", namespaced=False)
 _REQUESTS: Final = Resource(
     "certificates.k8s.io",
     "v1",
@@ -35,7 +35,7 @@ _REQUESTS: Final = Resource(
     "certificatesigningrequests",
     namespaced=False,
 )
-_SECRETS: Final = Resource("", "v1", "Secret", "secrets")
+SECRETS: Final = Resource("", "v1", "Secret", "secrets")
 
 
 async def find_clients(workload: Client, authorities: Authorities) -> Clients:
@@ -46,7 +46,7 @@ async def find_clients(workload: Client, authorities: Authorities) -> Clients:
     """
     name = authority_name(authorities.ca.certificate_pem)
     # One by one: a list of all Nodes takes much memory.
-    nodes = [_node(item) async for item in workload.iterate(_NODES)]
+    nodes = [_node(item) async for item in workload.iterate(NODES)]
     old = {node.name for node in nodes if not node.simulated and node.authority != name}
     renewed: set[str] = set()
     if old:
@@ -61,17 +61,22 @@ async def find_clients(workload: Client, authorities: Authorities) -> Clients:
                 renewed.add(user.removeprefix(_NODE_USER))
     for node in sorted(renewed):
         await workload.patch(
-            _NODES, node, None, {"metadata": {"annotations": {NODE_ANNOTATION: name}}}
+            NODES, node, None, {"metadata": {"annotations": {NODE_ANNOTATION: name}}}
         )
-    key = key_id(_der(authorities.service_account.public_key_pem))
     return Clients(
         nodes=[node for node in nodes if node.name not in renewed],
         tokens=[
             f"{item['metadata']['namespace']}/{item['metadata']['name']}"
-            async for item in workload.iterate(_SECRETS, fields={"type": _TOKEN_TYPE})
-            if has_old_token(item.get("data") or {}, key)
+            async for item in find_old_tokens(workload, account_key_id(authorities))
         ],
     )
+
+
+async def find_old_tokens(workload: Client, key: str) -> AsyncGenerator[Unstructured]:
+    """The Secrets with tokens that another service account key than this one has signed."""
+    async for item in workload.iterate(SECRETS, fields={"type": _TOKEN_TYPE}):
+        if has_old_token(item.get("data") or {}, key):
+            yield item
 
 
 async def unjoined_machines(
@@ -111,6 +116,7 @@ def _node(item: Mapping[str, Any]) -> NodeFacts:
     )
 
 
-def _der(public_key_pem: bytes) -> bytes:
-    key = load_pem_public_key(public_key_pem)
-    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+def account_key_id(authorities: Authorities) -> str:
+    """The ID of the service account key that signs."""
+    key = load_pem_public_key(authorities.service_account.public_key_pem)
+    return key_id(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))

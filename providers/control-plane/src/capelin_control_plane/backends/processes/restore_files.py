@@ -5,9 +5,7 @@
 """
 
 import asyncio
-import os
 import shutil
-from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +19,7 @@ from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.components import etcd_peer_url
 from capelin_control_plane.backends.processes.state_dir import StateDir
+from capelin_control_plane.backup_files import write_snapshot
 from capelin_control_plane.etcd import MOST_MEMBERS
 from capelin_control_plane.etcd_snapshots import RestoredCluster, restore_member
 from capelin_control_plane.restores import RestoreFiles
@@ -70,7 +69,7 @@ async def prepare(
     partial = Path(mkdtemp(prefix=_PARTIAL, dir=state_dir.path))
     try:
         snapshot = partial / "etcd.db"
-        await _write(snapshot, read)
+        await write_snapshot(snapshot, read())
         members = {f"etcd-{index}": etcd_peer_url(state_dir, index) for index in range(size)}
         cluster = RestoredCluster(members, f"{state_dir.address}-{request}")
         for name in members:
@@ -78,15 +77,6 @@ async def prepare(
         await asyncio.to_thread(_finish, state_dir, partial, _Record(request, tuple(range(size))))
     finally:
         await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
-
-
-async def _write(path: Path, read: ReadSnapshot) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        async with aclosing(read()) as pieces:
-            async for piece in pieces:
-                await asyncio.to_thread(file.write, piece)
-        await asyncio.to_thread(file.flush)
 
 
 def _finish(state_dir: StateDir, partial: Path, record: _Record) -> None:

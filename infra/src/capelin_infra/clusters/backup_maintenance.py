@@ -1,0 +1,90 @@
+"""Verifies the backups of a cluster, and prunes those that its retention does not keep."""
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+
+from capelin.embedded.binaries import Binaries
+from capelin.errors import UserError
+from capelin_control_plane.api import EtcdBackup
+from capelin_control_plane.backup_encryption import BackupError
+from capelin_control_plane.backup_files import delete_backup
+from capelin_control_plane.backup_readers import verify_backup
+from capelin_control_plane.backups import Manifest, expired
+from capelin_control_plane.etcd_snapshots import PROGRAMS
+from capelin_control_plane.stores import Store
+from rich.console import Console
+
+from capelin_infra.clusters.backup_places import (
+    BackupPlace,
+    FoundBackup,
+    choose_backup,
+    key_of,
+    open_backups,
+    required_settings,
+)
+from capelin_infra.clusters.cluster_verbs import ClusterName
+from capelin_infra.environments.connection import find_environment
+from capelin_infra.terminal.checklist import Checklist
+
+
+async def verify_stored(which: ClusterName, place: BackupPlace, name: str | None) -> None:
+    """Decrypt a backup, restore it into a throw-away etcd, and print the result."""
+    environment = find_environment(which.environment)
+    key = await key_of(which, place)
+    async with open_backups(which, place) as found:
+        backup = choose_backup(found, which, name)
+        manifest = backup.manifest
+        with Checklist(Console()).shown() as checklist:
+            with checklist.step("programs of etcd"):
+                binaries = await Binaries().fetch(PROGRAMS)
+            etcd, etcdutl = (binaries[program].path for program in PROGRAMS)
+            with checklist.step(f"backup {manifest.name} restored into a throw-away etcd") as line:
+                try:
+                    trial = await verify_backup(
+                        backup.store, manifest, key, (etcd, etcdutl), environment.folder
+                    )
+                except BackupError as error:
+                    raise UserError(
+                        f"Backup {manifest.name} of cluster {which.name} cannot be restored.",
+                        reason=f"{error}.",
+                        hint="Take another one: " + which.command("backup") + ".",
+                    ) from error
+                line.detail = f"revision {trial.revision}, {trial.keys} keys"
+
+
+async def expired_backups(which: ClusterName, place: BackupPlace) -> list[str]:
+    """The names of the backups that the retention of a cluster does not keep."""
+    settings = await required_settings(which)
+    async with open_backups(which, place) as found:
+        return [backup.manifest.name for backup in expired_of(found, settings, datetime.now(UTC))]
+
+
+async def delete_expired(which: ClusterName, place: BackupPlace, names: Collection[str]) -> int:
+    """Delete expired backups of these names, the manifest of each first. Returns their number."""
+    settings = await required_settings(which)
+    deleted = 0
+    async with open_backups(which, place) as found:
+        for backup in expired_of(found, settings, datetime.now(UTC)):
+            if backup.manifest.name in names:
+                await delete_backup(backup.store, backup.manifest.name)
+                deleted += 1
+    return deleted
+
+
+def expired_of(
+    found: Sequence[FoundBackup], settings: EtcdBackup, now: datetime
+) -> list[FoundBackup]:
+    """The backups of one cluster that its retention does not keep.
+
+    Earlier clusters of its name are separate, and so are other folders of the same namespace.
+    """
+    groups: dict[tuple[Store, str], list[Manifest]] = {}
+    for backup in found:
+        group = (backup.store, backup.manifest.authority)
+        groups.setdefault(group, []).append(backup.manifest)
+    old = {
+        (store, manifest.name)
+        for (store, _), manifests in groups.items()
+        for manifest in expired(manifests, settings.retention, now)
+    }
+    return [backup for backup in found if (backup.store, backup.manifest.name) in old]
