@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 from capelin.api.core import ConfigMap
-from capelin.client import Client, Config, Invalid
-from capelin.contract import PAUSED_ANNOTATION
+from capelin.client import Client, ClientError, Config, Invalid
+from capelin.contract import ASLEEP, PAUSED_ANNOTATION, find_condition
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import RENEW_ANNOTATION
 from capelin_control_plane.provider import provider
+from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 
 from tests.load import Load
 from tests.support.control_planes import ControlPlane
@@ -287,6 +288,48 @@ async def test_a_restart_of_the_provider_restarts_no_process(under_test: UnderTe
         await asyncio.gather(loading, return_exceptions=True)
         assert load.failed == []
         await mine.delete_all()
+
+
+async def test_a_control_plane_sleeps_and_wakes(
+    under_test: UnderTest, record_property: Callable[[str, object], None]
+) -> None:
+    mine = under_test.control_plane
+
+    async def is_asleep() -> bool:
+        return ASLEEP in await mine.reasons() and not await under_test.programs()
+
+    async def serves() -> bool:
+        try:
+            async with mine.workload() as workload:
+                return await workload.find(ConfigMap, "kept", "default") is not None
+        except ClientError:
+            return False
+
+    async with under_test.provider():
+        await mine.create(OLD, replicas=2, etcd={"replicas": ETCD_MEMBERS})
+        await mine.settles()
+        async with mine.workload() as workload:
+            await workload.create(ConfigMap.of("kept", "default"))
+        await mine.annotate(SLEEP_ANNOTATION, datetime.now(UTC).isoformat())
+        await until(is_asleep, within=120)
+        await mine.change(version=NEW)
+    # The next provider starts nothing either.
+    async with under_test.provider():
+        await until(lambda: has_message(mine, f"the upgrade to {NEW}"))
+        assert await under_test.programs() == {}
+        began = monotonic()
+        await mine.annotate(WAKE_ANNOTATION, datetime.now(UTC).isoformat())
+        await until(serves, within=180)
+        record_property("seconds until it served", round(monotonic() - began, 1))
+        await mine.settles()
+        assert await serves()
+        await mine.delete_all()
+
+
+async def has_message(mine: ControlPlane, text: str) -> bool:
+    status = (await mine.get()).status
+    condition = find_condition(status.conditions, ASLEEP) if status else None
+    return condition is not None and text in condition.message
 
 
 def count(programs: Mapping[str, str], component: str) -> int:

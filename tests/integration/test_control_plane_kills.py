@@ -20,6 +20,7 @@ from random import Random
 import pytest
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client, Config
+from capelin.contract import ASLEEP, find_condition
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.processes import Process, kill_all, marked_processes
@@ -28,6 +29,7 @@ from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backups import BACKUP_ANNOTATION
 from capelin_control_plane.desired import RENEW_ANNOTATION, RESTORE_ANNOTATION
 from capelin_control_plane.provider import provider
+from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 
 from tests.load import Load
 from tests.support.control_planes import ControlPlane
@@ -299,3 +301,30 @@ async def test_a_restore_survives_kills_of_its_provider(shoal: Shoal) -> None:
     assert not list(folder.glob("restore-*"))
     for index in range(ETCD):
         assert len(list(folder.glob(f"etcd-{index}.before-restore-*"))) == 1, shoal.mortal.lives
+
+
+async def test_a_sleep_survives_kills_of_its_provider(shoal: Shoal) -> None:
+    mine, each = shoal.mine, -(-KILLS // 10)
+    await mine.create(OLD, replicas=2, etcd={"replicas": ETCD})
+    async with shoal.mortal.undisturbed():
+        await until(shoal.settled)
+        async with mine.workload() as workload:
+            await workload.create(ConfigMap.of("kept", "default"))
+    await shoal.look_at_authorities()
+
+    async def is_asleep() -> bool:
+        return ASLEEP in await mine.reasons() and shoal.running() == []
+
+    await mine.annotate(SLEEP_ANNOTATION, datetime.now(UTC).isoformat())
+    await shoal.through_kills(is_asleep, each)
+    # It stays asleep, and the request waits.
+    await mine.change(version=NEW)
+    await shoal.through_kills(is_asleep, each)
+    status = (await mine.get()).status
+    asleep = find_condition(status.conditions, ASLEEP) if status else None
+    assert asleep is not None
+    assert f"the upgrade to {NEW}" in asleep.message
+    await mine.annotate(WAKE_ANNOTATION, datetime.now(UTC).isoformat())
+    await shoal.through_kills(shoal.settled, each)
+    async with mine.workload() as workload:
+        assert await workload.find(ConfigMap, "kept", "default") is not None

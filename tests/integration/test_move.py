@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Namespace, Node, Secret
 from capelin.client import Client, Config
+from capelin.contract import ASLEEP, find_condition
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management import (
     Environment,
@@ -16,9 +18,10 @@ from capelin.embedded.management import (
     bring_up,
     remove_environment,
 )
-from capelin.embedded.processes import Process, kill_all, private_folder
+from capelin.embedded.processes import Process, kill_all, marked_processes, private_folder
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from capelin_infra.status.readiness import wait_until_ready
 
 from tests.load import Load
@@ -161,3 +164,41 @@ async def test_a_cluster_moves_there_and_back_and_serves_without_interruption(
             return await source.find(Cluster, NAME, NAME) is None
 
         await until(gone)
+
+
+@pytest.mark.needs_programs("clusterctl")
+async def test_a_sleeping_cluster_moves_and_wakes(
+    pair: tuple[Environment, Environment], run_program: Run, tmp_path: Path
+) -> None:
+    here, there = pair
+
+    def running() -> list[str]:
+        folders = (tmp_path / "shared" / SHARED).glob("*/run")
+        return [process.name for folder in folders for process in marked_processes(folder)]
+
+    async def annotate(client: Client, annotation: str) -> None:
+        patch = {"metadata": {"annotations": {annotation: datetime.now(UTC).isoformat()}}}
+        await client.patch(CapelinControlPlane, NAME, NAME, patch)
+
+    async def is_asleep(client: Client) -> bool:
+        status = (await client.get(CapelinControlPlane, NAME, NAME)).status
+        asleep = find_condition(status.conditions, ASLEEP) if status else None
+        return asleep is not None and asleep.reason == ASLEEP and running() == []
+
+    async with client_of(here) as source, client_of(there) as target:
+        await source.apply(Namespace.of(NAME))
+        for manifest in cluster_manifests(NAME, NAME):
+            await source.apply(manifest)
+        progress: list[str] = []
+        await wait_until_ready(source, NAME, NAME, 180, progress.append)
+        kubeconfig = await source.get(Secret, f"{NAME}-kubeconfig", NAME)
+        async with Client(Config.from_secret(kubeconfig.data["value"]), manager="test") as workload:
+            await workload.apply(ConfigMap.of("kept", "default"))
+            await annotate(source, SLEEP_ANNOTATION)
+            await until(lambda: is_asleep(source))
+            await target.apply(Namespace.of(NAME))
+            await move(run_program, here, there)
+            await until(lambda: is_asleep(target))
+            await annotate(target, WAKE_ANNOTATION)
+            await until(lambda: is_settled(target), within=120)
+            assert await workload.find(ConfigMap, "kept", "default") is not None

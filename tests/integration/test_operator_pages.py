@@ -21,9 +21,9 @@ from .kubeadm_machine import is_possible, kubeadm_machine
 from .test_recovery import lose
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
-RECOVER, LEAVE, ENCRYPTION, ROTATE = (
+RECOVER, LEAVE, ENCRYPTION, ROTATE, SLEEP = (
     {section.title: section.commands for section in sections((PAGES / page).read_text())}
-    for page in ("recover.md", "leave.md", "encryption.md", "rotate.md")
+    for page in ("recover.md", "leave.md", "encryption.md", "rotate.md", "sleep.md")
 )
 VERSION = TESTED_KUBERNETES[-1]
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -229,3 +229,20 @@ async def encryption_status(home: Home) -> EncryptionStatus | None:
     async with management_client(home) as client:
         (control_plane,) = (await client.list(CapelinControlPlane, "default")).items
     return control_plane.status and control_plane.status.encryption
+
+
+async def test_a_cluster_sleeps_and_wakes_with_the_commands_of_the_page(
+    home: Home, variables: Mapping[str, str], tmp_path: Path
+) -> None:
+    await up(home)
+    shell = Shell(tmp_path / "user", variables)
+    async with Client(Config.from_kubeconfig(await kubeconfig(home)), manager="test") as workload:
+        await workload.apply(ConfigMap.of("kept", "default"))
+        output = await shell.run(SLEEP["Sleep and wake"])
+        assert "the control plane sleeps" in " ".join(output.split())
+        assert await workload.find(ConfigMap, "kept", "default") is not None
+    ended = await home.capelin("sleep", "cluster", "demo")
+    assert ended.code == 0, ended.err
+    ended = await home.capelin("status", "--exit-code")
+    assert ended.code == 0, ended.out
+    assert "Cluster/demo" in ended.out

@@ -3,16 +3,21 @@
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from capelin.api import Condition
 from capelin.embedded.management import Environment, Settings
-from capelin.errors import InvalidInputError, MissingError
+from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from capelin_control_plane.api import (
     BackupDestination,
     BackupRetention,
+    CapelinControlPlane,
     EtcdBackup,
     LastBackup,
     SecretKey,
+    Spec,
+    Status,
 )
 from capelin_control_plane.backup_readers import stored_backups
 from capelin_control_plane.backups import Manifest
@@ -25,8 +30,9 @@ from capelin_infra.clusters.backup_places import (
     choose_backup,
     credentials_of,
 )
-from capelin_infra.clusters.backups import Persistent, age_text, next_second
+from capelin_infra.clusters.backups import Persistent, age_text, check_awake, next_second
 from capelin_infra.clusters.cluster_verbs import ClusterName
+from capelin_infra.clusters.sleep import not_asleep_reason, not_awake_reason
 from pydantic import TypeAdapter
 
 from ..command import capelin  # noqa: TID252 - a folder without a name
@@ -161,3 +167,29 @@ def test_credentials_come_from_the_environment() -> None:
     assert credentials_of(variables).token is None
     with pytest.raises(MissingError, match="AWS_SECRET_ACCESS_KEY is not set"):
         credentials_of({"AWS_ACCESS_KEY_ID": "a"})
+
+
+def test_a_backup_of_a_sleeping_cluster_names_the_command_that_wakes_it() -> None:
+    mine = CapelinControlPlane.of("demo", "default", spec=Spec(version="v1.34.4"))
+    check_awake(mine, DEMO)
+    asleep = Condition(
+        type="Asleep", status="True", reason="Asleep", message="", last_transition_time=NOW
+    )
+    mine.status = Status(conditions=[asleep])
+    with pytest.raises(NotReadyError, match="demo sleeps") as raised:
+        check_awake(mine, DEMO)
+    assert "capelin wake cluster demo" in str(raised.value.hint)
+
+
+def test_the_commands_wait_for_the_conditions_of_a_sleep() -> None:
+    def status(type_: str, state: Literal["True", "False"], reason: str) -> Status:
+        condition = Condition(
+            type=type_, status=state, reason=reason, message="m", last_transition_time=NOW
+        )
+        return Status(conditions=[condition])
+
+    assert not_asleep_reason(Status()) == "the provider begins"
+    assert not_asleep_reason(status("Asleep", "True", "FallingAsleep")) == "m"
+    assert not_asleep_reason(status("Asleep", "True", "Asleep")) is None
+    assert not_awake_reason(status("Available", "False", "Asleep")) == "m"
+    assert not_awake_reason(status("Available", "True", "Available")) is None

@@ -203,3 +203,16 @@ def test_a_cluster_is_good_if_all_its_objects_are() -> None:
     assert build_tree(ClusterObjects(CLUSTER, None, good, (), ())).is_good
     bad = control_plane(readyReplicas=1)
     assert not build_tree(ClusterObjects(CLUSTER, None, bad, (), ())).is_good
+
+
+def test_a_sleeping_cluster_is_not_broken() -> None:
+    available = {"type": "Available", "status": "False", "reason": "Asleep", "message": "it sleeps"}
+    control_plane = shown("CapelinControlPlane", "cp", status={"conditions": [available]})
+    unavailable = shown("Cluster", "demo", status=ready("False", "Available", "no connection"))
+    silent = [machine("a", {}, status="Unknown")]
+    tree = build_tree(ClusterObjects(unavailable, None, control_plane, [], silent))
+    assert tree == Node("Cluster/demo", "asleep", message="it sleeps")
+    assert tree.is_good
+    deleted = {"deletionTimestamp": "2026-01-31T03:00:00Z"}
+    going = shown("Cluster", "demo", metadata=deleted, status=unavailable.status.dump())
+    assert not build_tree(ClusterObjects(going, None, control_plane, [], silent)).is_good

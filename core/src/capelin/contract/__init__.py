@@ -1,6 +1,7 @@
 """Cluster API's contracts: labels, conditions, references, secrets, machine pools, versions."""
 
 from capelin.contract.conditions import (
+    ASLEEP,
     AVAILABLE,
     DELETING,
     NO_REPLICAS,
@@ -15,8 +16,10 @@ from capelin.contract.conditions import (
     WAITING_FOR_BOOTSTRAP_DATA,
     WAITING_FOR_CLUSTER_INFRASTRUCTURE,
     WAITING_FOR_CONTROL_PLANE,
+    WAKING,
     ConditionSpec,
     find_condition,
+    is_asleep,
     is_condition_true,
     paused,
     update_conditions,
@@ -89,6 +92,7 @@ from capelin.contract.versions import upgrade_problem
 
 __all__ = [
     "AGGREGATE_TO_MANAGER_LABEL",
+    "ASLEEP",
     "AVAILABLE",
     "BLOCK_MOVE_ANNOTATION",
     "BOOTSTRAP_DATA_KEY",
@@ -126,6 +130,7 @@ __all__ = [
     "WAITING_FOR_BOOTSTRAP_DATA",
     "WAITING_FOR_CLUSTER_INFRASTRUCTURE",
     "WAITING_FOR_CONTROL_PLANE",
+    "WAKING",
     "WATCH_LABEL",
     "ConditionSpec",
     "ControllerTakenError",
@@ -141,6 +146,7 @@ __all__ = [
     "find_condition",
     "find_owner",
     "group_of",
+    "is_asleep",
     "is_condition_true",
     "is_controlled_by",
     "is_managed_elsewhere",

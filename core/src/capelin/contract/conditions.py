@@ -33,6 +33,10 @@ DELETING: Final = "Deleting"
 """The object is being deleted."""
 PAUSED: Final = "Paused"
 """Controllers ignore the object."""
+ASLEEP: Final = "Asleep"
+"""The control plane runs no component until it wakes. Also the reason of other conditions."""
+WAKING: Final = "Waking"
+"""The control plane starts after a sleep, and does not serve yet. A reason."""
 
 # Reasons that several conditions have, besides `X` and `NotX` for a condition X
 
@@ -106,6 +110,15 @@ def is_condition_true(conditions: Iterable[Condition], type_: str) -> bool:
     """Whether a condition exists and is true."""
     condition = find_condition(conditions, type_)
     return condition is not None and condition.status == "True"
+
+
+def is_asleep(cluster: Cluster) -> bool:
+    """Whether the control plane of a Cluster sleeps or wakes, as its provider reports.
+
+    Cluster API mirrors the control plane's condition `Available` with its reason.
+    """
+    available = find_condition(cluster.status.conditions, "ControlPlaneAvailable")
+    return available is not None and available.reason in {ASLEEP, WAKING}
 
 
 def _dated(

@@ -9,15 +9,30 @@ from capelin.embedded.management.resume import installation_digest
 
 
 def cluster(
-    *, host: str = "127.64.3.9", provisioned: bool = True, metadata: Any = None, **spec: Any
+    *,
+    host: str = "127.64.3.9",
+    provisioned: bool = True,
+    reason: str = "Available",
+    metadata: Any = None,
+    **spec: Any,
 ) -> Cluster:
+    available = {
+        "type": "ControlPlaneAvailable",
+        "status": "Unknown",
+        "reason": reason,
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
     return Cluster.read(
         {
             "apiVersion": "cluster.x-k8s.io/v1beta2",
             "kind": "Cluster",
             "metadata": {"name": "demo", "namespace": "default", **(metadata or {})},
             "spec": {"controlPlaneEndpoint": {"host": host, "port": 6443}, **spec},
-            "status": {"initialization": {"infrastructureProvisioned": provisioned}},
+            "status": {
+                "initialization": {"infrastructureProvisioned": provisioned},
+                "conditions": [available],
+            },
         }
     )
 
@@ -35,8 +50,9 @@ def test_a_control_plane_on_this_machine_is_hosted() -> None:
         cluster(provisioned=False),
         cluster(paused=True),
         cluster(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        cluster(reason="Asleep"),
     ],
-    ids=["elsewhere", "name", "no endpoint", "new", "paused", "deleted"],
+    ids=["elsewhere", "name", "no endpoint", "new", "paused", "deleted", "asleep"],
 )
 def test_other_clusters_delay_nothing(other: Cluster) -> None:
     assert not is_hosted(other)

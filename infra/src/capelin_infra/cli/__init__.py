@@ -21,6 +21,7 @@ from capelin_infra.cli import (
     recovery,
     rotation,
     runner,
+    sleep,
     system,
     tools,
 )
@@ -40,6 +41,7 @@ for verbs in (
     recovery,
     rotation,
     moves,
+    sleep,
     hooks,
     hosts,
     conformance,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from capelin.client import Client
-from capelin.contract import find_condition, named_by
+from capelin.contract import ASLEEP, find_condition, is_condition_true, named_by
 from capelin.embedded.management import Environment
 from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, Status
@@ -53,6 +53,20 @@ async def find_control_plane(client: Client, which: ClusterName) -> CapelinContr
     return await client.get(CapelinControlPlane, name, which.namespace)
 
 
+def check_awake(control_plane: CapelinControlPlane, which: ClusterName) -> None:
+    """Check that the provider can begin the work on a control plane.
+
+    Raises:
+        NotReadyError: it sleeps.
+    """
+    if is_condition_true((control_plane.status or Status()).conditions, ASLEEP):
+        raise NotReadyError(
+            f"Cluster {which.name} sleeps.",
+            reason="None of its components runs.",
+            hint=f"Wake it first: {which.command('wake')}.",
+        )
+
+
 def backup_settings(control_plane: CapelinControlPlane) -> EtcdBackup:
     """The settings of a control plane's backups."""
     backup = control_plane.spec.etcd.backup
@@ -88,6 +102,7 @@ async def take_backup(which: ClusterName, within: float) -> None:
     async with client_of(environment) as client:
         control_plane = await find_control_plane(client, which)
         backup_settings(control_plane)
+        check_awake(control_plane, which)
         requested, failing = next_second(datetime.now(UTC)), Persistent()
         annotations = {BACKUP_ANNOTATION: requested.isoformat()}
         patch = {"metadata": {"annotations": annotations}}

@@ -13,7 +13,7 @@ from capelin_control_plane.reasons import Reason
 from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
 from rich.console import Console
 
-from capelin_infra.clusters.backups import Persistent, find_control_plane
+from capelin_infra.clusters.backups import Persistent, check_awake, find_control_plane
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.status.readiness import follow_until_ready
@@ -45,6 +45,7 @@ async def rotate_cluster(which: ClusterName, drop: Drop | None, within: float) -
     """
     async with client_of(find_environment(which.environment)) as client:
         control_plane = await find_control_plane(client, which)
+        check_awake(control_plane, which)
         rotation = _Rotation(client, which, control_plane.name)
         console = Console()
         if not is_in_progress(rotating_condition(control_plane)):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from capelin.api.capi import Cluster
 from capelin.client import Client
+from capelin.contract import is_asleep
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.management import (
     Environment,
@@ -148,7 +149,11 @@ async def start(name: str, *, within: float) -> None:
         async with client_of(environment) as client:
             clusters = (await client.list(Cluster)).items
             await asyncio.gather(
-                *(_follow(client, cluster, checklist, deadline) for cluster in clusters)
+                *(
+                    _follow(client, cluster, checklist, deadline)
+                    for cluster in clusters
+                    if not is_asleep(cluster)
+                )
             )
 
 

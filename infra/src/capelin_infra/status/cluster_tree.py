@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from capelin.api import Model, ObjectMeta
 from capelin.api.capi import ContractReference
 from capelin.client import Client
-from capelin.contract import served_resource
+from capelin.contract import ASLEEP, AVAILABLE, served_resource
 
 from capelin_infra.status.condition_messages import (
     blocking_hooks,
@@ -16,9 +16,9 @@ from capelin_infra.status.condition_messages import (
     topology_summary,
 )
 
-State = Literal["good", "bad", "waiting", "unknown"]
+State = Literal["good", "bad", "waiting", "unknown", "asleep"]
 
-_WORST_FIRST: Final[tuple[State, ...]] = ("bad", "waiting", "unknown", "good")
+_WORST_FIRST: Final[tuple[State, ...]] = ("bad", "waiting", "unknown", "asleep", "good")
 # Conditions of unfinished work, such as a rollout or an upgrade that a hook blocks.
 _UNFINISHED: Final = (
     ("TopologyReconciled", "False"),
@@ -97,7 +97,7 @@ class Node:
     @property
     def is_good(self) -> bool:
         """Whether this and all that it consists of is as it should be."""
-        return self.state == "good" and all(child.is_good for child in self.children)
+        return self.state in {"good", "asleep"} and all(child.is_good for child in self.children)
 
     def dump(self) -> dict[str, Any]:
         """The node for programs."""
@@ -158,8 +158,23 @@ def build_tree(parts: ClusterObjects, *, whole: bool = False) -> Node:
         *([Node("Workers", _worst(worker_nodes), children=worker_nodes)] if worker_nodes else []),
     ]
     namespace = parts.cluster.metadata.namespace or "default"
-    root = _node(parts.cluster, children)
+    root = _asleep(parts) or _node(parts.cluster, children)
     return root if namespace == "default" else replace(root, namespace=namespace)
+
+
+def _asleep(parts: ClusterObjects) -> Node | None:
+    """A cluster whose control plane sleeps. Its parts wait, and none of them has failed."""
+    conditions = parts.control_plane.status.conditions if parts.control_plane else []
+    available = next((it for it in conditions if it.type == AVAILABLE), None)
+    cluster = parts.cluster
+    if available is None or available.reason != ASLEEP or cluster.metadata.deletion_timestamp:
+        return None
+    return Node(
+        title=f"{cluster.kind}/{cluster.metadata.name}",
+        state="asleep",
+        version=_version(cluster),
+        message=one_line(available.message),
+    )
 
 
 def with_children(node: Node, children: Sequence[Node]) -> Node:

@@ -52,8 +52,15 @@ _STYLES: Final[dict[State, str]] = {
     "bad": "red",
     "waiting": "yellow",
     "unknown": "dim",
+    "asleep": "blue",
 }
-_MARKS: Final[dict[State, str]] = {"good": "✔", "bad": "✘", "waiting": "…", "unknown": "·"}
+_MARKS: Final[dict[State, str]] = {
+    "good": "✔",
+    "bad": "✘",
+    "waiting": "…",
+    "unknown": "·",
+    "asleep": "z",
+}
 
 
 @dataclass(frozen=True, slots=True)

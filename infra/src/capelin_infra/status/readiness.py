@@ -6,7 +6,7 @@ from typing import Final
 
 from capelin.api.capi import Cluster, MachineDeployment, MachinePool
 from capelin.client import Client
-from capelin.contract import find_condition
+from capelin.contract import ASLEEP, find_condition
 from capelin_lifecycle.api import LifecycleResult
 
 from capelin_infra.status.cluster_tree import ClusterObject, StatusCondition, read_referenced
@@ -113,6 +113,9 @@ def not_ready_reason(observed: ObservedCluster) -> str | None:
     cluster = observed.cluster
     if cluster is None:
         return "it does not exist yet"
+    available = find_condition(cluster.status.conditions, "ControlPlaneAvailable")
+    if available is not None and available.reason == ASLEEP:
+        return f"it sleeps: wake it with capelin wake cluster {cluster.name}"
     reasons = (
         topology_problem(observed),
         # Before Available: this has the cause, and Available may be late.

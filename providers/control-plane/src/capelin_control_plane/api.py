@@ -372,6 +372,20 @@ class Rollout(Model):
     """After this moment, Capelin replaces components that started before it, except etcd."""
 
 
+class Sleep(Model):
+    """When the control plane sleeps.
+
+    Asleep, no component runs and the data stays.
+    """
+
+    start: Annotated[str, MinLen(1), MaxLen(128)]
+    """When it falls asleep, as a cron expression such as `0 20 * * 1-5`."""
+    end: Annotated[str, MinLen(1), MaxLen(128)]
+    """When it wakes, such as `0 7 * * 1-5`."""
+    time_zone: Annotated[str, MinLen(1), MaxLen(64)] = "UTC"
+    """The time zone of both, such as `Europe/Berlin`."""
+
+
 class ControlPlaneTemplateSpec(Model):
     """Settings shared by CapelinControlPlane and CapelinControlPlaneTemplate."""
 
@@ -401,6 +415,12 @@ class ControlPlaneTemplateSpec(Model):
     """Add-ons of the workload cluster."""
     rollout: Rollout = Rollout()
     """Rollout of components whose settings did not change."""
+    sleep: Sleep | None = None
+    """When the control plane sleeps.
+
+    The annotations `controlplane.cluster.x-k8s.io/sleep-after` and `wake-after` overrule it until
+    its next moment.
+    """
 
     rules = (
         rule(

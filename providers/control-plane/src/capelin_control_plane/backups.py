@@ -4,17 +4,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-from cronsim import CronSim, CronSimError
 
 from capelin_control_plane.api import BackupRetention, CapelinControlPlane, EtcdBackup
 from capelin_control_plane.component_files import OFF
-from capelin_control_plane.desired import InvalidSpecError, annotated_moment
+from capelin_control_plane.desired import annotated_moment
+from capelin_control_plane.schedules import interval_of, occurrences, zone
 
 BACKUP_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/backup-after"
 """Its value is a moment. The provider takes a backup if the newest one is older."""
 _FIELD: Final = "spec.etcd.backup"
+_ZONE: Final = f"{_FIELD}.timeZone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +72,11 @@ def due(control_plane: CapelinControlPlane, backup: EtcdBackup, now: datetime) -
     if requested is not None:
         (past if requested <= now else future).append(requested)
     if backup.schedule is not None:
-        local = now.astimezone(_zone(backup.time_zone))
-        try:
-            past.append(next(CronSim(backup.schedule, local, reverse=True)))
-            future.append(next(CronSim(backup.schedule, local)))
-        except CronSimError as error:
-            raise InvalidSpecError(
-                f"{_FIELD}.schedule: {backup.schedule!r} is not a cron expression: {error}"
-            ) from error
-        except StopIteration:
-            raise InvalidSpecError(f"{_FIELD}.schedule: {backup.schedule!r} never occurs") from None
+        last, following = occurrences(
+            backup.schedule, backup.time_zone, now, field=f"{_FIELD}.schedule", zone_field=_ZONE
+        )
+        past.append(last)
+        future.append(following)
     return Due(max(past, default=None), min(future, default=None))
 
 
@@ -94,13 +88,7 @@ def interval(backup: EtcdBackup, now: datetime) -> timedelta | None:
     """
     if backup.schedule is None:
         return None
-    local = now.astimezone(_zone(backup.time_zone))
-    try:
-        moments = CronSim(backup.schedule, local)
-        first = next(moments)
-        return next(moments) - first
-    except (CronSimError, StopIteration):
-        return None
+    return interval_of(backup.schedule, now.astimezone(zone(backup.time_zone, _ZONE)))
 
 
 def expired(
@@ -117,12 +105,3 @@ def expired(
             days.setdefault(day, manifest.name)
     kept.update(days.values())
     return [manifest for manifest in newest_first if manifest.name not in kept]
-
-
-def _zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidSpecError(
-            f"{_FIELD}.timeZone: {name!r} is not a time zone: write one such as Europe/Berlin"
-        ) from None

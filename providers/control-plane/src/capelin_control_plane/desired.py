@@ -130,6 +130,8 @@ class ControlPlane:
     """Settings of the backend Pods."""
     restore: str | None = None
     """The requested restore, as in its annotation."""
+    asleep: bool = False
+    """Whether no component runs."""
     rotation: int = 0
     """The number of steps of rotations that its CAs and keys have taken."""
 

@@ -1,5 +1,6 @@
 """The reasons of a control plane's conditions, for the code and for the troubleshooting page."""
 
+from capelin.contract import ASLEEP, WAKING
 from capelin.provider import Reasons
 
 
@@ -325,6 +326,21 @@ class Reason(Reasons):
         "RotationRefused",
         "a CA belongs to a user, or an annotation of the rotation is invalid",
         "read the message. [Your own CAs](how-to/rotate.md#your-own-cas) are not rotated",
+    )
+    ASLEEP = (
+        ASLEEP,
+        "the control plane [sleeps](how-to/sleep.md): no component runs, and its data stays",
+        "wake it with `capelin wake cluster`, or wait for the end of `spec.sleep`",
+    )
+    FALLING_ASLEEP = (
+        "FallingAsleep",
+        "the components of a control plane that will sleep stop",
+        "wait",
+    )
+    WAKING = (
+        WAKING,
+        "the control plane starts after a sleep, and does not serve yet",
+        "wait. If it remains, read the conditions of etcd and the API servers",
     )
     WORKERS_REMAIN = (
         "WaitingForWorkersDeletion",

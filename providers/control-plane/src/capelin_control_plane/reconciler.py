@@ -13,6 +13,7 @@ from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Deployment, Pod, Secret, Service, StatefulSet
 from capelin.client import Client, ClientError, Config
 from capelin.contract import (
+    ASLEEP,
     BLOCK_MOVE_ANNOTATION,
     CLUSTER_NAME_LABEL,
     CONTROL_PLANE_LABEL,
@@ -31,7 +32,7 @@ from capelin.controller import (
     Result,
     Watches,
 )
-from capelin.provider import Blocked, ControlPlaneContext, ControlPlaneReconciler
+from capelin.provider import Blocked, Change, ControlPlaneContext, ControlPlaneReconciler
 
 from capelin_control_plane import status as conditions
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
@@ -58,13 +59,15 @@ from capelin_control_plane.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.restore_tasks import Restores, complete_restore
 from capelin_control_plane.restores import Phase
-from capelin_control_plane.rotation import is_rolling
+from capelin_control_plane.rotation import Progress, is_rolling
 from capelin_control_plane.rotation_tasks import Rotations
 from capelin_control_plane.secrets import (
     AUTHORITIES_ANNOTATION,
     ensure_authorities,
     ensure_kubeconfig,
 )
+from capelin_control_plane.sleep import sleep_state, stays_asleep, waiting_requests
+from capelin_control_plane.sleep_status import asleep_status
 from capelin_control_plane.space_tasks import SpaceTasks
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
@@ -221,11 +224,13 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         await self._complete_spec(ctx, obj)
         address = await allocated_address(ctx, obj)
         try:
+            sleep = sleep_state(obj, now)
             desired, authorities, keys = await self._desired(ctx, obj, is_new=address is None)
+            desired = replace(desired, asleep=sleep.asleep and desired.restore is None)
             endpoint = await backend.allocate(key, desired, authorities, address)
         except Blocked as blocked:
             ctx.set_conditions(*_failed(blocked))
-            if address is not None:
+            if address is not None and not stays_asleep(obj, now):
                 await backend.keep_running(key, address)
             raise
         # Before any instance runs there: the deletion of the control plane has to find it.
@@ -238,6 +243,15 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             ctx.set_endpoint(endpoint.host, endpoint.port)
             await ensure_kubeconfig(
                 ctx.client, obj, desired, endpoint=endpoint, authorities=authorities, now=now
+            )
+        if desired.asleep:
+            return self._sleep(
+                ctx,
+                obj,
+                desired,
+                observed,
+                progress=authorities.progress,
+                following=sleep.next,
             )
         authority = authorities.identity
         backup = self._back_up(ctx, obj, desired, authority, backend)
@@ -294,8 +308,34 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             authorities=authorities,
             config=partial(backend.client_config, endpoint),
         )
-        moments = (backup and backup.next, encryption.next, rotation.next, move_until)
+        moments = (backup and backup.next, encryption.next, rotation.next, move_until, sleep.next)
         return _requeue(desired, observed, now, *moments)
+
+    def _sleep(
+        self,
+        ctx: ControlPlaneContext,
+        obj: CapelinControlPlane,
+        desired: ControlPlane,
+        observed: Observed,
+        *,
+        progress: Progress,
+        following: datetime | None,
+    ) -> Result:
+        """Report a control plane that sleeps. Its tasks stop."""
+        key = _key(obj)
+        self._forget_tasks(key)
+        self._workload.forget(key)
+        waiting = waiting_requests(obj, desired, observed, progress)
+        if not is_condition_true((obj.status or Status()).conditions, ASLEEP):
+            ctx.event(obj, "Normal", Reason.ASLEEP, "its components stop until it wakes")
+        ctx.set_status(asleep_status(obj, desired, observed, waiting))
+        if observed.alive:
+            return After(1.0)
+        return _requeue(desired, observed, desired.now, following)
+
+    def is_reported(self, obj: CapelinControlPlane, change: Change) -> bool:  # noqa: ARG002
+        """It has reported itself that it sleeps: this is not a failure."""
+        return change.reason != ASLEEP
 
     async def reconcile_delete(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
         """Wait for the workers, then stop and delete the control plane."""
@@ -315,7 +355,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         if workers:
             message = f"{', '.join(workers)} still need the API and are deleted first"
             ctx.set_conditions(ConditionSpec(DELETING, "True", Reason.WORKERS_REMAIN, message))
-            if address is not None:
+            if address is not None and not stays_asleep(obj, ctx.now()):
                 await backend.keep_running(key, address)
             return After(_RETRY_SECONDS)
         ctx.set_conditions(ConditionSpec(DELETING, "True", DELETING, "stopping and deleting it"))

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from capelin.contract import (
+    ASLEEP,
     AVAILABLE,
+    WAKING,
     ConditionSpec,
+    find_condition,
     is_condition_true,
     update_conditions,
 )
@@ -62,7 +65,7 @@ def running_status(
     unhealthy = unhealthy_instances(control_plane, observed) if initialized else ()
     versions = running_versions(observed) if initialized else []
     conditions = [
-        available(desired, observed, initialized=initialized),
+        after_sleep(available(desired, observed, initialized=initialized), before),
         certificates_available(),
         etcd_available(desired, observed),
         api_servers_available(desired, observed),
@@ -126,6 +129,14 @@ def available(desired: ControlPlane, observed: Observed, *, initialized: bool) -
         str(observed.blocked) if observed.blocked else _failures(observed.of("kube-apiserver"))
     )
     return ConditionSpec(AVAILABLE, "False", reason, message or "no API server is ready yet")
+
+
+def after_sleep(available: ConditionSpec, before: Status) -> ConditionSpec:
+    """The condition `Available`. A control plane that wakes has not failed."""
+    last = find_condition(before.conditions, AVAILABLE)
+    if available.status == "True" or last is None or last.reason not in {ASLEEP, WAKING}:
+        return available
+    return replace(available, reason=Reason.WAKING)
 
 
 def etcd_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:

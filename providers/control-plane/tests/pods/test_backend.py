@@ -15,6 +15,7 @@ from capelin.pki import new_ca, new_service_account_keys
 from capelin.provider import Blocked
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.pods import Names, PodsBackend
+from capelin_control_plane.backends.pods.etcd_state import planned_members
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.encryption import Goal, Key, first_keyring, next_keyring
@@ -376,3 +377,33 @@ async def test_a_stage_of_encryption_keeps_the_files_of_pods_that_still_end(rig:
     assert observed.stopping == {f"{NAME}-0"}
     assert len(observed.of("etcd")) == 2
     await rig.client.patch(Pod, f"{NAME}-0", rig.namespace, {"metadata": {"finalizers": None}})
+
+
+async def test_a_control_plane_sleeps_and_wakes_with_its_members(rig: Rig) -> None:
+    async def replicas() -> dict[str, int]:
+        listed = [
+            *(await rig.client.list(DEPLOYMENTS, rig.namespace)).items,
+            *(await rig.client.list(STATEFUL_SETS, rig.namespace)).items,
+        ]
+        return {item["metadata"]["name"]: item["spec"]["replicas"] for item in listed}
+
+    await rig.apply(rig.desired)
+    await rig.run_members()
+    await rig.notice()
+    await rig.apply(rig.desired)
+    before = await replicas()
+    assert before[NAME] == 3
+    assert len(before) > 1
+    asleep = replace(rig.desired, asleep=True)
+    await rig.apply(asleep)
+    assert set((await replicas()).values()) == {0}
+    _, observed = await rig.apply(asleep)
+    assert observed.alive == {f"{NAME}-{index}" for index in range(3)}
+    await rig.apply(rig.desired)
+    assert await replicas() == before
+
+
+def test_a_sleeping_stateful_set_runs_as_many_members_as_before() -> None:
+    assert planned_members(None, 3) == 3
+    assert planned_members({"spec": {"replicas": 1}}, 3) == 1
+    assert planned_members({"spec": {"replicas": 0}}, 3) == 3

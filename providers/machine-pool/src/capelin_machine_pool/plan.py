@@ -9,10 +9,13 @@ from datetime import datetime, timedelta
 from capelin.api import BaseObject, OwnerReference
 from capelin.api.capi import Cluster, Machine
 from capelin.contract import (
+    ASLEEP,
     PAUSED,
     POOL_NAME_LABEL,
+    READY,
     emptiest_domain,
     find_condition,
+    is_asleep,
     is_condition_true,
     is_miscounted,
     is_to_go_first,
@@ -144,6 +147,12 @@ def misses_pause(obj: CapelinMachine | CapelinMachinePool, cluster: Cluster) -> 
     """Whether the condition `Paused` of an object is out of date."""
     conditions = obj.status.conditions if obj.status else []
     return is_condition_true(conditions, PAUSED) != (paused(obj, cluster).status == "True")
+
+
+def misses_sleep(obj: CapelinMachine | CapelinMachinePool, cluster: Cluster) -> bool:
+    """Whether an object does not report that its cluster sleeps, or still reports it."""
+    ready = find_condition(obj.status.conditions if obj.status else [], READY)
+    return (ready is not None and ready.reason == ASLEEP) != is_asleep(cluster)
 
 
 def machine_waits_for(

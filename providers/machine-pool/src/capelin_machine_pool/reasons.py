@@ -1,6 +1,7 @@
 """The reasons of pools' and machines' conditions, for the code and for the troubleshooting page."""
 
 from capelin.contract import (
+    ASLEEP,
     WAITING_FOR_BOOTSTRAP_DATA,
     WAITING_FOR_CLUSTER_INFRASTRUCTURE,
     WAITING_FOR_CONTROL_PLANE,
@@ -25,6 +26,16 @@ class Reason(Reasons):
         WAITING_FOR_CONTROL_PLANE,
         "the Cluster's control plane is not initialized yet",
         "wait, or read the conditions of the control plane",
+    )
+    ASLEEP = (
+        ASLEEP,
+        "the control plane of the Cluster [sleeps](how-to/sleep.md): nothing is created or deleted",
+        "wake it with `capelin wake cluster`, or wait for the end of its schedule",
+    )
+    WAITING_FOR_NODES = (
+        "WaitingForNodes",
+        "the control plane has woken, and Cluster API has not read all Nodes again",
+        "wait. After five minutes, MachineHealthChecks act again in any case",
     )
     WAITING_FOR_VERSION = (
         "WaitingForVersion",

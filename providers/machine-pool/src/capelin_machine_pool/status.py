@@ -86,6 +86,19 @@ def pool_conditions(
     ]
 
 
+def asleep_pool(create: int, delete: int) -> ConditionSpec:
+    """The condition of a pool whose cluster sleeps.
+
+    Args:
+        create: How many machines it creates when the cluster wakes.
+        delete: How many it deletes.
+    """
+    message = "the control plane of its Cluster sleeps"
+    if create or delete:
+        message += f". When it wakes, machines to create: {create}, to delete: {delete}"
+    return ConditionSpec(READY, "False", Reason.ASLEEP, message)
+
+
 def provider_ids(machines: Sequence[CapelinMachine]) -> list[str]:
     """The sorted provider IDs of the machines that have a Node."""
     return provider_id_list(

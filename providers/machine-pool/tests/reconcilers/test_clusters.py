@@ -1,13 +1,17 @@
 """The infrastructure of a cluster, from creation to deletion."""
 
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
 
+import pytest
+from capelin.api import Condition
 from capelin.api.capi import Cluster
 from capelin.client import Client
-from capelin.contract import find_condition, reference_to
+from capelin.contract import find_condition, is_asleep, reference_to
 from capelin.controller import Done
 from capelin_machine_pool.api import CapelinCluster
 from capelin_machine_pool.reconcilers import ClusterReconciler
+from capelin_machine_pool.reconcilers.clusters import is_held
 
 from .fake_core import context_for
 
@@ -79,3 +83,45 @@ async def test_externally_managed_infrastructure_is_unchanged(
     after = await reconciled(client, namespace)
     assert after.metadata.resource_version == before.metadata.resource_version
     assert after.status is None
+
+
+NOW = datetime(2026, 11, 26, 7, 0, tzinfo=UTC)
+
+
+def cluster_that_is(reason: str, status: Literal["True", "False"], minutes: int = 0) -> Cluster:
+    """A Cluster whose control plane has this state for some minutes."""
+    cluster = Cluster.of("demo", "team")
+    cluster.status.conditions = [
+        Condition(
+            type="ControlPlaneAvailable",
+            status=status,
+            reason=reason,
+            message="",
+            last_transition_time=NOW - timedelta(minutes=minutes),
+        )
+    ]
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("cluster", "unread", "held"),
+    [
+        (cluster_that_is("NotAvailable", "False"), 0, True),
+        (cluster_that_is("Available", "True"), 2, True),
+        (cluster_that_is("Available", "True"), 0, False),
+        # A Node that was broken before is for the health check to judge.
+        (cluster_that_is("Available", "True", minutes=5), 2, False),
+        (Cluster.of("demo", "team"), 0, True),
+    ],
+)
+def test_health_checks_wait_until_core_has_read_the_nodes(
+    cluster: Cluster, unread: int, held: bool
+) -> None:
+    assert is_held(cluster, unread, NOW) is held
+
+
+def test_only_the_reason_of_the_control_plane_is_a_sleep() -> None:
+    assert is_asleep(cluster_that_is("Asleep", "False"))
+    assert is_asleep(cluster_that_is("Waking", "False"))
+    assert not is_asleep(cluster_that_is("NotAvailable", "False"))
+    assert not is_asleep(Cluster.of("demo", "team"))

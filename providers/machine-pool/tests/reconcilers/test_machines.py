@@ -10,7 +10,7 @@ from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
 from capelin.client import Client, WorkloadClients
 from capelin.contract import find_condition, reference_to
-from capelin.controller import After
+from capelin.controller import After, Done, ObjectKey
 from capelin.provider import InfraMachineStatus, MachineAddress
 from capelin.testing.fake_client import FakeClient
 from capelin_machine_pool.api import CapelinMachine, MachineSpec
@@ -35,6 +35,10 @@ class ScriptedBackend:
     """A backend that reports the states that the test sets."""
 
     states: list[InstanceStatus] = field(default_factory=list[InstanceStatus])
+    released: list[ObjectKey] = field(default_factory=list[ObjectKey])
+
+    async def release(self, cluster: ObjectKey) -> None:
+        self.released.append(cluster)
 
     async def allocate(self, instance: Instance, _management: Client) -> str:
         return instance.provider_id
@@ -58,6 +62,19 @@ class World:
 
     client: FakeClient
     reconciler: MachineReconciler
+    backend: ScriptedBackend
+
+    async def sleep(self) -> None:
+        """Report a sleep like core."""
+        available = {
+            "type": "ControlPlaneAvailable",
+            "status": "False",
+            "reason": "Asleep",
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        patch = {"status": {"conditions": [available]}}
+        await self.client.patch(Cluster, "demo", "team", patch, subresource="status")
 
     async def reconcile(self) -> InfraMachineStatus:
         context = context_for(self.client)
@@ -104,11 +121,11 @@ def world(*states: InstanceStatus, in_pool: bool = True) -> World:
     )
     client.add(machine)
     client.add(Secret.of("demo-kubeconfig", "team", data={"value": b"a kubeconfig"}))
-    backend = cast("Backend", ScriptedBackend(list(states)))
-    reconciler = MachineReconciler({"Simulated": backend})
+    backend = ScriptedBackend(list(states))
+    reconciler = MachineReconciler({"Simulated": cast("Backend", backend)})
     clients = cast("WorkloadClients", SameClient(client))
     reconciler._workloads = clients  # pyright: ignore[reportPrivateUsage] - made when first needed
-    return World(client, reconciler)
+    return World(client, reconciler, backend)
 
 
 def conditions(status: InfraMachineStatus) -> dict[str, tuple[str, str]]:
@@ -140,6 +157,29 @@ async def test_a_lost_machine_keeps_its_addresses() -> None:
 
 async def test_a_machine_reports_the_failure_domain_of_its_machine() -> None:
     assert (await world(RUNNING, in_pool=False).reconcile()).failure_domain == "west"
+
+
+async def test_a_sleeping_machine_keeps_its_status() -> None:
+    its = world(RUNNING)
+    before = await its.reconcile()
+    await its.sleep()
+    context = context_for(its.client)
+    assert await its.reconciler.reconcile(context, await its.machine()) == Done()
+    status = (await its.machine()).status
+    assert status is not None
+    assert conditions(status) == conditions(before)
+    assert (status.ready, status.addresses) == (True, before.addresses)
+    assert its.backend.released == [ObjectKey("team", "demo")]
+
+
+async def test_a_new_machine_waits_until_its_cluster_wakes() -> None:
+    its = world()
+    await its.sleep()
+    context = context_for(its.client)
+    assert await its.reconciler.reconcile(context, await its.machine()) == Done()
+    status = (await its.machine()).status
+    assert status is not None
+    assert conditions(status)["Ready"] == ("False", "Asleep")
 
 
 async def test_an_unchanged_machine_writes_nothing() -> None:

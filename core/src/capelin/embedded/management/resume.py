@@ -17,6 +17,7 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace, Secret
 from capelin.client import Client, ClientError, Config
+from capelin.contract import is_asleep
 from capelin.embedded.addresses import NETWORK
 
 _ANSWER_SECONDS: Final = 5.0
@@ -35,6 +36,7 @@ def is_hosted(cluster: Cluster) -> bool:
     return (
         _is_own_address(cluster.spec.control_plane_endpoint.host)
         and not cluster.spec.paused
+        and not is_asleep(cluster)
         and cluster.metadata.deletion_timestamp is None
         and bool(cluster.status.initialization.infrastructure_provisioned)
     )

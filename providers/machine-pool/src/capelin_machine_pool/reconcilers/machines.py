@@ -20,7 +20,11 @@ from capelin.contract import (
     CLUSTER_NAME_LABEL,
     DELETING,
     KUBECONFIG_KEY,
+    READY,
+    ConditionSpec,
     cluster_name_of,
+    find_condition,
+    is_asleep,
     named_by,
     secret_name,
 )
@@ -78,26 +82,33 @@ def machine_of(machine: Machine) -> Iterable[ObjectKey]:
     return [ObjectKey(machine.namespace or "", name)]
 
 
-def is_paused(cluster: Cluster) -> bool:
-    """Whether a cluster is paused. Its other fields do not concern its machines."""
-    return cluster.spec.paused is True
+def awaited_states(cluster: Cluster) -> tuple[bool, bool]:
+    """Whether a cluster is paused or sleeps. Its other fields do not concern its machines."""
+    return cluster.spec.paused is True, is_asleep(cluster)
 
 
 async def machines_of_cluster(ctx: Context, cluster: Cluster) -> list[ObjectKey]:
-    """The machines that do not report their Cluster's pause yet, or its end."""
+    """The machines that do not report their Cluster's pause or sleep yet, or its end.
+
+    Machines that run do not report a sleep. One of them stops what they share, or starts it again.
+    """
     labels = {CLUSTER_NAME_LABEL: cluster.name}
-    return [
-        ObjectKey(machine.namespace or "", machine.name)
-        async for machine in ctx.client.iterate(CapelinMachine, cluster.namespace, labels=labels)
-        if misses_pause(machine, cluster)
-    ]
+    keys: list[ObjectKey] = []
+    has_running = False
+    async for machine in ctx.client.iterate(CapelinMachine, cluster.namespace, labels=labels):
+        runs = is_provisioned(machine)
+        is_first = runs and not has_running
+        has_running = has_running or runs
+        if misses_pause(machine, cluster) or is_first or not runs:
+            keys.append(ObjectKey(machine.namespace or "", machine.name))
+    return keys
 
 
 class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
     finalizer = FINALIZER
     watches = (
         Watches(Machine, to=machine_of),
-        Watches(Cluster, to=machines_of_cluster, when_changed=is_paused),
+        Watches(Cluster, to=machines_of_cluster, when_changed=awaited_states),
         Watches(CapelinHost, to=machine_of_host),
     )
 
@@ -146,6 +157,8 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
 
     async def reconcile_normal(self, ctx: InfraMachineContext, obj: CapelinMachine) -> Result:
         owner = ctx.owner_or_none
+        if is_asleep(ctx.cluster):
+            return await self._sleep(ctx, obj)
         if is_in_pool(obj) and owner is not None and needs_remediation(owner):
             # A deletion cannot be undone: decide with the Machine as it is now.
             live = await ctx.client.find(Machine, owner.name, owner.namespace)
@@ -168,6 +181,18 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         if not is_in_pool(obj):
             return After(_RESYNC)
         return After(_POOL_RESYNC * (1 + stable_fraction("look", obj.name)))
+
+    async def _sleep(self, ctx: InfraMachineContext, obj: CapelinMachine) -> Result:
+        """Stop what the machines of a sleeping cluster share."""
+        async with self._release_lock:
+            await self._release(ObjectKey(obj.namespace or "", ctx.cluster.name))
+        ready = find_condition(obj.status.conditions if obj.status else [], READY)
+        if ready is None or not is_provisioned(obj):
+            message = "it begins when the control plane of its Cluster wakes"
+            raise Blocked(Reason.ASLEEP, message, retry_seconds=None)
+        # Nothing about the machine has changed.
+        ctx.set_conditions(ConditionSpec.of(ready))
+        return Done()
 
     async def reconcile_delete(self, ctx: InfraMachineContext, obj: CapelinMachine) -> Result:
         """Delete the machine's instance. The last one releases what a cluster's machines share."""

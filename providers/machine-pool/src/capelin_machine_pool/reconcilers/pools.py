@@ -14,6 +14,7 @@ from capelin.contract import (
     DELETING,
     ConditionSpec,
     find_owner,
+    is_asleep,
     is_miscounted,
     machine_counts,
     named_by,
@@ -59,6 +60,7 @@ from capelin_machine_pool.plan import (
     is_settled,
     machine_info,
     misses_pause,
+    misses_sleep,
     needs_metadata,
     needs_owner,
     next_pool_step,
@@ -66,6 +68,7 @@ from capelin_machine_pool.plan import (
 )
 from capelin_machine_pool.reasons import Reason
 from capelin_machine_pool.status import (
+    asleep_pool,
     pool_conditions,
     pool_status,
     provider_ids,
@@ -84,11 +87,12 @@ def awaited_fields(cluster: Cluster) -> tuple[bool | None, ...]:
         cluster.spec.paused,
         milestones.infrastructure_provisioned,
         milestones.control_plane_initialized,
+        is_asleep(cluster),
     )
 
 
 async def pools_of_cluster(ctx: Context, cluster: Cluster) -> list[ObjectKey]:
-    """The pools that have waited for a cluster's control plane, or do not report its pause yet."""
+    """The pools that waited for a cluster's control plane, or do not report its pause or sleep."""
     initialized = cluster.status.initialization.control_plane_initialized
     labels = {CLUSTER_NAME_LABEL: cluster.name}
     return [
@@ -96,6 +100,7 @@ async def pools_of_cluster(ctx: Context, cluster: Cluster) -> list[ObjectKey]:
         async for pool in ctx.client.iterate(CapelinMachinePool, cluster.namespace, labels=labels)
         if (initialized and not (pool.status and pool.status.initialization.provisioned))
         or misses_pause(pool, cluster)
+        or misses_sleep(pool, cluster)
     ]
 
 
@@ -174,6 +179,9 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
         ctx.set_status(pool_status(obj, observed.machines))
         ctx.set_conditions(*pool_conditions(desired, observed.machines))
         step = next_pool_step(desired, observed, ctx.now())
+        if is_asleep(ctx.cluster):
+            ctx.set_conditions(asleep_pool(len(step.create), len(step.delete)))
+            return Done()
         if step.delete or step.create:
             await ctx.send_status()
             await _apply(ctx.client, obj, desired, step)

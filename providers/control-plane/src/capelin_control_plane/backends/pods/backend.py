@@ -203,6 +203,7 @@ class PodsBackend:
             and is_resized(state, known.planned(desired.etcd_replicas), desired.etcd_replicas),
             voters=state.voters or 0,
             losses={member.index: member.loss for member in known.members if member.loss},
+            alive=frozenset(pod.name for pod in known.pods),
             # They serve until they end, with their own settings.
             stopping=frozenset(
                 pod.name for pod in known.pods if pod.metadata.deletion_timestamp is not None
@@ -235,6 +236,8 @@ class PodsBackend:
             return True
         if observed.restore is not Phase.PREPARING:
             await self._restores.delete(known.pods)
+        if desired.asleep:
+            return await self._fall_asleep(known)
         if observed.blocked is not None:
             return False
         planned = known.planned(desired.etcd_replicas)
@@ -288,6 +291,17 @@ class PodsBackend:
         with suppress(Blocked):
             await delete_everything(self._own, Names.of(key), keeps_data=True)
         self._known.pop(key, None)
+
+    async def _fall_asleep(self, known: Known) -> bool:
+        """Scale all workloads to 0, etcd last. Their volumes stay."""
+        clients = {status.name for status in known.statuses if status.component != "etcd"}
+        changed = False
+        for component, workload in known.live.items():
+            is_etcd = component == "etcd"
+            if value_at(workload, "spec", "replicas") != 0 and not (is_etcd and clients):
+                await self._own.stop(workload, STATEFUL_SETS if is_etcd else DEPLOYMENTS)
+                changed = True
+        return changed
 
     async def keep_running(self, key: ObjectKey, address: str) -> None:
         """Nothing to do: the management cluster keeps pods running."""

@@ -81,9 +81,9 @@ def peer_url(names: Names, index: int) -> str:
 
 
 def planned_members(stateful_set: Unstructured | None, size: int) -> int:
-    """How many members the StatefulSet runs: all that are desired, before it exists."""
+    """How many members the StatefulSet runs: this number if it does not exist, or runs none."""
     replicas: Any = value_at(stateful_set, "spec", "replicas")
-    return replicas if isinstance(replicas, int) else size
+    return replicas if isinstance(replicas, int) and replicas > 0 else size
 
 
 def next_etcd_state(

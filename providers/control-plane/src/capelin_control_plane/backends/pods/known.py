@@ -41,7 +41,9 @@ class Known:
 
     def planned(self, size: int) -> int:
         """How many members of etcd should run now."""
-        return planned_members(self.live.get("etcd"), size)
+        live = self.live.get("etcd")
+        # Asleep, the StatefulSet runs none of the members.
+        return planned_members(live, size if live is None else len(self.etcd_state.members) or size)
 
     @property
     def etcd_state(self) -> EtcdState:

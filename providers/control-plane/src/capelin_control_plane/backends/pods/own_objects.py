@@ -66,6 +66,12 @@ class OwnObjects:
                 f"the management cluster refuses {resource.kind} {metadata['name']}: {error}",
             ) from error
 
+    async def stop(self, live: Unstructured, resource: Resource) -> None:
+        """Have a workload run no pods."""
+        metadata = live["metadata"]
+        patch = {"metadata": {"uid": metadata["uid"]}, "spec": {"replicas": 0}}
+        await self.client.patch(resource, metadata["name"], metadata["namespace"], patch)
+
     async def delete(
         self, names: Names, resource: Resource, name: str, propagation: Propagation = "Background"
     ) -> None:

@@ -19,6 +19,7 @@ from capelin.embedded.processes import (
     ProcessSpec,
     Supervisor,
     kill_all,
+    marked_processes,
 )
 from capelin.provider import Blocked
 
@@ -110,6 +111,8 @@ class _Supervised:
     renew_at: datetime | None = None
     compared: bool = False
     """Whether the plan has the members that etcd lists."""
+    asleep: bool = False
+    """Whether the supervisor runs nothing of the plan."""
 
     @property
     def ready(self) -> set[str]:
@@ -162,7 +165,9 @@ class ProcessesBackend:
         """Read plan, processes and etcd data. The first time, start what was planned."""
         supervised = self._supervised[key]
         state_dir, plan = supervised.state_dir, supervised.plan
-        await self._declare_once(supervised)
+        if not desired.asleep:
+            _wake_up(supervised)
+            await self._declare_once(supervised)
         servers = plan.of("kube-apiserver")
         served = supervised.has_been_ready
         serving = [server.version for server in servers if server.name in served]
@@ -196,7 +201,7 @@ class ProcessesBackend:
             desired=components,
             complete=components is not None and is_complete(plan, components),
             serving=_serving(supervised),
-            alive=frozenset(name for name, state in states.items() if state.pid is not None),
+            alive=_alive(supervised, asleep=desired.asleep),
             recovering=_recovering(supervised),
             losses=_losses(supervised, desired.etcd_replicas),
             joined=member_data.joined_members(state_dir),
@@ -213,7 +218,9 @@ class ProcessesBackend:
         self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane, observed: Observed
     ) -> bool:
         """Take the next step towards the desired instances, which were observed too."""
-        del endpoint, desired
+        del endpoint
+        if desired.asleep:
+            return _fall_asleep(self._supervised[key])
         if observed.restore is RestorePhase.STOPPING:
             return await self._stop_for_restore(self._supervised[key])
         if observed.restore is RestorePhase.REPLACING:
@@ -481,6 +488,14 @@ def _restore_phase(supervised: _Supervised, desired: ControlPlane) -> RestorePha
     return restore_phase(desired.restore, files, stopped=stopped)
 
 
+def _alive(supervised: _Supervised, *, asleep: bool) -> frozenset[str]:
+    if asleep:
+        # Also those of an earlier provider that this one does not supervise yet.
+        return frozenset(process.name for process in marked_processes(supervised.state_dir.run))
+    states = supervised.supervisor.states.items()
+    return frozenset(name for name, state in states if state.pid is not None)
+
+
 def _serving(supervised: _Supervised) -> frozenset[str]:
     targets = supervised.state_dir.read_targets()
     return frozenset(
@@ -523,6 +538,24 @@ def _set_plan(supervised: _Supervised, plan: Plan) -> None:
     supervised.state_dir.write_plan(plan)
     supervised.plan = plan
     _declare(supervised)
+
+
+def _fall_asleep(supervised: _Supervised) -> bool:
+    """Stop everything. The plan stays: the same instances run when it wakes."""
+    if supervised.asleep:
+        return False
+    with disk_errors_block():
+        supervised.state_dir.write_targets(())
+    supervised.supervisor.declare()
+    supervised.asleep = True
+    return True
+
+
+def _wake_up(supervised: _Supervised) -> None:
+    """Start the instances that ran before."""
+    if supervised.asleep:
+        _declare(supervised)
+        supervised.asleep, supervised.declared = False, True
 
 
 async def _replace_member(supervised: _Supervised, replacement: MemberReplacement) -> None:
