@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -623,22 +623,20 @@ async def _start_learner(supervised: _Supervised, member: Instance, present: Mem
 
 
 def _declare(supervised: _Supervised) -> None:
-    members = tuple(member.name for member in supervised.plan.voters)
+    plan, state_dir = supervised.plan, supervised.state_dir
     supervised.supervisor.declare(
-        *(
-            _declared(supervised.state_dir, instance, members)
-            for instance in supervised.plan.instances
-        )
+        *(_declared(state_dir, instance, plan) for instance in plan.instances)
     )
 
 
-def _declared(state_dir: StateDir, instance: Instance, members: tuple[str, ...]) -> ProcessSpec:
+def _declared(state_dir: StateDir, instance: Instance, plan: Plan) -> ProcessSpec:
     is_member, is_server = instance.component == "etcd", instance.component == "kube-apiserver"
+    after, enough = _starts_after(instance, plan)
     return ProcessSpec(
         name=instance.name,
         command=command_of(instance),
-        after=members if is_server else (),
-        enough=quorum(len(members)),
+        after=tuple(other.name for other in after),
+        enough=enough,
         grace=grace_seconds(instance),
         reachable=reachability(state_dir, instance),
         readiness=readiness(state_dir, instance),
@@ -648,3 +646,17 @@ def _declared(state_dir: StateDir, instance: Instance, members: tuple[str, ...])
         if is_member
         else None,
     )
+
+
+def _starts_after(instance: Instance, plan: Plan) -> tuple[Sequence[Instance], int]:
+    """The instances that an instance needs, and how many of them it needs when it starts.
+
+    After a sleep all start at once, and controllers would delay the API server.
+    """
+    match instance.component:
+        case "kube-apiserver":
+            return plan.voters, quorum(len(plan.voters))
+        case "kube-controller-manager" | "kube-scheduler":
+            return plan.of("kube-apiserver"), 1
+        case _:
+            return (), 0
