@@ -293,8 +293,9 @@ class Rig:
             await task
         except KilledError:
             return False
-        reported = moves.reconcile(self.ctx, mine, self.world, prepare)
-        assert (reported.status, reported.reason) == ("True", "ReadyForMove")
+        moving, available = moves.reconcile(self.ctx, mine, self.world, prepare)
+        assert (moving.status, moving.reason) == ("True", "ReadyForMove")
+        assert (available.type, available.status) == ("Available", "False")
         return True
 
     async def check_moved(self) -> None:

@@ -10,7 +10,7 @@ from typing import Final, Protocol, runtime_checkable
 from capelin.api import BaseObject
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client, ClientError, Conflict
-from capelin.contract import MOVE_LABEL, ConditionSpec
+from capelin.contract import AVAILABLE, MOVE_LABEL, ConditionSpec
 from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked
 
@@ -49,6 +49,9 @@ from capelin_control_plane.tasks import Tasks
 _POLL_SECONDS: Final = 0.5
 _RETRY_SECONDS: Final = 5.0
 _KINDS: Final[Mapping[str, type[BaseObject]]] = {"secret": Secret, "configmap": ConfigMap}
+_STOPPED: Final = ConditionSpec(
+    AVAILABLE, "False", "NotAvailable", "the control plane stops here, to move elsewhere"
+)
 _MESSAGES: Final = {
     MovePhase.STOPPING: "stopping API servers and controllers",
     MovePhase.BACKING_UP: "taking the final backup",
@@ -102,15 +105,15 @@ class Moves(Tasks[_Run]):
 
     def reconcile(
         self, ctx: Context, obj: CapelinControlPlane, backend: MovingBackend, prepare: Prepare
-    ) -> ConditionSpec:
-        """Start a task if none runs. Returns the condition of the move."""
+    ) -> tuple[ConditionSpec, ...]:
+        """Start a task if none runs. Returns the conditions of the move."""
         key = ObjectKey(obj.namespace or "", obj.name)
         run = self.state(key)
         if run is None:
             run = _Run(_condition(MovePhase.STOPPING))
             job = _Job(ctx, obj, backend, prepare, self._stores)
             self.start(key, run, self._run(key, run, job))
-        return run.condition
+        return run.condition, _STOPPED
 
     async def _run(self, key: ObjectKey, run: _Run, job: "_Job") -> None:
         phase = None

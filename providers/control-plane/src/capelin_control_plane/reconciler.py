@@ -205,7 +205,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             self._forget_tasks(key)
             self._workload.forget(key)
             prepare = partial(self._prepare_move, ctx, obj)
-            ctx.set_conditions(self._moves.reconcile(ctx, obj, backend, prepare))
+            ctx.set_conditions(*self._moves.reconcile(ctx, obj, backend, prepare))
             return
         await self._release(key)
 
