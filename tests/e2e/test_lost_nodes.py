@@ -33,7 +33,7 @@ def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Generator[KindClust
     """A cluster with three nodes in three zones, all of which run pods."""
     folder = tmp_path_factory.mktemp("kind")
     with kind_cluster(f"three-{uuid4().hex[:6]}", folder, workers=2) as cluster:
-        cluster.kubectl("taint", "nodes", "--all", "node-role.kubernetes.io/control-plane-")
+        cluster.kubectl("taint", "node", cluster.node, "node-role.kubernetes.io/control-plane-")
         for index, node in enumerate(cluster.nodes):
             cluster.kubectl("label", "node", node, f"{ZONE}=zone-{index}")
         asyncio.run(prepared(cluster, folder))
