@@ -296,7 +296,7 @@ async def test_a_control_plane_sleeps_and_wakes(
     mine = under_test.control_plane
 
     async def is_asleep() -> bool:
-        return ASLEEP in await mine.reasons() and not await under_test.programs()
+        return await has_message(mine, "sleeps") and not await under_test.programs()
 
     async def serves() -> bool:
         try:

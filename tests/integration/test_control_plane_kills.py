@@ -312,18 +312,22 @@ async def test_a_sleep_survives_kills_of_its_provider(shoal: Shoal) -> None:
             await workload.create(ConfigMap.of("kept", "default"))
     await shoal.look_at_authorities()
 
+    async def message() -> str | None:
+        """The message of a sleep that is complete."""
+        found = await mine.get()
+        asleep = find_condition(found.status.conditions, ASLEEP) if found.status else None
+        is_current = asleep and asleep.observed_generation == found.metadata.generation
+        return asleep.message if asleep and is_current and asleep.reason == ASLEEP else None
+
     async def is_asleep() -> bool:
-        return ASLEEP in await mine.reasons() and shoal.running() == []
+        return await message() is not None and shoal.running() == []
 
     await mine.annotate(SLEEP_ANNOTATION, datetime.now(UTC).isoformat())
     await shoal.through_kills(is_asleep, each)
     # It stays asleep, and the request waits.
     await mine.change(version=NEW)
     await shoal.through_kills(is_asleep, each)
-    status = (await mine.get()).status
-    asleep = find_condition(status.conditions, ASLEEP) if status else None
-    assert asleep is not None
-    assert f"the upgrade to {NEW}" in asleep.message
+    assert f"the upgrade to {NEW}" in str(await message())
     await mine.annotate(WAKE_ANNOTATION, datetime.now(UTC).isoformat())
     await shoal.through_kills(shoal.settled, each)
     async with mine.workload() as workload:
