@@ -19,7 +19,7 @@ from capelin.pki import issue, new_ca, read_ca, split_pem
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient, cluster, machine
 from capelin_control_plane import rotation_tasks
-from capelin_control_plane.api import CapelinControlPlane, Spec
+from capelin_control_plane.api import CapelinControlPlane, Rotation, Spec
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.component_files import EncryptionFiles
 from capelin_control_plane.instances import InstanceStatus, Observed
@@ -349,6 +349,24 @@ async def test_a_request_for_later_waits(rig: Rig) -> None:
     rig.request()
     later, rig.now = rig.now, rig.now - timedelta(seconds=30)
     assert await rig.reconcile() == RotationReport(next=later)
+
+
+async def test_a_schedule_requests_rotations(rig: Rig) -> None:
+    rig.mine.spec.certificates.rotation = Rotation(
+        schedule="0 3 1 */6 *", time_zone="Europe/Berlin"
+    )
+    # The CAs are newer than the last moment of the schedule.
+    due = datetime(2027, 1, 1, 2, 0, tzinfo=UTC)
+    assert await rig.reconcile() == RotationReport(next=due)
+    rig.now = due
+    assert (await rig.reconcile()).conditions[0].reason == "TrustingAuthorities"
+
+
+async def test_an_invalid_schedule_is_rejected(rig: Rig) -> None:
+    rig.mine.spec.certificates.rotation = Rotation(schedule="yearly")
+    (condition,) = (await rig.reconcile()).conditions
+    assert condition.reason == "RotationRefused"
+    assert "spec.certificates.rotation.schedule" in condition.message
 
 
 async def test_a_confirmation_of_an_earlier_rotation_does_not_count(rig: Rig) -> None:

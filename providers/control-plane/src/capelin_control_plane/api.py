@@ -319,6 +319,16 @@ class ControlPlaneEndpoint(Model):
     """TCP port."""
 
 
+class Rotation(Model):
+    """A schedule for rotations of the certificate authorities and of the service account key."""
+
+    schedule: Annotated[str, MinLen(1), MaxLen(128)]
+    """When they begin, as a cron expression such as `0 3 1 */6 *`. The old ones stay trusted until
+    a user drops them."""
+    time_zone: Annotated[str, MinLen(1), MaxLen(64)] = "UTC"
+    """The time zone of the schedule, such as `Europe/Berlin`."""
+
+
 class Certificates(Model):
     """Settings of the control plane's certificates."""
 
@@ -335,6 +345,9 @@ class Certificates(Model):
 
     At least a day, or a third of the validity if that is less.
     """
+    rotation: Rotation | None = None
+    """When the certificate authorities and the service account key rotate. Without it, only the
+    annotation `controlplane.cluster.x-k8s.io/rotate-authorities-before` requests that."""
 
     rules = (
         rule(

@@ -34,6 +34,7 @@ from capelin_control_plane.rotation_clients import (
     find_clients,
     unjoined_machines,
 )
+from capelin_control_plane.schedules import occurrences
 from capelin_control_plane.secrets import advance
 
 ROTATE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/rotate-authorities-before"
@@ -64,6 +65,20 @@ class RotationReport:
     conditions: tuple[ConditionSpec, ...] = ()
     next: datetime | None = None
     """When to look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The moments of requested rotations."""
+
+    last: datetime | None
+    """The latest one in the past."""
+    next: datetime | None
+    """The next one in the future."""
+
+    def includes(self, created: datetime) -> bool:
+        """Whether CAs and keys of this age have to be replaced."""
+        return self.last is not None and created < self.last
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +122,9 @@ class Rotations:
         if progress.stage is None:
             self.forget(key)
         try:
-            requested = annotated_moment(obj, ROTATE_ANNOTATION)
-            if progress.stage is None and (requested is None or requested <= progress.created):
-                return RotationReport()
-            if progress.stage is None and requested is not None and requested > desired.now:
-                return RotationReport(next=requested)
+            requests = rotation_requests(obj, desired.now)
+            if progress.stage is None and not requests.includes(progress.created):
+                return RotationReport(next=requests.next)
             drop, force = requested_drop(obj)
             report = _delayed(progress, desired, observed)
         except InvalidSpecError as error:
@@ -185,6 +198,28 @@ def is_settled(observed: Observed) -> bool:
         and observed.blocked is None
         and all(status.ready and status.current for status in observed.statuses)
         and not observed.stopping
+    )
+
+
+def rotation_requests(obj: CapelinControlPlane, now: datetime) -> Requests:
+    """The moments of the schedule and the annotation around now.
+
+    Raises:
+        InvalidSpecError: the schedule, the time zone or the annotation cannot be read.
+    """
+    rotation, field_ = obj.spec.certificates.rotation, "spec.certificates.rotation"
+    moments = [annotated_moment(obj, ROTATE_ANNOTATION)]
+    if rotation is not None:
+        moments += occurrences(
+            rotation.schedule,
+            rotation.time_zone,
+            now,
+            field=f"{field_}.schedule",
+            zone_field=f"{field_}.timeZone",
+        )
+    return Requests(
+        max((moment for moment in moments if moment and moment <= now), default=None),
+        min((moment for moment in moments if moment and moment > now), default=None),
     )
 
 

@@ -15,7 +15,7 @@ from capelin_control_plane.backups import BACKUP_ANNOTATION
 from capelin_control_plane.desired import ControlPlane, InvalidSpecError, annotated_moment
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.rotation import Progress
-from capelin_control_plane.rotation_tasks import ROTATE_ANNOTATION
+from capelin_control_plane.rotation_tasks import rotation_requests
 from capelin_control_plane.schedules import occurrences
 
 SLEEP_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/sleep-after"
@@ -82,7 +82,6 @@ def waiting_requests(
     """The requests that wait until the control plane wakes."""
     status, now = control_plane.status or Status(), desired.now
     backup = _moment(control_plane, BACKUP_ANNOTATION)
-    rotation = _moment(control_plane, ROTATE_ANNOTATION)
     last = status.backup.time if status.backup else None
     versions = {count.version for count in status.versions}
     requests = {
@@ -92,9 +91,16 @@ def waiting_requests(
         "a change of encryption at rest": desired.encryption.changing,
         "a backup": backup is not None and backup <= now and (last is None or last < backup),
         "a rotation of CAs": progress.stage is not None
-        or (rotation is not None and progress.created < rotation <= now),
+        or _is_rotation_due(control_plane, progress, now),
     }
     return tuple(request for request, waits in requests.items() if waits)
+
+
+def _is_rotation_due(control_plane: CapelinControlPlane, progress: Progress, now: datetime) -> bool:
+    try:
+        return rotation_requests(control_plane, now).includes(progress.created)
+    except InvalidSpecError:
+        return False
 
 
 def _moment(control_plane: CapelinControlPlane, annotation: str) -> datetime | None:
