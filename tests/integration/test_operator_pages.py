@@ -238,7 +238,7 @@ async def test_a_cluster_sleeps_and_wakes_with_the_commands_of_the_page(
     shell = Shell(tmp_path / "user", variables)
     async with Client(Config.from_kubeconfig(await kubeconfig(home)), manager="test") as workload:
         await workload.apply(ConfigMap.of("kept", "default"))
-        output = await shell.run(SLEEP["Sleep and wake"])
+        output = await shell.run(SLEEP["On request"])
         assert "the control plane sleeps" in " ".join(output.split())
         assert await workload.find(ConfigMap, "kept", "default") is not None
     ended = await home.capelin("sleep", "cluster", "demo")
