@@ -1,5 +1,6 @@
 """The manager of the infrastructure provider."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +15,12 @@ from capelin.embedded.folders import provider_folder
 
 from capelin_machine_pool.api import BackendName
 from capelin_machine_pool.backends import Backend
+from capelin_machine_pool.backends.containers import ContainersBackend
 from capelin_machine_pool.backends.hosts import HostsBackend
 from capelin_machine_pool.backends.kubelet import SimulatedKubelet
 from capelin_machine_pool.backends.simulated import SimulatedBackend
+from capelin_machine_pool.containers.desired import ContainerPolicy
+from capelin_machine_pool.containers.engine import Engine, socket_of
 from capelin_machine_pool.desired import MANAGER
 from capelin_machine_pool.reconcilers import (
     ClusterReconciler,
@@ -25,6 +29,21 @@ from capelin_machine_pool.reconcilers import (
     MachineReconciler,
     MachineTemplateReconciler,
 )
+
+_IMAGES = os.environ.get("CAPELIN_CONTAINER_IMAGES", "")
+_NETWORK = os.environ.get("CAPELIN_CONTAINER_NETWORK", "bridge")
+
+
+def read_images(text: str) -> tuple[str, ...]:
+    """An option such as `kindest/node:v1.34.0,localhost/node`, in its order.
+
+    Raises:
+        ValueError: a name is empty, or contains a space.
+    """
+    images = [name.strip() for name in text.split(",")]
+    if not all(images) or any(len(name.split()) > 1 for name in images):
+        raise ValueError(f"{text!r} is not a list of images: write NAME:TAG,...")
+    return tuple(dict.fromkeys(images))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +56,34 @@ class MachinePoolOptions(Options):
         "Directory for the processes that keep simulated machines alive.",
         shown="~/.local/state/capelin/.machines",
     )
+    container_images: tuple[str, ...] = flag(
+        read_images(_IMAGES) if _IMAGES else (),
+        read_images,
+        "Images of machines of the backend `Containers`, with commas between them. Users who may"
+        " create such machines become root on this machine: the containers are privileged.",
+        shown="$CAPELIN_CONTAINER_IMAGES, else none: no containers",
+    )
+    container_network: str = flag(
+        _NETWORK,
+        str,
+        "Network of the containers, as the engine names it.",
+        shown="$CAPELIN_CONTAINER_NETWORK, else bridge",
+    )
 
 
 def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
     kubelet = SimulatedKubelet(options.state_folder)
     simulated = SimulatedBackend(options.state_folder, Binaries(progress=PlainProgress()), kubelet)
-    backends: dict[BackendName, Backend] = {"Simulated": simulated, "Hosts": HostsBackend()}
+    policy = ContainerPolicy(
+        images=options.container_images,
+        network=options.container_network,
+        provider=str(options.state_folder),
+    )
+    backends: dict[BackendName, Backend] = {
+        "Simulated": simulated,
+        "Containers": ContainersBackend(Engine(socket_of(os.environ)), policy),
+        "Hosts": HostsBackend(),
+    }
     return [
         ClusterReconciler(),
         MachineReconciler(backends, serving=kubelet.serving, refresh=simulated.kwok.refresh),

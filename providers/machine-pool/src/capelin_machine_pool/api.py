@@ -46,7 +46,7 @@ Seconds = Annotated[int, Ge(0), Le(86_400)]
 Labels = Annotated[dict[str, LabelValue], MaxLen(64)]
 Capacity = Annotated[dict[str, Quantity], MaxLen(32)]
 CleanCommands = Annotated[list[Annotated[str, MinLen(1), MaxLen(4096)]], MaxLen(20), atomic()]
-BackendName = Literal["Simulated", "Hosts"]
+BackendName = Literal["Simulated", "Containers", "Hosts"]
 
 
 class ClusterTemplateSpec(Model):
@@ -111,6 +111,20 @@ class Simulated(Model):
     """Faults that some of the machines get."""
 
 
+class Containers(Model):
+    """Settings of machines that are containers on the provider's machine."""
+
+    image: Annotated[str, MinLen(1), MaxLen(512)] | None = None
+    """Image of a machine with systemd, a kubelet and a container runtime, such as `kindest/node`.
+    The provider runs only the images of its option `--container-images`. Default: the first."""
+    cpu: Quantity | None = None
+    """Most CPU time that a container gets: `2` or `1500m`. Default: no limit."""
+    memory: Quantity | None = None
+    """Most memory that a container gets: `4Gi`. Default: no limit."""
+    faults: Faults = Faults()
+    """Faults that some of the containers get. One that dies or flaps is paused."""
+
+
 class Hosts(Model):
     """Settings of machines that are CapelinHosts."""
 
@@ -134,9 +148,12 @@ class MachineTemplateSpec(Model):
     """Settings shared by CapelinMachine, CapelinMachinePool and their templates."""
 
     backend: Annotated[BackendName, immutable("backend is immutable")] = "Simulated"
-    """The backend that provides the machines: simulated ones, or CapelinHosts."""
+    """The backend that provides the machines: simulated ones, containers of the provider's machine,
+    or CapelinHosts."""
     simulated: Simulated = Simulated()
     """Settings of the backend `Simulated`."""
+    containers: Containers | None = None
+    """Settings of the backend `Containers`."""
     hosts: Hosts | None = None
     """Settings of the backend `Hosts`."""
 

@@ -28,6 +28,7 @@ from capelin_machine_pool.api import (
     BackendName,
     CapelinMachine,
     CapelinMachinePool,
+    Containers,
     Faults,
     HostReference,
     Hosts,
@@ -43,6 +44,9 @@ REVISION_LABEL = "infrastructure.cluster.x-k8s.io/capelin-revision"
 
 ARCHITECTURE_LABEL = "kubernetes.io/arch"
 OPERATING_SYSTEM_LABEL = "kubernetes.io/os"
+
+_FLAP = timedelta(seconds=90)
+"""How long a flapping Node has no heartbeats, and then has them: longer than Kubernetes waits."""
 
 DeletePolicy = Literal["Oldest", "Newest", "Random"]
 Fault = Literal["never boots", "dies", "flaps"]
@@ -61,6 +65,7 @@ class Instance:
     simulated: Simulated
     uid: str = ""
     backend: BackendName = "Simulated"
+    containers: Containers = field(default_factory=Containers)
     hosts: Hosts = field(default_factory=Hosts)
     host: HostReference | None = None
     """The host that it has claimed, for the backend `Hosts`."""
@@ -90,18 +95,24 @@ class Instance:
 
     @property
     def boots_at(self) -> datetime:
-        """When it gets its Node."""
+        """When it gets its Node, or begins its bootstrap."""
+        if self.backend == "Containers":
+            return self.created
         jitter = self.simulated.startup_jitter_seconds * stable_fraction("jitter", self.key.name)
         return self.created + timedelta(seconds=self.simulated.startup_seconds + jitter)
 
     @property
+    def faults(self) -> Faults:
+        return self.containers.faults if self.backend == "Containers" else self.simulated.faults
+
+    @property
     def fault(self) -> Fault | None:
-        return fault_of(self.key.name, self.simulated.faults)
+        return fault_of(self.key.name, self.faults)
 
     @property
     def fails_at(self) -> datetime:
         """When its fault begins, unless the fault is that it never boots."""
-        return self.boots_at + timedelta(seconds=self.simulated.faults.after_seconds)
+        return self.boots_at + timedelta(seconds=self.faults.after_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +207,7 @@ def desired_instance(machine: CapelinMachine, owner: Machine | None) -> Instance
         simulated=machine.spec.simulated,
         uid=machine.uid,
         backend=machine.spec.backend,
+        containers=machine.spec.containers or Containers(),
         hosts=machine.spec.hosts or Hosts(),
         host=machine.spec.host,
         bootstrap_secret=owner.spec.bootstrap.data_secret_name if owner else None,
@@ -225,6 +237,9 @@ def revision_of(
         "simulated": pool.spec.simulated.model_dump(mode="json", exclude_defaults=True),
         "bootstrap": _without_discovery(bootstrap_spec),
     }
+    if pool.spec.containers is not None:
+        containers = pool.spec.containers
+        template["containers"] = containers.model_dump(mode="json", exclude_defaults=True)
     if pool.spec.hosts is not None:
         template["hosts"] = pool.spec.hosts.model_dump(mode="json", exclude_defaults=True)
     if spec.bootstrap.config_ref is None and spec.bootstrap.data_secret_name is not None:
@@ -260,6 +275,7 @@ def pool_machine(
         spec=MachineSpec(
             backend=pool.spec.backend,
             simulated=pool.spec.simulated,
+            containers=pool.spec.containers,
             hosts=pool.spec.hosts,
             provider_id=provider_id(namespace, cluster, name),
             failure_domain=failure_domain,
@@ -281,6 +297,18 @@ def fault_of(name: str, faults: Faults) -> Fault | None:
             return fault
         percentile -= percentage
     return None
+
+
+def has_heartbeats(instance: Instance, now: datetime) -> tuple[bool, datetime | None]:
+    """Whether a machine's Node should have heartbeats now, and when that changes."""
+    if instance.fault not in {"dies", "flaps"}:
+        return True, None
+    if now < instance.fails_at:
+        return True, instance.fails_at
+    if instance.fault == "dies":
+        return False, None
+    turn, _ = divmod(now - instance.fails_at, _FLAP)
+    return turn % 2 == 1, instance.fails_at + (turn + 1) * _FLAP
 
 
 def has_revision(obj: BaseObject, revision: str) -> bool:

@@ -133,7 +133,22 @@ class Reason(Reasons):
         "the host has lost the marker of its machine, for example because it was installed again",
         "delete the Machine: its replacement gets a clean host",
     )
-    BOOTSTRAPPING = "Bootstrapping", "the host executes its bootstrap data", "wait"
+    CONTAINERS_NOT_ALLOWED = (
+        "ContainersNotAllowed",
+        "the provider does not run containers on its machine, or not this image",
+        "choose another backend or image, or have an administrator set `--container-images`",
+    )
+    ENGINE_UNAVAILABLE = (
+        "ContainerEngineUnavailable",
+        "the container engine of the provider's machine does not answer, or rejects the container",
+        "start Docker or Podman, or correct what the message names. The provider tries again",
+    )
+    CONTAINER_ENDED = (
+        "ContainerEnded",
+        "the container of the machine ended",
+        "read `docker logs CONTAINER`. Delete the Machine, or use a MachineHealthCheck that does",
+    )
+    BOOTSTRAPPING = "Bootstrapping", "the machine executes its bootstrap data", "wait"
     BOOTSTRAP_FAILED = (
         "BootstrapFailed",
         "the bootstrap failed, or was interrupted. It is not repeated",

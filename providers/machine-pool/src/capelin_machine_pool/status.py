@@ -29,7 +29,7 @@ NODE_RUNNING = "NodeRunning"
 
 
 def machine_conditions(observed: InstanceStatus) -> list[ConditionSpec]:
-    if observed.running and not observed.lost:
+    if observed.running and not (observed.lost or observed.failed):
         return [
             ConditionSpec(READY, "True", READY),
             ConditionSpec(NODE_RUNNING, "True", NODE_RUNNING),

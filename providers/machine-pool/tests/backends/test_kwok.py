@@ -82,7 +82,9 @@ class SimulatedMachines:
     async def look(self, machine: Instance) -> InstanceStatus:
         workload = Workload(client=self._workload, kubeconfig=self.kubeconfig)
         observed = await self.backend.observe(machine, workload, self._workload)
-        return await self.backend.apply(machine, observed, workload, datetime.now(UTC))
+        return await self.backend.apply(
+            machine, observed, workload, self._workload, datetime.now(UTC)
+        )
 
     async def until_ready(self, machine: Instance) -> Node:
         return await until(lambda: self._workload.get(Node, machine.key.name), is_ready)

@@ -23,13 +23,12 @@ from capelin_machine_pool.backends.simulated import (
     NodeStep,
     SimulatedBackend,
     addresses,
-    has_heartbeats,
     is_held,
     next_step,
     node_manifest,
     observed_status,
 )
-from capelin_machine_pool.desired import Instance
+from capelin_machine_pool.desired import Instance, has_heartbeats
 
 BOOTED = datetime(2026, 1, 1, tzinfo=UTC)
 

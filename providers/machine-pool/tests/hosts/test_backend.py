@@ -149,7 +149,7 @@ async def test_node_gets_its_provider_id() -> None:
     workload = Workload(client=client, kubeconfig=b"")
     desired = instance(host=reference)
     observed = await BACKEND.observe(desired, workload, client)
-    await BACKEND.apply(desired, observed, workload, NOW)
+    await BACKEND.apply(desired, observed, workload, client, NOW)
     assert (await BACKEND.observe(desired, workload, client)).running
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from capelin.api.core import Node
 from capelin.client import Client
 from capelin.controller import ObjectKey
 from capelin.provider import MachineAddress
@@ -22,6 +23,10 @@ class Workload:
     kubeconfig: bytes
     """From the Secret, and not trusted: parse and rewrite it before handing it on."""
 
+    async def set_provider_id(self, node: str, provider_id: str) -> None:
+        """Give a Node the provider ID that its bootstrap data do not set."""
+        await self.client.patch(Node, node, None, {"spec": {"providerID": provider_id}})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceStatus:
@@ -31,10 +36,12 @@ class InstanceStatus:
     """Whether it has, or has had, a Node."""
     lost: bool = False
     """Whether it had a Node and the Node was deleted."""
+    failed: bool = False
+    """Whether it had a Node and ended. Its Node still exists."""
     heartbeats: bool = True
     """Whether the backend keeps its Node ready."""
     reason: Reason = Reason.STARTING
-    """The reason why it waits, if it has no Node yet."""
+    """The reason why it waits or has failed."""
     message: str = ""
     """The reason why it waits, or its problem."""
     node: str | None = None
@@ -61,7 +68,12 @@ class Backend(Protocol):
     ) -> InstanceStatus: ...
 
     async def apply(
-        self, instance: Instance, observed: InstanceStatus, workload: Workload, now: datetime
+        self,
+        instance: Instance,
+        observed: InstanceStatus,
+        workload: Workload,
+        management: Client,
+        now: datetime,
     ) -> InstanceStatus:
         """Change an instance towards its desired state, and return its state afterwards."""
         ...

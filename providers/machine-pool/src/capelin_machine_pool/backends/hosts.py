@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from capelin.api.capi import MachinePool
 from capelin.api.core import Node
 from capelin.client import Client, Conflict
 from capelin.contract import DELETING, READY, find_condition
@@ -14,6 +13,7 @@ from capelin.provider import Blocked
 
 from capelin_machine_pool.api import CapelinMachine
 from capelin_machine_pool.backends import InstanceStatus, Workload
+from capelin_machine_pool.bootstrap_data import bootstrap_secret
 from capelin_machine_pool.desired import Instance
 from capelin_machine_pool.hosts.api import CapelinHost, HostClaim
 from capelin_machine_pool.hosts.claims import (
@@ -62,7 +62,7 @@ class HostsBackend:
                 cluster=instance.cluster,
                 pool=instance.pool,
                 provider_id=instance.provider_id,
-                bootstrap_secret=await _bootstrap_secret(instance, management),
+                bootstrap_secret=await bootstrap_secret(instance, management),
                 clean_commands=instance.hosts.clean_commands,
             ),
             match_labels=instance.hosts.match_labels,
@@ -91,13 +91,18 @@ class HostsBackend:
         return observed_status(instance, host, None)
 
     async def apply(
-        self, instance: Instance, observed: InstanceStatus, workload: Workload, now: datetime
+        self,
+        instance: Instance,
+        observed: InstanceStatus,
+        workload: Workload,
+        management: Client,
+        now: datetime,
     ) -> InstanceStatus:
         """Give the Node its provider ID, if the bootstrap data do not set it."""
+        del management
         if observed.node is None:
             return observed
-        patch = {"spec": {"providerID": instance.provider_id}}
-        await workload.client.patch(Node, observed.node, None, patch)
+        await workload.set_provider_id(observed.node, instance.provider_id)
         return replace(observed, changes_at=now + timedelta(seconds=SOON))
 
     async def delete(
@@ -196,19 +201,3 @@ async def _hosts_of(machine: CapelinMachine, management: Client) -> list[Capelin
     ids = {machine.uid, machine.spec.host.claim if machine.spec.host else machine.uid}
     hosts = (await management.list(CapelinHost, machine.namespace)).items
     return [host for host in hosts if host.spec.claim is not None and host.spec.claim.id in ids]
-
-
-async def _bootstrap_secret(instance: Instance, management: Client) -> str:
-    """The name of the Secret with the bootstrap data.
-
-    Raises:
-        Blocked: The bootstrap provider has not created it yet.
-    """
-    name = instance.bootstrap_secret
-    if not name and instance.pool is not None:
-        pool = await management.find(MachinePool, instance.pool, instance.key.namespace)
-        name = pool.spec.template.spec.bootstrap.data_secret_name if pool else None
-    if not name:
-        message = "its bootstrap data do not exist yet"
-        raise Blocked(Reason.WAITING_FOR_BOOTSTRAP_DATA, message, retry_seconds=LATER)
-    return name

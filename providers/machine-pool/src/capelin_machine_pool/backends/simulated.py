@@ -25,6 +25,7 @@ from capelin_machine_pool.desired import (
     ARCHITECTURE_LABEL,
     OPERATING_SYSTEM_LABEL,
     Instance,
+    has_heartbeats,
     node_info,
     provider_id_of,
 )
@@ -33,8 +34,6 @@ from capelin_machine_pool.reasons import Reason
 SIMULATED_ANNOTATION = "capelin.cluster.x-k8s.io/simulated"
 """Explains a simulated Node in `kubectl describe node`."""
 
-_FLAP = timedelta(seconds=90)
-"""How long a flapping Node has no heartbeats, and then has them: longer than Kubernetes waits."""
 _HELD_AFTER = timedelta(seconds=2)
 """Age of a lease at which KWOK surely holds it in its records. Ages are in whole seconds."""
 _CONDITIONS = (
@@ -72,9 +71,15 @@ class SimulatedBackend:
         return observed_status(instance, await workload.client.find(Node, instance.key.name))
 
     async def apply(
-        self, instance: Instance, observed: InstanceStatus, workload: Workload, now: datetime
+        self,
+        instance: Instance,
+        observed: InstanceStatus,
+        workload: Workload,
+        management: Client,
+        now: datetime,
     ) -> InstanceStatus:
         """Create the machine's Node, or change whether KWOK keeps it ready."""
+        del management
         step = next_step(instance, observed, now)
         if step.status.running:
             cluster = ObjectKey(instance.key.namespace, instance.cluster)
@@ -180,18 +185,6 @@ def addresses(name: str) -> tuple[MachineAddress, ...]:
         MachineAddress(type="Hostname", address=name),
         MachineAddress(type="InternalIP", address=str(internal)),
     )
-
-
-def has_heartbeats(instance: Instance, now: datetime) -> tuple[bool, datetime | None]:
-    """Whether a machine's Node should have heartbeats now, and when that changes."""
-    if instance.fault not in {"dies", "flaps"}:
-        return True, None
-    if now < instance.fails_at:
-        return True, instance.fails_at
-    if instance.fault == "dies":
-        return False, None
-    turn, _ = divmod(now - instance.fails_at, _FLAP)
-    return turn % 2 == 1, instance.fails_at + (turn + 1) * _FLAP
 
 
 def is_held(lease: Lease | None, now: datetime) -> bool:

@@ -6,7 +6,7 @@ from functools import partial
 
 from capelin.api.core import Secret
 from capelin.client import Client, Conflict, Destinations
-from capelin.contract import BOOTSTRAP_DATA_KEY, DELETING, ConditionSpec, update_conditions
+from capelin.contract import DELETING, ConditionSpec, update_conditions
 from capelin.controller import (
     After,
     Context,
@@ -20,13 +20,9 @@ from capelin.controller import (
 from capelin.provider import Blocked
 
 from capelin_machine_pool.api import CapelinMachine
-from capelin_machine_pool.bootstrap import (
-    CloudConfig,
-    CloudConfigError,
-    instance_metadata,
-    read_cloud_config,
-)
+from capelin_machine_pool.bootstrap import CloudConfig
 from capelin_machine_pool.bootstrap.ssh import InvalidKeyError, SshHost
+from capelin_machine_pool.bootstrap_data import bootstrap_config
 from capelin_machine_pool.desired import FINALIZER
 from capelin_machine_pool.hosts.api import PRIVATE_KEY, CapelinHost, HostClaim
 from capelin_machine_pool.hosts.claims import end_claim, end_request, holds, release_host
@@ -197,24 +193,14 @@ async def _ssh_host(client: Client, host: CapelinHost) -> SshHost:
 
 
 async def _bootstrap_config(client: Client, namespace: str, claim: HostClaim) -> CloudConfig:
-    """The bootstrap data of the machine that has claimed a host.
-
-    Raises:
-        Blocked: They are missing, or not supported.
-    """
-    name = claim.bootstrap_secret
-    secret = await client.find(Secret, name, namespace)
-    data = None if secret is None else secret.data.get(BOOTSTRAP_DATA_KEY)
-    if data is None:
-        message = f"the Secret {name} with the bootstrap data does not exist"
-        raise Blocked(Reason.INVALID_BOOTSTRAP_DATA, message)
-    metadata = instance_metadata(
-        hostname=claim.machine, instance_id=claim.id, provider_id=claim.provider_id
+    return await bootstrap_config(
+        client,
+        namespace,
+        claim.bootstrap_secret,
+        machine=claim.machine,
+        uid=claim.id,
+        provider_id=claim.provider_id,
     )
-    try:
-        return read_cloud_config(data, metadata)
-    except CloudConfigError as error:
-        raise Blocked(Reason.INVALID_BOOTSTRAP_DATA, str(error)) from None
 
 
 async def _trust(ctx: Context, host: CapelinHost, key: str) -> None:

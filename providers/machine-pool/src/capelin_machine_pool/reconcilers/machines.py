@@ -253,7 +253,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
                 provider_id = await backend.allocate(instance, ctx.client)
                 ctx.set_provider_id(provider_id)
                 observed = await backend.observe(instance, workload, ctx.client)
-                return await backend.apply(instance, observed, workload, ctx.now())
+                return await backend.apply(instance, observed, workload, ctx.client, ctx.now())
         except (Blocked, ClientError):
             self._kubeconfigs.doubt(cluster)
             raise

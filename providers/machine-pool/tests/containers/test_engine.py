@@ -1,0 +1,109 @@
+"""The client of the container engine, and commands in containers."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from capelin_machine_pool.bootstrap import TransportError
+from capelin_machine_pool.containers.engine import (
+    SOCKETS,
+    Engine,
+    EngineError,
+    read_frames,
+    socket_of,
+)
+from capelin_machine_pool.containers.transport import ContainerTransport
+
+from .fake_engine import FakeEngine, fake_engine
+
+BODY = {"Image": "node", "Labels": {"one": "two"}}
+
+
+@pytest.fixture
+def state() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+async def engine(tmp_path: Path, state: FakeEngine) -> AsyncGenerator[Engine]:
+    async with fake_engine(tmp_path, state) as client:
+        yield client
+
+
+async def test_container_is_created_started_and_removed(engine: Engine) -> None:
+    created = await engine.create("one", BODY)
+    found = await engine.find("one")
+    assert found is not None
+    assert (found.id, found.state, found.labels) == (created, "created", {"one": "two"})
+    await engine.start(created)
+    found = await engine.find("one")
+    assert found is not None
+    assert (found.state, found.addresses) == ("running", ("172.17.0.2",))
+    await engine.remove(created)
+    assert await engine.find("one") is None
+    await engine.remove(created)
+
+
+async def test_conflict_has_the_message_of_the_engine(engine: Engine) -> None:
+    await engine.create("one", BODY)
+    with pytest.raises(EngineError, match="the name one is in use") as raised:
+        await engine.create("one", BODY)
+    assert raised.value.status == 409
+
+
+async def test_command_gets_its_input_and_returns_both_outputs(
+    engine: Engine, state: FakeEngine
+) -> None:
+    state.run = lambda command, stdin: (7, stdin * 2, command.encode())
+    await engine.start(await engine.create("one", BODY))
+    content = bytes(range(256)) * 1000
+    result = await ContainerTransport(engine, "one").run("true", stdin=content, max_output=10**6)
+    assert (result.exit_code, result.output, result.errors) == (7, content * 2, b"true")
+
+
+async def test_command_in_a_stopped_container_is_an_error(engine: Engine) -> None:
+    await engine.create("one", BODY)
+    with pytest.raises(TransportError, match="is not running"):
+        await ContainerTransport(engine, "one").run("true")
+
+
+async def test_output_is_bounded(engine: Engine, state: FakeEngine) -> None:
+    state.run = lambda _, __: (0, bytes(1001), b"")
+    await engine.start(await engine.create("one", BODY))
+    with pytest.raises(TransportError, match="prints more than 1000 bytes"):
+        await ContainerTransport(engine, "one").run("true", max_output=1000)
+
+
+async def test_cut_connection_is_an_error(engine: Engine, state: FakeEngine) -> None:
+    await engine.start(await engine.create("one", BODY))
+    state.cut_at = len(state.requests) + 1
+    with pytest.raises(TransportError, match="ended"):
+        await ContainerTransport(engine, "one").run("true")
+
+
+async def test_missing_engine_is_explained(tmp_path: Path) -> None:
+    socket = tmp_path / "engine.sock"
+    with pytest.raises(EngineError, match=f"engine answers at {socket}: No such file"):
+        await Engine(str(socket)).version()
+
+
+async def test_version_and_images(engine: Engine, state: FakeEngine) -> None:
+    state.images = {"localhost/node:v1"}
+    assert await engine.version() == "Fake 1.0"
+    assert await engine.has_image("localhost/node:v1")
+    assert not await engine.has_image("localhost/node:v2")
+
+
+@pytest.mark.parametrize("content", [b"\1\0\0\0\0\0\0\5abc", b"\1\0\0", b"HTTP/1.1 400"])
+async def test_incomplete_or_foreign_frames_are_errors(content: bytes) -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(content)
+    reader.feed_eof()
+    with pytest.raises((EngineError, asyncio.IncompleteReadError)):
+        await read_frames(reader, 100)
+
+
+def test_docker_host_names_the_socket() -> None:
+    assert socket_of({"DOCKER_HOST": "unix:///run/user/1/podman.sock"}) == "/run/user/1/podman.sock"
+    assert socket_of({}) in SOCKETS
