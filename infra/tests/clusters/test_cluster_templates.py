@@ -41,6 +41,7 @@ def test_the_class_leaves_the_backend_to_the_provider() -> None:
         "etcdReplicas": 1,
         "exposure": "",
         "konnectivity": False,
+        "containers": {},
         "machines": {},
     }
     (template,) = (o for o in demo_manifests() if o["kind"] == "CapelinControlPlaneTemplate")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from capelin_control_plane.api import Addon, Addons
+from capelin_control_plane.api import Addon, Addons, KubeProxyAddon
 from capelin_control_plane.backends.processes.components import Program, desired_components
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired import (
@@ -41,7 +41,7 @@ def desired_control_plane(
         rollout_after=None,
         now=datetime.now(UTC),
         settings=dict.fromkeys(PROGRAMS, ComponentSettings()),
-        addons=Addons(core_dns=Addon(enabled=False), kube_proxy=Addon(enabled=False)),
+        addons=Addons(core_dns=Addon(enabled=False), kube_proxy=KubeProxyAddon(enabled=False)),
     )
 
 

@@ -114,13 +114,17 @@ def test_a_python_manager_runs_in_this_interpreter(address: str, metrics: str) -
     )
 
 
-def test_a_python_manager_finds_the_backup_folder() -> None:
+def test_a_python_manager_gets_the_settings_of_its_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CAPELIN_ENDPOINT_NETWORKS", "192.0.2.0/24")
     ports: dict[Purpose, int] = {"health": 31000}
-    placement = Placement("127.64.0.9", ports, FOLDER, WORKLOADS, AUTHORITY, Path("/mnt/backups"))
+    variables = {"CAPELIN_ENDPOINT_NETWORKS": "172.17.0.1", "DOCKER_HOST": "unix:///run/sock"}
+    placement = Placement("127.64.0.9", ports, FOLDER, WORKLOADS, AUTHORITY, variables)
     environment = component_command(mine(), placement).environment
-    assert environment["CAPELIN_BACKUP_FOLDER"] == "/mnt/backups"
+    assert variables.items() <= environment.items()
     without = Placement("127.64.0.9", ports, FOLDER, WORKLOADS, AUTHORITY)
-    assert "CAPELIN_BACKUP_FOLDER" not in component_command(mine(), without).environment
+    assert "DOCKER_HOST" not in component_command(mine(), without).environment
 
 
 def test_a_python_manager_serves_its_webhooks() -> None:

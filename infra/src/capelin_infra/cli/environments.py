@@ -97,6 +97,21 @@ def up(
         ),
     ] = None,
     with_: More = None,
+    machines: Annotated[
+        Literal["containers", "simulated", "auto"],
+        typer.Option(
+            help="Machines of a new demo cluster: containers of Docker or Podman, which run pods, "
+            "simulated ones, or containers if that is possible here.",
+        ),
+    ] = "simulated",
+    machine_image: Annotated[
+        str | None,
+        typer.Option(
+            help="The image of machines that are containers: a node image of kind. Default: "
+            "kindest/node of the newest version that Capelin provides, by digest.",
+            show_default=False,
+        ),
+    ] = None,
     target: Annotated[
         Literal["process", "kind", "existing"] | None,
         typer.Option(
@@ -146,7 +161,7 @@ def up(
     """Bring up everything, with a demo cluster.
 
     A management cluster and, in it, a workload cluster that is Available with Ready nodes. The
-    control plane is real, the nodes are simulated: no container runs.
+    control plane is real. The nodes are simulated, and no container runs, without --machines.
 
     Safe to run again: it keeps everything that exists, and starts whatever is missing or was
     killed. With the target kind or existing, it starts no API server. Everything else still runs
@@ -161,6 +176,10 @@ def up(
     from capelin_infra.clusters.up import UpOptions, bring_up
     from capelin_infra.environments.kind_target import KindOptions
 
+    if machine_image is not None and machines == "simulated":
+        raise typer.BadParameter("--machine-image is for --machines containers or auto")
+    if machines != "simulated" and (management_only or file is not None):
+        raise typer.BadParameter("--machines is for the demo cluster")
     if node_image is not None and target != "kind":
         raise typer.BadParameter("--node-image is for --target kind")
     if target == "kind" and (kubeconfig is not None or context is not None):
@@ -199,7 +218,15 @@ def up(
         new = ClusterOptions(workers=workers, control_plane_replicas=control_plane_replicas)
         demo = None if management_only else new
         kind = KindOptions(node_image) if target == "kind" else None
-        options = UpOptions(environment, request, demo, within=within, kind=kind)
+        options = UpOptions(
+            environment,
+            request,
+            demo,
+            within=within,
+            machines=machines,
+            machine_image=machine_image,
+            kind=kind,
+        )
     request = replace(options.request, prefetch=prefetch)
     options = replace(options, request=request, timings=timings, output=output)
     again = f"-f {shlex.quote(str(file))}" if file is not None else f"-e {options.name}"

@@ -1,7 +1,9 @@
 """The demo workload cluster: the ClusterClass of our own providers, and one Cluster of it."""
 
 import asyncio
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Final, cast
 
@@ -9,11 +11,19 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
 from capelin.client import ApiError, Client
+from capelin.embedded.addresses import free_port
 from capelin.embedded.management import render_template
 from capelin.errors import MissingError
 
 from capelin_infra.clusters.rejections import rejected_cluster
-from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_infra.clusters.topology import (
+    DEMO_CLASS,
+    MACHINES_LABEL,
+    POD_NETWORK,
+    ClusterOptions,
+    new_cluster,
+)
+from capelin_infra.environments.containers import ContainerMachines, version_for
 from capelin_infra.status.readiness import wait_until_ready
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.invocation import environment_option
@@ -21,6 +31,11 @@ from capelin_infra.terminal.waiting import Deadline
 
 NAME: Final = "demo"
 _NAMESPACE: Final = "default"
+_CONTAINERS: Final = "containers"
+_ADDONS: Final = "capelin-container-addons"
+_ADDON_FILES: Final = ("default-cni.yaml", "default-storage.yaml")
+_POD_SUBNET: Final = re.compile(r"\{\{\s*\.PodSubnet\s*\}\}")
+DEFAULT_PORT: Final = 6443
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +45,59 @@ class ClusterRequest:
     name: str
     namespace: str
     options: ClusterOptions
+    manifests: Sequence[Unstructured] = ()
+    """Objects that the management cluster needs for it."""
+
+
+def on_containers(
+    request: ClusterRequest, machines: ContainerMachines, version: str | None
+) -> ClusterRequest:
+    """A request for a cluster whose machines are containers.
+
+    Args:
+        request: The request of the user.
+        machines: The engine and the image.
+        version: The Kubernetes version of clusters that request none.
+    """
+    options = request.options
+    variables = {"containers": {"image": machines.image}, **options.variables}
+    return replace(
+        request,
+        options=replace(
+            options,
+            version=version_for(machines.kubernetes_version, options.version or version),
+            variables=variables,
+            endpoint=(machines.gateway, free_port(machines.gateway, DEFAULT_PORT)),
+            labels={MACHINES_LABEL: _CONTAINERS},
+        ),
+        manifests=node_addons(request.namespace, machines.manifests),
+    )
+
+
+def node_addons(namespace: str, manifests: Mapping[str, str]) -> list[Unstructured]:
+    """The objects by which Cluster API gives clusters on containers their pod network and storage.
+
+    Cluster API applies them to each Cluster with the label.
+    """
+    metadata = {"name": _ADDONS, "namespace": namespace}
+    data = {
+        name: _POD_SUBNET.sub(POD_NETWORK, content)
+        for name, content in manifests.items()
+        if name in _ADDON_FILES
+    }
+    return [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data},
+        {
+            "apiVersion": "addons.cluster.x-k8s.io/v1beta2",
+            "kind": "ClusterResourceSet",
+            "metadata": metadata,
+            "spec": {
+                "clusterSelector": {"matchLabels": {MACHINES_LABEL: _CONTAINERS}},
+                "resources": [{"kind": "ConfigMap", "name": _ADDONS}],
+                "strategy": "ApplyOnce",
+            },
+        },
+    ]
 
 
 def demo_manifests() -> list[Unstructured]:
@@ -112,6 +180,8 @@ async def _apply_cluster(
             checklist.say(f"{kept} was changed by another user, and stays as it is.")
     cluster = await client.find(Cluster, name, namespace)
     if cluster is None:
+        for manifest in request.manifests:
+            await client.apply(manifest)
         cluster_class = await find_class(
             client, options.cluster_class, namespace, named="as class: in the file"
         )
@@ -158,18 +228,24 @@ def differences(
         return []
     name = cluster.name
     namespace = cluster.namespace or "default"
+    has_containers = cluster.metadata.labels.get(MACHINES_LABEL) == _CONTAINERS
     in_namespace = "" if namespace == "default" else f" -n {namespace}"
     where = f"{in_namespace}{environment_option(environment)}"
     replicas = topology.control_plane.replicas
     workers = [*topology.workers.machine_pools, *topology.workers.machine_deployments]
     count = sum(topology.replicas or 0 for topology in workers)
     notes: list[str] = []
+    if options.labels and not has_containers:
+        notes.append(
+            f"Cluster {name} keeps its simulated machines. For containers, delete it first: "
+            f"capelin delete cluster {name}{where}."
+        )
     if options.workers is not None and options.workers != count:
         notes.append(
             f"Cluster {name} keeps its {count} workers. "
             f"Change them with capelin scale {name} --workers {options.workers}{where}."
         )
-    if options.version not in {None, topology.version}:
+    if not options.labels and options.version not in {None, topology.version}:
         notes.append(
             f"Cluster {name} keeps version {topology.version}. "
             f"Change it with capelin upgrade cluster {name} {options.version}{where}."

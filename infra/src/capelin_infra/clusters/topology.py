@@ -15,6 +15,10 @@ from capelin.errors import InvalidInputError
 DEMO_CLASS: Final = "capelin"
 """The ClusterClass of our own providers."""
 
+MACHINES_LABEL: Final = "capelin.cluster.x-k8s.io/machines"
+"""Label of a Cluster whose machines are not simulated, with their kind."""
+POD_NETWORK: Final = "10.244.0.0/16"
+
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 WorkerKind = Literal["machinePools", "machineDeployments"]
@@ -31,6 +35,9 @@ class ClusterOptions:
     workers: int | None = None
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Values of the class's variables."""
+    endpoint: tuple[str, int] | None = None
+    """Address and port of the control plane. None leaves them to its provider."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +80,19 @@ def new_cluster(
         topology["variables"] = [
             {"name": variable, "value": value} for variable, value in options.variables.items()
         ]
+    endpoint: Unstructured = {}
+    if options.endpoint is not None:
+        host, port = options.endpoint
+        endpoint["controlPlaneEndpoint"] = {"host": host, "port": port}
+    labels = {"labels": {**options.labels}} if options.labels else {}
     return {
         "apiVersion": "cluster.x-k8s.io/v1beta2",
         "kind": "Cluster",
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {"name": name, "namespace": namespace, **labels},
         "spec": {
+            **endpoint,
             "clusterNetwork": {
-                "pods": {"cidrBlocks": ["10.244.0.0/16"]},
+                "pods": {"cidrBlocks": [POD_NETWORK]},
                 "services": {"cidrBlocks": ["10.96.0.0/16"]},
                 "serviceDomain": "cluster.local",
             },

@@ -25,10 +25,17 @@ from capelin.embedded.management import (
 from capelin.errors import NotReadyError
 from rich.console import Console
 
-from capelin_infra.clusters.demo import NAME, ClusterRequest, bring_up_cluster
+from capelin_infra.clusters.demo import NAME, ClusterRequest, bring_up_cluster, on_containers
 from capelin_infra.clusters.topology import ClusterOptions
 from capelin_infra.environments.bring_up import UP_SECONDS, bring_up_environment, follow_steps
 from capelin_infra.environments.connection import client_of, find_environment
+from capelin_infra.environments.containers import (
+    ContainerMachines,
+    Machines,
+    engine_of,
+    find_container_machines,
+    version_for,
+)
 from capelin_infra.environments.kind_target import KindOptions, in_kind_cluster, kind_cluster_of
 from capelin_infra.environments.kubeconfigs import workload_kubeconfig
 from capelin_infra.environments.kubernetes_versions import parse_version
@@ -52,6 +59,10 @@ class UpOptions:
     clusters: Sequence[ClusterRequest] = ()
     """Clusters that a file describes."""
     within: float = UP_SECONDS
+    machines: Machines = "simulated"
+    """The kind of the demo cluster's machines."""
+    machine_image: str | None = None
+    """Image of machines that are containers. None is the default."""
     kind: KindOptions | None = None
     """For the target `kind`: the options of a new cluster."""
     timings: bool = False
@@ -111,6 +122,14 @@ async def _bring_up(
         # Reject an impossible request before writing anything.
         steps = plan_up(request, await observe(environment, request))
     with environment.locked("up"), checklist.shown():
+        machines = await find_container_machines(options.machines, options.machine_image, checklist)
+        if machines is not None:
+            clusters = [
+                on_containers(cluster, machines, request.kubernetes_version) for cluster in clusters
+            ]
+            request = _for_containers(request, machines, is_new=environment.settings() is None)
+            if steps:
+                steps = plan_up(request, await observe(environment, request))
         for version in {cluster.options.version or "" for cluster in clusters} - {""}:
             with deadline.paused():
                 await fetch_workload_programs(checklist, version)
@@ -131,6 +150,16 @@ async def _bring_up(
                     for cluster in clusters
                 )
             )
+
+
+def _for_containers(request: UpRequest, machines: ContainerMachines, *, is_new: bool) -> UpRequest:
+    """The request for an environment whose provider may create containers."""
+    version = request.kubernetes_version
+    if is_new and version is None:
+        # One version for both clusters: its programs are fetched only once.
+        version = version_for(machines.kubernetes_version, None)
+    variables = {**request.variables, **machines.variables(os.environ)}
+    return replace(request, kubernetes_version=version, variables=variables)
 
 
 async def start(name: str, *, within: float) -> None:
@@ -187,12 +216,12 @@ async def _print_next_steps(
     console.print()
     console.print(f"Environment [bold]{environment.name}[/] {text}.", highlight=False)
     if clusters:
-        console.print(
-            "Control planes are real, machines are simulated: pods are scheduled, and no container "
-            "runs.",
-            highlight=False,
-            soft_wrap=True,
+        machines = (
+            "machines are simulated: pods are scheduled, and no container runs."
+            if engine_of(environment) is None
+            else "machines are containers in which pods run."
         )
+        console.print(f"Control planes are real, {machines}", highlight=False, soft_wrap=True)
     console.print("Next:")
     for title, line in (
         ("look at it", f"{command} status{option}"),

@@ -1,7 +1,8 @@
 """`capelin stop`, `restart` and `down`."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Final
 
 from capelin.embedded.management import (
@@ -16,9 +17,16 @@ from capelin.embedded.management import (
 )
 from capelin.embedded.processes import Phase
 from capelin.errors import NotReadyError, WaitTimeoutError
+from capelin_machine_pool.containers.desired import PROVIDER_LABEL
+from capelin_machine_pool.containers.engine import EngineError
 from rich.console import Console
 
 from capelin_infra.environments.connection import find_environment, list_clusters, unusable_server
+from capelin_infra.environments.containers import (
+    engine_of,
+    pause_containers,
+    remove_containers,
+)
 from capelin_infra.environments.kind_target import kind_cluster_of, remove_kind_cluster
 from capelin_infra.environments.logs import process_folder
 from capelin_infra.environments.user_kubeconfig import remove_contexts
@@ -36,6 +44,9 @@ async def stop(name: str) -> None:
         checklist.step(f"environment {name} stopped"),
     ):
         await stop_environment(environment)
+        if (engine := engine_of(environment)) is not None:
+            with _engine_problems(checklist):
+                await pause_containers(environment, engine)
 
 
 async def restart(name: str, names: tuple[str, ...], namespace: str, *, within: float) -> None:
@@ -98,12 +109,28 @@ async def take_down(name: str | None, agreed: Callable[[str], bool]) -> bool:
                 checklist.say(f"Removed its contexts from {file}.")
             if kind is not None:
                 await remove_kind_cluster(kind)
+            engine = engine_of(environment)
             await remove_environment(environment, there=obstacle is None and kind is None)
+            if engine is not None:
+                with _engine_problems(checklist):
+                    await remove_containers(environment, engine)
         if obstacle is not None:
             label = ENVIRONMENT_LABEL if found is None else f"{ENVIRONMENT_LABEL}={found.mark}"
             text = f"Its objects in an existing API server stay there, labelled {label}."
             console.print(text, highlight=False, markup=False, soft_wrap=True)
     return removed
+
+
+@contextmanager
+def _engine_problems(checklist: Checklist) -> Generator[None]:
+    """Report containers that stay because the engine does not answer."""
+    try:
+        yield
+    except EngineError as error:
+        checklist.say(
+            f"Machines in containers stay as they are: {error}. docker ps --all "
+            f"--filter label={PROVIDER_LABEL} lists them."
+        )
 
 
 async def _question(environment: Environment, obstacle: str | None) -> str | None:

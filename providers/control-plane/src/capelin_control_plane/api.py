@@ -369,12 +369,20 @@ class Addon(Model):
     """Image to use instead of that of the Kubernetes version."""
 
 
+class KubeProxyAddon(Addon):
+    """kube-proxy, with its settings."""
+
+    conntrack_max_per_core: Annotated[int, Ge(0), Le(2**31 - 1)] | None = None
+    """Most connections that a node tracks for each of its CPU cores. 0 keeps the node's own limit,
+    which a node in a container cannot change. Default: that of kube-proxy."""
+
+
 class Addons(Model):
     """Add-ons of the workload cluster."""
 
     core_dns: Addon = Addon()
     """CoreDNS, as kubeadm installs it."""
-    kube_proxy: Addon = Addon()
+    kube_proxy: KubeProxyAddon = KubeProxyAddon()
     """kube-proxy, as kubeadm installs it."""
 
 

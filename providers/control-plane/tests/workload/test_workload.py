@@ -13,7 +13,7 @@ import pytest
 import yaml
 from capelin.api import Unstructured
 from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
-from capelin_control_plane.api import Addon, Addons
+from capelin_control_plane.api import Addon, Addons, KubeProxyAddon
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint
 from capelin_control_plane.workload import workload_objects
@@ -127,9 +127,18 @@ def test_a_disabled_add_on_is_omitted() -> None:
 
 
 def test_an_add_on_uses_the_image_in_the_spec() -> None:
-    custom = replace(desired(), addons=Addons(kube_proxy=Addon(image="shoal/proxy:1")))
+    custom = replace(desired(), addons=Addons(kube_proxy=KubeProxyAddon(image="shoal/proxy:1")))
     template = objects(custom)["DaemonSet/kube-proxy"]["spec"]["template"]
     assert template["spec"]["containers"][0]["image"] == "shoal/proxy:1"
+
+
+def test_kube_proxy_keeps_the_conntrack_limit_of_nodes_on_request() -> None:
+    def config(addon: KubeProxyAddon) -> dict[str, Any]:
+        custom = replace(desired(), addons=Addons(kube_proxy=addon))
+        return meaning(objects(custom)["ConfigMap/kube-proxy"]["data"]["config.conf"])
+
+    assert "conntrack" not in config(KubeProxyAddon())
+    assert config(KubeProxyAddon(conntrack_max_per_core=0))["conntrack"] == {"maxPerCore": 0}
 
 
 def test_every_placeholder_is_replaced() -> None:

@@ -30,9 +30,6 @@ from capelin_machine_pool.reconcilers import (
     MachineTemplateReconciler,
 )
 
-_IMAGES = os.environ.get("CAPELIN_CONTAINER_IMAGES", "")
-_NETWORK = os.environ.get("CAPELIN_CONTAINER_NETWORK", "bridge")
-
 
 def read_images(text: str) -> tuple[str, ...]:
     """An option such as `kindest/node:v1.34.0,localhost/node`, in its order.
@@ -57,17 +54,20 @@ class MachinePoolOptions(Options):
         shown="~/.local/state/capelin/.machines",
     )
     container_images: tuple[str, ...] = flag(
-        read_images(_IMAGES) if _IMAGES else (),
+        (),
         read_images,
         "Images of machines of the backend `Containers`, with commas between them. Users who may"
         " create such machines become root on this machine: the containers are privileged.",
-        shown="$CAPELIN_CONTAINER_IMAGES, else none: no containers",
+        shown="none: no containers",
+    )
+    container_engine: str = flag(
+        socket_of(os.environ),
+        str,
+        "Socket of the container engine, Docker or Podman.",
+        shown="that of DOCKER_HOST, else /var/run/docker.sock or /run/podman/podman.sock",
     )
     container_network: str = flag(
-        _NETWORK,
-        str,
-        "Network of the containers, as the engine names it.",
-        shown="$CAPELIN_CONTAINER_NETWORK, else bridge",
+        "bridge", str, "Network of the containers, as the engine names it."
     )
 
 
@@ -81,7 +81,7 @@ def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
     )
     backends: dict[BackendName, Backend] = {
         "Simulated": simulated,
-        "Containers": ContainersBackend(Engine(socket_of(os.environ)), policy),
+        "Containers": ContainersBackend(Engine(options.container_engine), policy),
         "Hosts": HostsBackend(),
     }
     return [

@@ -23,7 +23,7 @@ from capelin_machine_pool.desired import Instance
 from capelin_machine_pool.reasons import Reason
 from capelin_machine_pool.status import machine_conditions
 
-from .fake_engine import FakeEngine, fake_engine
+from tests.support.fake_engine import FakeEngine, fake_engine
 
 NAMESPACE, UID = "team", "0a1b2c3d-4e5f"
 CONTAINER = "one-0a1b2c3d"

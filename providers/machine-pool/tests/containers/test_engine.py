@@ -15,7 +15,7 @@ from capelin_machine_pool.containers.engine import (
 )
 from capelin_machine_pool.containers.transport import ContainerTransport
 
-from .fake_engine import FakeEngine, fake_engine
+from tests.support.fake_engine import FakeEngine, fake_engine
 
 BODY = {"Image": "node", "Labels": {"one": "two"}}
 
@@ -32,7 +32,7 @@ async def engine(tmp_path: Path, state: FakeEngine) -> AsyncGenerator[Engine]:
 
 
 async def test_container_is_created_started_and_removed(engine: Engine) -> None:
-    created = await engine.create("one", BODY)
+    created = await engine.create(BODY, "one")
     found = await engine.find("one")
     assert found is not None
     assert (found.id, found.state, found.labels) == (created, "created", {"one": "two"})
@@ -45,10 +45,16 @@ async def test_container_is_created_started_and_removed(engine: Engine) -> None:
     await engine.remove(created)
 
 
+async def test_containers_are_found_by_a_label(engine: Engine) -> None:
+    await engine.create(BODY, "one")
+    await engine.create({"Image": "node", "Labels": {}}, "two")
+    assert await engine.labelled("one") == {"one": "two"}
+
+
 async def test_conflict_has_the_message_of_the_engine(engine: Engine) -> None:
-    await engine.create("one", BODY)
+    await engine.create(BODY, "one")
     with pytest.raises(EngineError, match="the name one is in use") as raised:
-        await engine.create("one", BODY)
+        await engine.create(BODY, "one")
     assert raised.value.status == 409
 
 
@@ -56,27 +62,27 @@ async def test_command_gets_its_input_and_returns_both_outputs(
     engine: Engine, state: FakeEngine
 ) -> None:
     state.run = lambda command, stdin: (7, stdin * 2, command.encode())
-    await engine.start(await engine.create("one", BODY))
+    await engine.start(await engine.create(BODY, "one"))
     content = bytes(range(256)) * 1000
     result = await ContainerTransport(engine, "one").run("true", stdin=content, max_output=10**6)
     assert (result.exit_code, result.output, result.errors) == (7, content * 2, b"true")
 
 
 async def test_command_in_a_stopped_container_is_an_error(engine: Engine) -> None:
-    await engine.create("one", BODY)
+    await engine.create(BODY, "one")
     with pytest.raises(TransportError, match="is not running"):
         await ContainerTransport(engine, "one").run("true")
 
 
 async def test_output_is_bounded(engine: Engine, state: FakeEngine) -> None:
     state.run = lambda _, __: (0, bytes(1001), b"")
-    await engine.start(await engine.create("one", BODY))
+    await engine.start(await engine.create(BODY, "one"))
     with pytest.raises(TransportError, match="prints more than 1000 bytes"):
         await ContainerTransport(engine, "one").run("true", max_output=1000)
 
 
 async def test_cut_connection_is_an_error(engine: Engine, state: FakeEngine) -> None:
-    await engine.start(await engine.create("one", BODY))
+    await engine.start(await engine.create(BODY, "one"))
     state.cut_at = len(state.requests) + 1
     with pytest.raises(TransportError, match="ended"):
         await ContainerTransport(engine, "one").run("true")

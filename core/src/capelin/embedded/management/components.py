@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal
@@ -18,9 +18,6 @@ from capelin.embedded.processes import Command, Limits
 
 # Cluster API's managers serve webhooks on all addresses, and have no option for another one.
 ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104
-
-BACKUP_FOLDER: Final = "CAPELIN_BACKUP_FOLDER"
-"""The variable with the folder for backups."""
 
 Purpose = Literal["health", "webhooks"]
 
@@ -104,8 +101,8 @@ class Placement:
     """The folder for processes that it runs on this machine."""
     authority: Path
     """The CA of all certificates here, to verify callers."""
-    backups: Path | None = None
-    """The folder for backups, if there are any."""
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Additional environment variables of managers on `capelin.controller`."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -216,12 +213,11 @@ def _allowed_networks(environ: Mapping[str, str]) -> str:
 
 def _environment(component: Component, placement: Placement) -> dict[str, str]:
     if component.dialect != "go":
-        backups = {} if placement.backups is None else {BACKUP_FOLDER: str(placement.backups)}
         return {
-            **backups,
             "CAPELIN_STATE_FOLDER": str(placement.workloads / component.label),
             "KUBECONFIG": str(placement.kubeconfig),
             **inherited_variables(os.environ),
+            **placement.variables,
             "CAPELIN_ALLOWED_NETWORKS": _allowed_networks(os.environ),
         }
     # A manager in a pod receives these from the downward API.

@@ -17,6 +17,8 @@ from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import BusyError, InvalidInputError, UserError
 
 DEFAULT_NAME: Final = "default"
+BACKUP_FOLDER: Final = "CAPELIN_BACKUP_FOLDER"
+"""The variable with the folder for backups."""
 
 _LOCK: Final = "lock"
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?")
@@ -52,6 +54,8 @@ class Settings(Model):
     """False may lose the last writes when the machine crashes, and is faster: for tests."""
     backup_folder: Path | None = None
     """The folder for backups, for providers that take some."""
+    variables: dict[str, str] = {}
+    """Environment variables that our managers have in addition to those they inherit."""
     capelin: str = ""
     """The version of Capelin of the last `up`."""
     prefetch: bool = False
@@ -66,6 +70,12 @@ class Settings(Model):
     @property
     def server_version(self) -> str:
         return self.kubernetes_version if self.existing is None else self.existing.version
+
+    @property
+    def manager_variables(self) -> dict[str, str]:
+        """The environment variables by which our managers get the settings."""
+        folder = self.backup_folder
+        return self.variables | ({} if folder is None else {BACKUP_FOLDER: str(folder)})
 
     def ports_of(self, label: str) -> list[int]:
         return [port for name, port in self.ports.items() if name.startswith(f"{label}/")]

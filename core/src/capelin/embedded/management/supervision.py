@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -142,8 +142,8 @@ class ComponentProcess:
     ports: Mapping[Purpose, int]
     ca: KeyPair
     """The CA of its serving certificate."""
-    backups: Path | None = None
-    """The folder for backups, if there are any."""
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Additional environment variables."""
 
     @property
     def folder(self) -> Path:
@@ -182,7 +182,7 @@ class ComponentProcess:
             folder=self.folder,
             workloads=self.environment.workloads,
             authority=self.environment.authority,
-            backups=self.backups,
+            variables=self.variables,
         )
         health = f"http://{placement.address}:{placement.ports['health']}/readyz"
         return ProcessSpec(
@@ -280,7 +280,7 @@ async def _managers(
     ca = ensure_ca(environment.credentials, datetime.now(UTC))
     managers = [
         ComponentProcess(
-            component, base, environment, ports_of(component, ports), ca, settings.backup_folder
+            component, base, environment, ports_of(component, ports), ca, settings.manager_variables
         )
         for component in components
     ]

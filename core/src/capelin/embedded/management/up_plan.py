@@ -26,6 +26,8 @@ class UpRequest:
     prefetch: bool | None = None
     """Whether to get the programs of the next Kubernetes version in the background."""
     backup_folder: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Environment variables of our managers, in addition to those of the environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
     providers = sorted({*(before.providers if before else ()), *request.providers})
     kept = _successor(before.kubernetes_version, KNOWN_KUBERNETES) if before else DEFAULT_KUBERNETES
     backup_folder = request.backup_folder or (before.backup_folder if before else None)
+    variables = {**(before.variables if before else {}), **request.variables}
     version = request.kubernetes_version or kept
     check_kubernetes_version(version)
     if observed.attachment is None:
@@ -161,6 +164,7 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
             durable=request.durable,
             existing=observed.attachment.server if observed.attachment else None,
             backup_folder=backup_folder,
+            variables=variables,
             capelin=observed.capelin,
             ports={} if before is None else before.ports,
             prefetch=prefetch,
@@ -177,6 +181,7 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
             "providers": providers,
             "kubernetes_version": kept,
             "backup_folder": backup_folder,
+            "variables": variables,
             "capelin": observed.capelin,
             "prefetch": prefetch,
         }

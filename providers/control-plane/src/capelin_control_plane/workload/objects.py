@@ -61,7 +61,8 @@ def workload_objects(
         objects += _rendered("coredns", {**values, "image": image})
     if addons.kube_proxy.enabled:
         image = addons.kube_proxy.image or f"registry.k8s.io/kube-proxy:{desired.version}"
-        objects += _rendered("kube-proxy", {**values, "image": image})
+        conntrack = _conntrack(addons.kube_proxy.conntrack_max_per_core)
+        objects += _rendered("kube-proxy", {**values, "image": image, "conntrack": conntrack})
     if endpoint.agents is not None:
         objects += _rendered(
             "konnectivity",
@@ -80,6 +81,11 @@ def coredns_image(version: str) -> str:
     """The CoreDNS of a Kubernetes version: that of its minor version, else the newest known."""
     minor = ".".join(version.removeprefix("v").split(".")[:2])
     return COREDNS_IMAGES.get(minor, list(COREDNS_IMAGES.values())[-1])
+
+
+def _conntrack(max_per_core: int | None) -> dict[str, int] | None:
+    """kube-proxy's settings for tracked connections. With 0, kube-proxy ignores its minimum."""
+    return None if max_per_core is None else {"maxPerCore": max_per_core}
 
 
 def _kubernetes_service(endpoint: Endpoint) -> list[Unstructured]:

@@ -177,11 +177,9 @@ class ContainersBackend:
         """The id of the container, which runs. Every step can have been carried out before."""
         container = await self._find(instance.key.name, instance.uid)
         if container is None:
-            name, body = (
-                container_name(instance.key.name, instance.uid),
-                container_body(instance, self._policy),
-            )
-            identifier = await self._engine.create(name, body)
+            body = container_body(instance, self._policy)
+            name = container_name(instance.key.name, instance.uid)
+            identifier = await self._engine.create(body, name)
         elif container.state == "created":
             identifier = container.id
         else:

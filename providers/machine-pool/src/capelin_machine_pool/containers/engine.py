@@ -74,9 +74,10 @@ class Engine:
         components = found.get("Components") or [{}]
         return f"{components[0].get('Name', 'Engine')} {found.get('Version', '')}".strip()
 
-    async def create(self, name: str, body: Mapping[str, Any]) -> str:
-        """Create a container without starting it, and return its id."""
-        return str((await self._json("POST", "/containers/create", {"name": name}, body))["Id"])
+    async def create(self, body: Mapping[str, Any], name: str | None = None) -> str:
+        """Create a container without starting it, and return its id. The engine may name it."""
+        query = None if name is None else {"name": name}
+        return str((await self._json("POST", "/containers/create", query, body))["Id"])
 
     async def start(self, container: str) -> None:
         """Start a container. One that runs already stays as it is."""
@@ -114,11 +115,11 @@ class Engine:
             if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
                 raise
 
-    async def labelled(self, label: str, value: str) -> list[str]:
-        """The ids of the containers with a label, including stopped ones."""
-        filters = json.dumps({"label": [f"{label}={value}"]})
+    async def labelled(self, label: str) -> dict[str, str]:
+        """The containers with a label, including stopped ones: its value by their ids."""
+        filters = json.dumps({"label": [label]})
         found = await self._json("GET", "/containers/json", {"all": "true", "filters": filters})
-        return [container["Id"] for container in found]
+        return {container["Id"]: container["Labels"][label] for container in found}
 
     async def has_image(self, reference: str) -> bool:
         """Whether the engine has an image."""

@@ -1,7 +1,9 @@
 """A container engine for tests: containers are entries of a dictionary."""
 
 import asyncio
+import io
 import json
+import tarfile
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
@@ -21,6 +23,10 @@ class FakeEngine:
 
     run: Run = lambda _, stdin: (0, stdin, b"")
     images: set[str] = field(default_factory=set[str])
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """The files of every container by their paths."""
+    gateways: dict[str, str] = field(default_factory=dict[str, str])
+    """The address of this machine in each network."""
     containers: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     requests: list[str] = field(default_factory=list[str])
     """Method and path of each request that changes something."""
@@ -58,14 +64,20 @@ class FakeEngine:
                 writer.write(answer)
                 await writer.drain()
 
-    def _answer(  # noqa: PLR0911 - one for each request
+    def _answer(  # noqa: C901, PLR0911 - one case for each request
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any]
     ) -> tuple[int, Any]:
         match method, path.strip("/").split("/"):
             case "GET", ["version"]:
                 return 200, {"Version": "1.0", "Components": [{"Name": "Fake"}]}
+            case "GET", ["containers", "json"]:
+                (label,) = json.loads(query["filters"])["label"]
+                found = ((name, each["Config"]["Labels"]) for name, each in self.containers.items())
+                return 200, [
+                    {"Id": name, "Labels": labels} for name, labels in found if label in labels
+                ]
             case "POST", ["containers", "create"]:
-                return self._create(query["name"], body)
+                return self._create(query.get("name", "random"), body)
             case "GET", ["containers", name, "json"]:
                 container = self.containers.get(name)
                 return (200, container) if container else (404, {"message": "no such container"})
@@ -82,6 +94,14 @@ class FakeEngine:
                 return 204, None
             case "DELETE", ["containers", name]:
                 return (204, None) if self.containers.pop(name, None) else (404, {})
+            case "GET", ["containers", _, "archive"]:
+                return self._archive(query["path"])
+            case "GET", ["networks", name]:
+                gateway = self.gateways.get(name)
+                config = {"IPAM": {"Config": [{"Gateway": gateway}]}}
+                return (200, config) if gateway else (404, {"message": "no such network"})
+            case "POST", ["images", "create"]:
+                return 200, {"error": "pull access denied"}
             case "GET", ["images", *words]:
                 return (200, {}) if "/".join(words[:-1]) in self.images else (404, {})
             case _:
@@ -92,12 +112,22 @@ class FakeEngine:
             return 409, {"message": f"the name {name} is in use"}
         self.containers[name] = {
             "Id": name,
-            "Config": {"Labels": body["Labels"]},
+            "Config": {"Labels": body.get("Labels", {})},
             "State": {"Status": "created", "ExitCode": 0},
             "NetworkSettings": {"Networks": {"bridge": {"IPAddress": "172.17.0.2"}}},
             "Body": body,
         }
         return 201, {"Id": name}
+
+    def _archive(self, path: str) -> tuple[int, Any]:
+        found = {name: self.files[name] for name in self.files if name.startswith(path)}
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for name, content in found.items():
+                member = tarfile.TarInfo(name.lstrip("/"))
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+        return (200, buffer.getvalue()) if found else (404, {"message": f"no {path}"})
 
     async def _executed(
         self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -123,7 +153,8 @@ async def fake_engine(folder: Path, state: FakeEngine) -> AsyncGenerator[Engine]
 
 
 def _response(status: int, answer: object) -> bytes:
-    content = b"" if answer is None else json.dumps(answer).encode()
+    content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    content = b"" if answer is None else content
     head = (
         f"HTTP/1.1 {status} Status\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     )
