@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import aiohttp
-from capelin.api.core import ConfigMap, Node, Pod
+from capelin.api.core import Node, Pod
 from capelin.client import Client, Config
 from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
@@ -119,7 +119,11 @@ def addons(kind: KindCluster) -> dict[str, Any]:
     tags = images_of(kind)
     return {
         "coreDNS": {"image": next(tag for tag in tags if "/coredns:" in tag)},
-        "kubeProxy": {"image": next(tag for tag in tags if "/kube-proxy:" in tag)},
+        "kubeProxy": {
+            "image": next(tag for tag in tags if "/kube-proxy:" in tag),
+            # Containers may not change settings of the kernel.
+            "conntrackMaxPerCore": 0,
+        },
     }
 
 
@@ -142,21 +146,9 @@ async def join(hosted: Hosted, workload: Client, names: Sequence[str]) -> None:
 
 
 async def prepare_for_machines(hosted: Hosted, workload: Client) -> None:
-    """Add the settings for container machines to a workload cluster."""
-    await spare_the_kernel(hosted, workload)
+    """Add the pod network for container machines to a workload cluster."""
     for manifest in pod_network(hosted.kind):
         await workload.apply(manifest)
-
-
-async def spare_the_kernel(hosted: Hosted, workload: Client) -> None:
-    """Configure kube-proxy to change no kernel settings, which a container may not change."""
-    # The existing objects stay, without an owner.
-    await hosted.change(addons={"kubeProxy": {"enabled": False}})
-    await hosted.settles()
-    proxy = await workload.get(ConfigMap, "kube-proxy", "kube-system")
-    config = proxy.data["config.conf"] + "conntrack: {maxPerCore: 0, min: 0}\n"
-    patch = {"data": {"config.conf": config}}
-    await workload.patch(ConfigMap, "kube-proxy", "kube-system", patch)
 
 
 async def are_ready(workload: Client, count: int) -> bool:

@@ -16,7 +16,7 @@ import asyncssh
 import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, MachinePool
-from capelin.api.core import ConfigMap, Namespace, Node, Secret
+from capelin.api.core import Namespace, Node, Secret
 from capelin.client import Client, Config
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.management import removed, started
@@ -117,7 +117,7 @@ async def test_hosts_join_run_pods_and_return_clean(
             other = HostCluster(client, name, "other", "Processes")
             await create(other, hosts[0].name, gateway, port=6444)
             async with other.workload() as workload:
-                await prepare(other, workload, hosts[0].name)
+                await add_pod_network(workload, hosts[0].name)
                 await scale_to(other, workload, 2)
             await return_all(other, hosts)
 
@@ -138,7 +138,7 @@ async def scale(
     record: Record,
 ) -> None:
     """Use pods on three hosts, return two of them, and claim them again."""
-    await prepare(cluster, workload, hosts[0].name)
+    await add_pod_network(workload, hosts[0].name)
     began = monotonic()
     await scale_to(cluster, workload, COUNT)
     record(f"seconds: {COUNT} hosts to Ready nodes", round(monotonic() - began, 1))
@@ -171,7 +171,11 @@ async def create(cluster: HostCluster, machine: str, gateway: str, *, port: int)
     images = await images_of(machine)
     addons = {
         "coreDNS": {"image": next(tag for tag in images if "/coredns:" in tag)},
-        "kubeProxy": {"image": next(tag for tag in images if "/kube-proxy:" in tag)},
+        "kubeProxy": {
+            "image": next(tag for tag in images if "/kube-proxy:" in tag),
+            # Containers may not change settings of the kernel.
+            "conntrackMaxPerCore": 0,
+        },
     }
     for manifest in cluster_manifests(cluster.name, namespace, addons=addons):
         if manifest["kind"] == "Cluster":
@@ -206,18 +210,8 @@ def host_manifest(host: HostContainer, namespace: str) -> Unstructured:
     }
 
 
-async def prepare(cluster: HostCluster, workload: Client, machine: str) -> None:
-    """Add a pod network, and have kube-proxy change no settings of the kernel."""
-
-    async def proxy() -> ConfigMap | None:
-        return await workload.find(ConfigMap, "kube-proxy", "kube-system")
-
-    config = (await until(proxy)).data["config.conf"] + "conntrack: {maxPerCore: 0, min: 0}\n"
-    # The existing objects stay, without an owner.
-    await cluster.change(addons={"kubeProxy": {"enabled": False}})
-    await cluster.settles()
-    data = {"data": {"config.conf": config}}
-    await workload.patch(ConfigMap, "kube-proxy", "kube-system", data)
+async def add_pod_network(workload: Client, machine: str) -> None:
+    """Add the pod network of kind's node image."""
     text = await docker("exec", machine, "cat", "/kind/manifests/default-cni.yaml")
     for manifest in read_all_yaml(text.replace("{{ .PodSubnet }}", POD_CIDR)):
         await workload.apply(manifest)

@@ -64,7 +64,7 @@ class FakeEngine:
                 writer.write(answer)
                 await writer.drain()
 
-    def _answer(  # noqa: C901, PLR0911 - one case for each request
+    def _answer(  # noqa: C901, PLR0911, PLR0912 - one case for each request
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any]
     ) -> tuple[int, Any]:
         match method, path.strip("/").split("/"):

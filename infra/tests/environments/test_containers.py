@@ -105,7 +105,7 @@ async def test_unsuitable_engine_is_explained(
 
 async def test_missing_engine_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2375")
-    with pytest.raises(UnfitMachineError, match="no container engine answers at tcp://192.0.2.1"):
+    with pytest.raises(UnfitMachineError, match="no container engine answers at tcp:"):
         await find("containers")
 
 

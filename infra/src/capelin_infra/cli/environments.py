@@ -107,6 +107,7 @@ def up(
     machine_image: Annotated[
         str | None,
         typer.Option(
+            envvar="CAPELIN_MACHINE_IMAGE",
             help="The image of machines that are containers: a node image of kind. Default: "
             "kindest/node of the newest version that Capelin provides, by digest.",
             show_default=False,
@@ -176,8 +177,6 @@ def up(
     from capelin_infra.clusters.up import UpOptions, bring_up
     from capelin_infra.environments.kind_target import KindOptions
 
-    if machine_image is not None and machines == "simulated":
-        raise typer.BadParameter("--machine-image is for --machines containers or auto")
     if machines != "simulated" and (management_only or file is not None):
         raise typer.BadParameter("--machines is for the demo cluster")
     if node_image is not None and target != "kind":

@@ -72,7 +72,7 @@ class Taint(Model):
 
 
 class Faults(Model):
-    """Faults that some of the simulated machines get, for testing automation.
+    """Faults that some of the machines get, for testing automation.
 
     A machine's name decides whether it gets a fault, so the same machines always do.
     """

@@ -22,7 +22,7 @@ _NANO: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPolicy:
-    """What an administrator allows with the provider's options."""
+    """The options of the provider by which an administrator allows containers."""
 
     images: tuple[str, ...] = ()
     """The images that machines may have. Without any, no container is created."""

@@ -133,7 +133,9 @@ class Engine:
 
     async def pull(self, reference: str, *, seconds: float) -> None:
         """Pull an image from its registry."""
-        query = {"fromImage": reference}
+        has_tag = ":" in reference.rpartition("/")[2]
+        # Without a tag, the engine would pull all of them.
+        query = {"fromImage": reference} | ({} if has_tag else {"tag": "latest"})
         lines = await self._request("POST", "/images/create", query, seconds=seconds)
         # The request succeeds before the download: only its messages tell the result.
         for line in lines.splitlines():

@@ -1,0 +1,125 @@
+"""The commands of the page about machines that run pods, typed as they are."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from capelin.api.core import Node
+from capelin.client import Client, Config
+from capelin.embedded.binaries import Binaries
+from capelin.testing.waiting import until
+
+from tests.integration.homes import Home
+from tests.leftovers import mentioning
+
+from .install_page import Shell, sections, with_values
+from .kind_cluster import IMAGE
+from .machines import KUBECTL, docker, node_is_ready
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "containers.md").read_text()
+COMMANDS = {section.title: section.commands for section in sections(PAGE)}
+LABEL = "label=capelin.cluster.x-k8s.io/provider"
+Record = Callable[[str, object], None]
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.needs_programs(
+        "etcd",
+        "cluster-api-controller",
+        "kubeadm-bootstrap-controller",
+        *(
+            f"{program}@{KUBECTL}"
+            for program in (
+                *("kube-apiserver", "kube-controller-manager", "kube-scheduler"),
+                "kubectl",
+            )
+        ),
+    ),
+]
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncGenerator[Home]:
+    """A home whose environment is always removed with its containers."""
+    home = Home(tmp_path / "home")
+    yield home
+    if home.environment().exists:
+        await home.capelin("down", "--yes")
+    assert await containers(home) == []
+    assert mentioning(tmp_path, "environ") == []
+
+
+@pytest.fixture
+async def shell(home: Home, tmp_path: Path) -> Shell:
+    """A shell of a user with `capelin` and kubectl on the PATH."""
+    programs, user = tmp_path / "programs", tmp_path / "user"
+    programs.mkdir()
+    user.mkdir()
+    (programs / "kubectl").symlink_to(await Binaries().path("kubectl", KUBECTL))
+    path = f"{programs}:{Path(sys.executable).parent}:{home.variables['PATH']}"
+    return Shell(user, {**home.variables, "PATH": path, "CAPELIN_MACHINE_IMAGE": IMAGE})
+
+
+async def containers(home: Home) -> list[str]:
+    """The ids of the containers of an environment."""
+    listed = (await docker("ps", "--all", "--quiet", f"--filter={LABEL}")).split()
+    if not listed:
+        return []
+    inspected = json.loads(await docker("inspect", *listed))
+    folder = str(home.environment().workloads)
+    return [each["Id"] for each in inspected if folder in json.dumps(each["Config"]["Labels"])]
+
+
+async def test_pods_run_with_the_commands_of_the_page(
+    home: Home, shell: Shell, record_property: Record
+) -> None:
+    record_property("load before", os.getloadavg()[0])
+    began = monotonic()
+    started = await shell.run(COMMANDS["Start"])
+    record_property("seconds: up with 2 Ready nodes", round(monotonic() - began, 1))
+    assert "machines are containers in which pods run" in started
+    assert len(await containers(home)) == 2
+
+    first, *_ = await containers(home)
+    images = json.loads(await docker("exec", first, "crictl", "images", "--output=json"))
+    tags = [tag for image in images["images"] for tag in image["repoTags"]]
+    helper = next(tag for tag in tags if "local-path-helper" in tag)
+    began = monotonic()
+    output = await shell.run(with_values(COMMANDS["Run a pod"], {"POD_IMAGE": helper}))
+    record_property("seconds: a pod with a service", round(monotonic() - began, 1))
+    assert "serving" in output
+    assert output.endswith("hello\n")
+
+    await shell.run(COMMANDS["Scale and stop"])
+    config = await shell.run("cat $KUBECONFIG")
+    async with Client(Config.from_kubeconfig(config.encode()), manager="e2e") as workload:
+
+        async def ready() -> int:
+            return sum(map(node_is_ready, (await workload.list(Node)).items))
+
+        await until(ready, lambda count: count == 2, within=120)
+
+    assert len((await shell.run(COMMANDS["Remove"])).splitlines()) > 1
+    assert await containers(home) == []
+
+
+async def test_killed_container_is_reported_and_replaced(home: Home, shell: Shell) -> None:
+    await shell.run("capelin up --machines containers --workers 1")
+    await shell.run("export KUBECONFIG=$(capelin kubeconfig)")
+    (container,) = await containers(home)
+    await docker("kill", container)
+    reasons = "kubectl get capelinmachine -o jsonpath='{.items[0].status.conditions[*].reason}'"
+    await until(lambda: shell.run(reasons), lambda text: "ContainerEnded" in text, within=60)
+    await docker("rm", "--force", "--volumes", container)
+
+    async def is_replaced() -> bool:
+        found = await containers(home)
+        return len(found) == 1 and container not in found
+
+    await until(is_replaced, within=120)
+    await asyncio.wait_for(shell.run("capelin wait cluster demo"), 300)
