@@ -58,7 +58,7 @@ class FakeEngine:
                 answer = await self._executed(int(url.path.split("/")[2]), reader, writer)
             else:
                 query = {key: values[0] for key, values in parse_qs(url.query).items()}
-                body = json.loads(content) if content else {}
+                body = json.loads(content or b"{}")
                 answer = _response(*self._answer(method, url.path, query, body))
             if not is_cut:
                 writer.write(answer)

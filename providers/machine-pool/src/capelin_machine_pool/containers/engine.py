@@ -71,8 +71,9 @@ class Engine:
     async def version(self) -> str:
         """The name and the version of the engine."""
         found = await self._json("GET", "/version")
-        components = found.get("Components") or [{}]
-        return f"{components[0].get('Name', 'Engine')} {found.get('Version', '')}".strip()
+        components: Sequence[Mapping[str, str]] | None = found.get("Components")
+        name = components[0].get("Name", "") if components else ""
+        return f"{name} {found['Version']}".strip()
 
     async def create(self, body: Mapping[str, Any], name: str | None = None) -> str:
         """Create a container without starting it, and return its id. The engine may name it."""
@@ -95,13 +96,15 @@ class Engine:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
-        state, networks = found["State"], found["NetworkSettings"].get("Networks") or {}
-        addresses = (network.get("IPAddress") for network in networks.values())
+        state: Mapping[str, Any] = found["State"]
+        labels: Mapping[str, str] | None = found["Config"].get("Labels")
+        networks: Mapping[str, Any] | None = found["NetworkSettings"].get("Networks")
+        addresses = [network.get("IPAddress") for network in (networks or {}).values()]
         return Container(
             id=found["Id"],
             state=state["Status"],
             exit_code=state.get("ExitCode", 0),
-            labels=found["Config"].get("Labels") or {},
+            labels=labels or {},
             addresses=tuple(filter(None, addresses)),
         )
 
@@ -150,8 +153,8 @@ class Engine:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
-        configs = (found.get("IPAM") or {}).get("Config") or []
-        return next((config["Gateway"] for config in configs if config.get("Gateway")), None)
+        configs: Sequence[Mapping[str, str]] | None = found["IPAM"].get("Config")
+        return next(filter(None, (config.get("Gateway") for config in configs or ())), None)
 
     async def read_files(self, container: str, folder: str) -> dict[str, bytes]:
         """The files of a folder of a container, which need not run, by their names."""
