@@ -1,98 +1,60 @@
-"""An infrastructure provider for tests: each machine is a container that does as its bootstrap
-data say."""
+"""Machines of the backend `Containers`, which join by data of the kubeadm bootstrap provider."""
 
-from collections.abc import Sequence
-from shlex import quote
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from capelin.api import Object, Unstructured, kind
+from capelin.api import Unstructured
 from capelin.api.capi import MachineDeployment
-from capelin.controller import Done, Result
-from capelin.provider import (
-    INFRA_MACHINE,
-    InfraMachineContext,
-    InfraMachineReconciler,
-    InfraMachineSpec,
-    InfraMachineStatus,
-    MachineAddress,
-    Provider,
+from capelin_machine_pool.api import CapelinMachineTemplate
+from capelin_machine_pool.backends.containers import ContainersBackend
+from capelin_machine_pool.containers.desired import (
+    MACHINE_LABEL,
+    PROVIDER_LABEL,
+    ContainerPolicy,
 )
-from capelin_machine_pool.bootstrap import CloudConfig, instance_metadata, read_cloud_config
+from capelin_machine_pool.containers.engine import Engine, socket_of
+from capelin_machine_pool.reconcilers import MachineReconciler
 
-from .machines import KUBELET, docker, remove_machine, start_machine
+from .kind_cluster import IMAGE
+from .machines import KUBELET
 
-GROUP, VERSION = "infrastructure.cluster.x-k8s.io", "v1alpha1"
 BOOTSTRAP = "bootstrap.cluster.x-k8s.io"
-PROVIDER_ID = "container:///"
-SUCCEEDED = "/run/cluster-api/bootstrap-success.complete"
-"""The file that bootstrap data write last, by Cluster API's contract."""
 TIMEOUT_SECONDS = 30
+ENGINE = Engine(socket_of(os.environ))
 
 
-@kind(group=GROUP, version=VERSION, definition=INFRA_MACHINE)
-class ContainerMachine(Object[InfraMachineSpec, InfraMachineStatus]):
-    """A container that is a machine."""
+def machine_reconciler(kind: str) -> MachineReconciler:
+    """The reconciler of machines that are containers in the network of a kind cluster."""
+    policy = ContainerPolicy(images=(IMAGE,), network="kind", provider=kind)
+    return MachineReconciler({"Containers": ContainersBackend(ENGINE, policy)})
 
 
-class ContainerMachineReconciler(InfraMachineReconciler[ContainerMachine]):
-    def __init__(self, cluster: str) -> None:
-        self._cluster = cluster
-
-    async def reconcile_normal(self, ctx: InfraMachineContext, machine: ContainerMachine) -> Result:
-        """Start the machine once, and again after a failed start."""
-        if machine.status is None or not machine.status.initialization.provisioned:
-            provider_id = f"{PROVIDER_ID}{machine.name}"
-            metadata = instance_metadata(
-                hostname=machine.name, instance_id=machine.uid, provider_id=provider_id
-            )
-            config = read_cloud_config(await ctx.bootstrap_data(), metadata)
-            await remove_machine(machine.name)
-            await start_machine(machine.name, self._cluster)
-            await carry_out(config, machine.name)
-            address = MachineAddress(type="Hostname", address=machine.name)
-            ctx.set_provisioned(provider_id, addresses=[address])
-        return Done()
-
-    async def reconcile_delete(self, _: InfraMachineContext, machine: ContainerMachine) -> Result:
-        await remove_machine(machine.name)
-        return Done()
+async def machines_for(kind: str) -> Mapping[str, str]:
+    """The containers of a provider's machines, by the names of the machines."""
+    providers = await ENGINE.labelled(PROVIDER_LABEL)
+    found = [await ENGINE.find(id_) for id_, provider in providers.items() if provider == kind]
+    return {
+        container.labels[MACHINE_LABEL].partition("/")[2]: container.id
+        for container in found
+        if container is not None
+    }
 
 
-async def carry_out(config: CloudConfig, machine: str) -> None:
-    """Apply the bootstrap data in a machine, like cloud-init."""
-    for file in config.files:
-        path = quote(file.path)
-        script = (
-            f'set -e; mkdir -p "$(dirname {path})"; umask 077; cat > {path}; '
-            f"chown {quote(file.owner)} {path}; chmod {file.mode:o} {path}"
-        )
-        write = ("exec", "--interactive", machine, "sh", "-c", script)
-        await docker(*write, content=file.content)
-    for command in config.commands:
-        await docker("exec", machine, "sh", "-c", command)
-    await docker("exec", machine, "test", "-e", SUCCEEDED)
-
-
-def provider() -> Provider:
-    """The provider. The tests install only its CRDs."""
-    return Provider.of(
-        "container",
-        "InfrastructureProvider",
-        version="v0.1.0",
-        module=__name__,
-        reconcilers=[ContainerMachineReconciler],
-    )
+async def remove_machines(kind: str) -> None:
+    for container in (await machines_for(kind)).values():
+        await ENGINE.remove(container)
 
 
 def machine_deployment(
     name: str, namespace: str, cluster: str, version: str, replicas: int
 ) -> Sequence[Unstructured]:
     """Machines that join a cluster by bootstrap data of the kubeadm bootstrap provider."""
-    flags = {"provider-id": f"{PROVIDER_ID}{{{{ ds.meta_data.local_hostname }}}}", **KUBELET}
     registration = {
         # A container fails preflight checks, and the only kubelet has the newer version.
         "ignorePreflightErrors": ["all"],
-        "kubeletExtraArgs": [{"name": flag, "value": value} for flag, value in flags.items()],
+        "kubeletExtraArgs": [{"name": flag, "value": value} for flag, value in KUBELET.items()],
+        "name": "{{ ds.meta_data.local_hostname }}",
     }
     metadata = {"name": name, "namespace": namespace}
     config = {"joinConfiguration": {"nodeRegistration": registration}}
@@ -103,7 +65,11 @@ def machine_deployment(
         "bootstrap": {
             "configRef": {"apiGroup": BOOTSTRAP, "kind": "KubeadmConfigTemplate", "name": name}
         },
-        "infrastructureRef": {"apiGroup": GROUP, "kind": "ContainerMachineTemplate", "name": name},
+        "infrastructureRef": {
+            "apiGroup": CapelinMachineTemplate.resource.group,
+            "kind": CapelinMachineTemplate.resource.kind,
+            "name": name,
+        },
         "deletion": dict.fromkeys(timeouts, TIMEOUT_SECONDS),
     }
     return [
@@ -114,10 +80,10 @@ def machine_deployment(
             "spec": {"template": {"spec": config}},
         },
         {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": "ContainerMachineTemplate",
+            "apiVersion": CapelinMachineTemplate.resource.api_version,
+            "kind": CapelinMachineTemplate.resource.kind,
             "metadata": metadata,
-            "spec": {"template": {"spec": {}}},
+            "spec": {"template": {"spec": {"backend": "Containers"}}},
         },
         {
             "apiVersion": MachineDeployment.resource.api_version,

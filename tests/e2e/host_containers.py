@@ -88,7 +88,7 @@ async def host_containers(
 
 
 async def _started(name: str, network_name: str, user: asyncssh.SSHKey) -> HostContainer:
-    await start_machine(name, network_name, network=network_name)
+    await start_machine(name, network=network_name)
     host = asyncssh.generate_private_key("ssh-ed25519")  # pyright: ignore[reportUnknownMemberType]
     files = {
         "/etc/ssh/host": host.export_private_key(),

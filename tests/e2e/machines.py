@@ -33,7 +33,6 @@ KUBELET = {
     "eviction-hard": "nodefs.available<0%,imagefs.available<0%,nodefs.inodesFree<0%",
 }
 """Flags of kind's own nodes, since all share a disk that may be full."""
-_LABEL = "capelin-e2e"
 
 
 async def docker(*arguments: str, content: bytes | None = None, within: float = 300) -> str:
@@ -51,7 +50,7 @@ async def docker(*arguments: str, content: bytes | None = None, within: float = 
     return output.decode()
 
 
-async def start_machine(name: str, cluster: str, *, network: str = "kind") -> None:
+async def start_machine(name: str, *, network: str = "kind") -> None:
     """Start a container that is a machine without a cluster, as kind runs its nodes.
 
     Its network is that of kind clusters unless it is for another one.
@@ -67,7 +66,7 @@ async def start_machine(name: str, cluster: str, *, network: str = "kind") -> No
         ),
         *("--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"),
         *("--tmpfs=/tmp", "--tmpfs=/run", "--volume=/var", "--volume=/lib/modules:/lib/modules:ro"),
-        *(f"--label={_LABEL}={cluster}", f"--hostname={name}", f"--name={name}"),
+        *(f"--hostname={name}", f"--name={name}"),
     )
     await docker("run", *options, IMAGE)
     await until(lambda: runs_containers(name), within=60)
@@ -77,13 +76,6 @@ async def remove_machine(name: str) -> None:
     await docker("rm", "--force", "--volumes", name)
 
 
-async def machines_for(cluster: str) -> list[str]:
-    listed = await docker(
-        "ps", "--all", f"--filter=label={_LABEL}={cluster}", "--format={{.Names}}"
-    )
-    return listed.split()
-
-
 @asynccontextmanager
 async def machines(kind: KindCluster, count: int) -> AsyncGenerator[list[str]]:
     """Machines without a cluster."""
@@ -91,7 +83,7 @@ async def machines(kind: KindCluster, count: int) -> AsyncGenerator[list[str]]:
     flags = " ".join(f"--{flag}={value}" for flag, value in KUBELET.items())
     try:
         for name in names:
-            await start_machine(name, kind.name)
+            await start_machine(name)
             write = f"echo KUBELET_EXTRA_ARGS='{flags}' >/etc/default/kubelet"
             await docker("exec", name, "sh", "-c", write)
         yield names

@@ -6,7 +6,7 @@ provider made.
 
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -21,14 +21,20 @@ from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_control_plane.provider import provider
 from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
+from capelin_machine_pool.provider import provider as infrastructure_provider
 from capelin_release.tools import HELM
 
 from tests.integration.repositories import Repository
 
-from . import cert_manager, container_machines
+from . import cert_manager
 from .cluster_api import INIT, add_cluster_api, load_managers
 from .conftest import VERSIONS, load_programs, namespace_in, provider_for
-from .container_machines import ContainerMachineReconciler, machine_deployment
+from .container_machines import (
+    machine_deployment,
+    machine_reconciler,
+    machines_for,
+    remove_machines,
+)
 from .hosted import Hosted, under_load
 from .kind_cluster import KindCluster, kind_cluster
 from .machines import (
@@ -40,9 +46,7 @@ from .machines import (
     docker,
     join,
     machines,
-    machines_for,
     prepare_for_machines,
-    remove_machine,
     run_pods,
     use,
 )
@@ -73,7 +77,8 @@ async def test_machines_that_join_run_pods_and_outlive_an_upgrade(
         record_property(
             f"seconds: {NODES} machines joined and Ready", round(monotonic() - began, 1)
         )
-        await outlive_an_upgrade(hosted, workload, names, tmp_path, record_property)
+        containers_of = {name: name for name in names}
+        await outlive_an_upgrade(hosted, workload, containers_of, tmp_path, record_property)
 
 
 async def test_machines_outlive_a_rotation_of_the_cas(
@@ -148,8 +153,8 @@ async def with_cluster_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncGen
         await repository.clusterctl(*INIT, kubeconfig=cluster.kubeconfig)
         config = Config.from_kubeconfig(cluster.kubeconfig)
         async with Client(config, manager="e2e") as client:
-            ours, theirs = provider(), container_machines.provider()
-            for manifest in (*ours.crds, *ours.objects, *theirs.crds):
+            ours, theirs = provider(), infrastructure_provider()
+            for manifest in (*ours.crds, *ours.objects, *theirs.crds, *theirs.objects):
                 await client.apply(manifest)
         yield cluster
 
@@ -158,7 +163,7 @@ async def with_cluster_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncGen
 async def hosted_with_cluster_api(with_cluster_api: KindCluster) -> AsyncGenerator[Hosted]:
     """A future control plane with its provider and that of its machines."""
     config = Config.from_kubeconfig(with_cluster_api.kubeconfig)
-    reconciler = ContainerMachineReconciler(with_cluster_api.name)
+    reconciler = machine_reconciler(with_cluster_api.name)
     try:
         async with (
             namespace_in(with_cluster_api) as hosted,
@@ -170,8 +175,7 @@ async def hosted_with_cluster_api(with_cluster_api: KindCluster) -> AsyncGenerat
             await hosted.client.delete(Cluster, hosted.name, hosted.namespace)
             await until(lambda: has_no_cluster(hosted), within=240)
     finally:
-        for name in await machines_for(with_cluster_api.name):
-            await remove_machine(name)
+        await remove_machines(with_cluster_api.name)
 
 
 @pytest.mark.needs_programs("clusterctl", HELM)
@@ -193,7 +197,7 @@ async def test_machines_with_bootstrap_data_run_pods_and_outlive_an_upgrade(
         )
         await until(lambda: unhealthy(hosted), lambda problems: not problems, within=60)
         names = await machines_for(hosted.kind.name)
-        assert {machine.name for machine in await machines_of(hosted)} == {*names}
+        assert {machine.name for machine in await machines_of(hosted)} == names.keys()
         await outlive_an_upgrade(hosted, workload, names, tmp_path, record_property)
         await until(lambda: unhealthy(hosted), lambda problems: not problems, within=60)
         assert await machines_for(hosted.kind.name) == names
@@ -222,11 +226,15 @@ async def create(hosted: Hosted) -> None:
 
 
 async def outlive_an_upgrade(
-    hosted: Hosted, workload: Client, names: Sequence[str], folder: Path, record: Record
+    hosted: Hosted, workload: Client, joined: Mapping[str, str], folder: Path, record: Record
 ) -> None:
-    """Run pods on joined machines, and use them before and after an upgrade."""
+    """Run pods on joined machines, and use them before and after an upgrade.
+
+    `joined` has the containers of the machines by their names.
+    """
+    names = [*joined.values()]
     certificates = await certificates_of(names)
-    await run_pods(hosted, workload, names)
+    await run_pods(hosted, workload, [*joined])
     await use(hosted, workload, NODES, folder)
     before = await containers(workload)
     # When each API server stops: see the planned changes in docs/figures.md.

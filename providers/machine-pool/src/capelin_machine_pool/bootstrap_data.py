@@ -13,7 +13,7 @@ from capelin_machine_pool.bootstrap import (
     read_cloud_config,
 )
 from capelin_machine_pool.desired import Instance
-from capelin_machine_pool.plan import LATER
+from capelin_machine_pool.plan import SOON
 from capelin_machine_pool.reasons import Reason
 
 
@@ -29,7 +29,7 @@ async def bootstrap_secret(instance: Instance, management: Client) -> str:
         name = pool.spec.template.spec.bootstrap.data_secret_name if pool else None
     if not name:
         message = "its bootstrap data do not exist yet"
-        raise Blocked(Reason.WAITING_FOR_BOOTSTRAP_DATA, message, retry_seconds=LATER)
+        raise Blocked(Reason.WAITING_FOR_BOOTSTRAP_DATA, message, retry_seconds=SOON)
     return name
 
 

@@ -146,6 +146,8 @@ class ContainersBackend:
     async def _bootstrap(
         self, instance: Instance, management: Client, now: datetime
     ) -> InstanceStatus:
+        # It boots while the bootstrap provider prepares the data.
+        container = await self._started(instance)
         secret = await bootstrap_secret(instance, management)
         config = await bootstrap_config(
             management,
@@ -155,7 +157,6 @@ class ContainersBackend:
             uid=instance.uid,
             provider_id=instance.provider_id,
         )
-        container = await self._started(instance)
         transport = ContainerTransport(self._engine, container)
         machine = MachineBootstrap(
             uid=instance.uid, name=f"{instance.key.namespace}/{instance.key.name}"
