@@ -8,12 +8,8 @@ from capelin.api import Unstructured
 from capelin.api.capi import MachineDeployment
 from capelin_machine_pool.api import CapelinMachineTemplate
 from capelin_machine_pool.backends.containers import ContainersBackend
-from capelin_machine_pool.containers.desired import (
-    MACHINE_LABEL,
-    PROVIDER_LABEL,
-    ContainerPolicy,
-)
-from capelin_machine_pool.containers.engine import Engine, socket_of
+from capelin_machine_pool.containers.desired import MACHINE_LABEL, ContainerPolicy
+from capelin_machine_pool.containers.engine import PROVIDER_LABEL, Engine, socket_of
 from capelin_machine_pool.reconcilers import MachineReconciler
 
 from .kind_cluster import IMAGE

@@ -20,8 +20,7 @@ from capelin_infra.environments.containers import (
     version_for,
 )
 from capelin_infra.terminal.checklist import Checklist
-from capelin_machine_pool.containers.desired import PROVIDER_LABEL
-from capelin_machine_pool.containers.engine import Engine
+from capelin_machine_pool.containers.engine import PROVIDER_LABEL, Engine
 from rich.console import Console
 
 from tests.support.fake_engine import FakeEngine, fake_engine

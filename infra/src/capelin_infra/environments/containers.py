@@ -11,8 +11,12 @@ from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.management import Environment
 from capelin.errors import InvalidInputError, UnfitMachineError, UserError
 from capelin.versions import Version
-from capelin_machine_pool.containers.desired import PROVIDER_LABEL
-from capelin_machine_pool.containers.engine import Engine, EngineError, socket_of
+from capelin_machine_pool.containers.engine import (
+    PROVIDER_LABEL,
+    Engine,
+    EngineError,
+    socket_of,
+)
 
 from capelin_infra.terminal.checklist import Checklist, Line
 

@@ -17,8 +17,7 @@ from capelin.embedded.management import (
 )
 from capelin.embedded.processes import Phase
 from capelin.errors import NotReadyError, WaitTimeoutError
-from capelin_machine_pool.containers.desired import PROVIDER_LABEL
-from capelin_machine_pool.containers.engine import EngineError
+from capelin_machine_pool.containers.engine import PROVIDER_LABEL, EngineError
 from rich.console import Console
 
 from capelin_infra.environments.connection import find_environment, list_clusters, unusable_server

@@ -7,12 +7,10 @@ from typing import Any, Final
 from capelin.api import amount
 from capelin.provider import Blocked, MachineAddress
 
-from capelin_machine_pool.containers.engine import Container
+from capelin_machine_pool.containers.engine import PROVIDER_LABEL, Container
 from capelin_machine_pool.desired import Instance
 from capelin_machine_pool.reasons import Reason
 
-PROVIDER_LABEL: Final = "capelin.cluster.x-k8s.io/provider"
-"""Label with the state folder of the provider that created a container."""
 UID_LABEL: Final = "capelin.cluster.x-k8s.io/machine-uid"
 CLUSTER_LABEL: Final = "capelin.cluster.x-k8s.io/cluster"
 MACHINE_LABEL: Final = "capelin.cluster.x-k8s.io/machine"

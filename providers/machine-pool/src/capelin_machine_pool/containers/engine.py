@@ -16,6 +16,8 @@ import aiohttp
 
 SOCKETS: Final = ("/var/run/docker.sock", "/run/podman/podman.sock")
 """Where the engines listen, unless `DOCKER_HOST` names another socket."""
+PROVIDER_LABEL: Final = "capelin.cluster.x-k8s.io/provider"
+"""Label with the state folder of the provider that created a container."""
 _TIMEOUT_SECONDS: Final = 60.0
 _MAX_HEAD_BYTES: Final = 64 * 1024
 _MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
