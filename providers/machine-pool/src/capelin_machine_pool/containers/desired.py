@@ -79,6 +79,8 @@ def container_body(instance: Instance, policy: ContainerPolicy) -> Mapping[str, 
             "Tmpfs": {"/tmp": "", "/run": ""},  # noqa: S108 - in the container
             "Binds": ["/lib/modules:/lib/modules:ro"],
             "NetworkMode": policy.network,
+            # The node image looks it up when it starts, and would wait for a missing name server.
+            "ExtraHosts": ["host.docker.internal:host-gateway"],
             # After a restart of the machine. A container that a person stopped stays stopped.
             "RestartPolicy": {"Name": "unless-stopped"},
             "NanoCpus": 0 if settings.cpu is None else int(amount(settings.cpu) * _NANO),
