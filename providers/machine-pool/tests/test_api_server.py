@@ -91,7 +91,7 @@ async def test_empty_spec_of_a_pool_gets_defaults(client: Client, namespace: str
             "no machine could ever be replaced",
         ),
         ({"rollingUpdate": {"deletePolicy": "Slowest"}}, "Unsupported value"),
-        ({"backend": "Containers"}, "Unsupported value"),
+        ({"backend": "Virtual"}, "Unsupported value"),
         ({"hosts": {"matchLabels": {"role": "not a label"}}}, "hosts.matchLabels.role"),
         ({"hosts": {"cleanCommands": [""]}}, "at least 1"),
         ({"providerIDList": [""]}, "at least 1"),

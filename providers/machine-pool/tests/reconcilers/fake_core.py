@@ -54,8 +54,14 @@ class Cloud:
         )
 
     async def apply(
-        self, instance: Instance, observed: InstanceStatus, workload: Workload, now: datetime
+        self,
+        instance: Instance,
+        observed: InstanceStatus,
+        workload: Workload,
+        management: Client,
+        now: datetime,
     ) -> InstanceStatus:
+        del management
         assert workload.client is not None
         assert now.tzinfo is not None
         if observed.lost:

@@ -51,7 +51,12 @@ class ScriptedBackend:
         return self.states.pop(0)
 
     async def apply(
-        self, _instance: Instance, observed: InstanceStatus, _workload: Workload, _now: datetime
+        self,
+        _instance: Instance,
+        observed: InstanceStatus,
+        _workload: Workload,
+        _management: Client,
+        _now: datetime,
     ) -> InstanceStatus:
         return observed
 

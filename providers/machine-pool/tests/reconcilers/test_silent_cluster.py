@@ -43,7 +43,12 @@ class ReadingBackend:
         return InstanceStatus(running=True)
 
     async def apply(
-        self, _instance: Instance, observed: InstanceStatus, _workload: Workload, _now: datetime
+        self,
+        _instance: Instance,
+        observed: InstanceStatus,
+        _workload: Workload,
+        _management: Client,
+        _now: datetime,
     ) -> InstanceStatus:
         return observed
 
