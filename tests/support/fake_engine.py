@@ -98,7 +98,7 @@ class FakeEngine:
                 return self._archive(query["path"])
             case "GET", ["networks", name]:
                 gateway = self.gateways.get(name)
-                config = {"IPAM": {"Config": [{"Gateway": gateway}]}}
+                config = {"IPAM": {"Config": [{"Subnet": "127.0.0.0/8", "Gateway": gateway}]}}
                 return (200, config) if gateway else (404, {"message": "no such network"})
             case "POST", ["images", "create"]:
                 return 200, {"error": "pull access denied"}

@@ -10,6 +10,7 @@ from capelin_machine_pool.containers.engine import (
     SOCKETS,
     Engine,
     EngineError,
+    gateway_of,
     read_frames,
     socket_of,
 )
@@ -108,6 +109,20 @@ async def test_incomplete_or_foreign_frames_are_errors(content: bytes) -> None:
     reader.feed_eof()
     with pytest.raises((EngineError, asyncio.IncompleteReadError)):
         await read_frames(reader, 100)
+
+
+@pytest.mark.parametrize(
+    ("configs", "gateway"),
+    [
+        ([{"Subnet": "fc00::/64"}, {"Subnet": "10.1.0.0/24", "Gateway": "10.1.0.9"}], "10.1.0.9"),
+        ([{"Subnet": "172.17.0.0/16"}], "172.17.0.1"),
+        ([], None),
+    ],
+)
+def test_gateway_is_the_first_address_unless_the_engine_names_it(
+    configs: list[dict[str, str]], gateway: str | None
+) -> None:
+    assert gateway_of(configs) == gateway
 
 
 def test_docker_host_names_the_socket() -> None:

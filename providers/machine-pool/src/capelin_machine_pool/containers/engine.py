@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -148,15 +149,14 @@ class Engine:
                 raise EngineError(str(message)[:_SHOWN])
 
     async def gateway(self, network: str) -> str | None:
-        """The address of this machine in a network, if the network exists and has one."""
+        """The IPv4 address of this machine in a network, if the network exists and has one."""
         try:
             found = await self._json("GET", f"/networks/{network}")
         except EngineError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
-        configs: Sequence[Mapping[str, str]] | None = found["IPAM"].get("Config")
-        return next(filter(None, (config.get("Gateway") for config in configs or ())), None)
+        return gateway_of(found["IPAM"].get("Config") or [])
 
     async def read_files(self, container: str, folder: str) -> dict[str, bytes]:
         """The files of a folder of a container, which need not run, by their names."""
@@ -255,6 +255,18 @@ class Engine:
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise EngineError(_message_of(content, response.status), response.status)
         return content
+
+
+def gateway_of(configs: Sequence[Mapping[str, str]]) -> str | None:
+    """The IPv4 gateway of a network.
+
+    Docker may leave out that of its default network. It is the first address there.
+    """
+    for config in configs:
+        network = ip_network(config["Subnet"])
+        if network.version == 4:
+            return config.get("Gateway") or str(next(network.hosts()))
+    return None
 
 
 async def read_frames(reader: asyncio.StreamReader, limit: int) -> Mapping[int, bytes]:
