@@ -135,7 +135,7 @@ def test_an_add_on_uses_the_image_in_the_spec() -> None:
 def test_kube_proxy_keeps_the_conntrack_limit_of_nodes_on_request() -> None:
     def config(addon: KubeProxyAddon) -> dict[str, Any]:
         custom = replace(desired(), addons=Addons(kube_proxy=addon))
-        return meaning(objects(custom)["ConfigMap/kube-proxy"]["data"]["config.conf"])
+        return yaml.safe_load(objects(custom)["ConfigMap/kube-proxy"]["data"]["config.conf"])
 
     assert "conntrack" not in config(KubeProxyAddon())
     assert config(KubeProxyAddon(conntrack_max_per_core=0))["conntrack"] == {"maxPerCore": 0}
