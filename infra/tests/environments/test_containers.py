@@ -81,7 +81,7 @@ async def test_simulated_machines_need_no_engine(state: FakeEngine) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"images": set[str]()}, "pull access denied"),
+        ({"images": set[str]()}, f"the engine cannot pull {IMAGE}: pull access denied"),
         ({"gateways": dict[str, str]()}, "no default network with a gateway"),
         ({"gateways": {"bridge": "192.0.2.1"}}, "control planes cannot listen at 192.0.2.1"),
         ({"files": dict[str, bytes]()}, "is not a node image of kind: no /kind/version"),

@@ -98,8 +98,12 @@ async def _examine(
     network, gateway = await _find_network(engine)
     image = image or DEFAULT_IMAGE
     if not await engine.has_image(image):
-        checklist.update(line, f"pulling {image}")
-        await engine.pull(image, seconds=_PULL_SECONDS)
+        name = image.partition("@")[0]
+        checklist.update(line, f"pulling {name}")
+        try:
+            await engine.pull(image, seconds=_PULL_SECONDS)
+        except EngineError as error:
+            raise _UnusableError(f"the engine cannot pull {name}: {error}") from error
     version, manifests = await _read_image(engine, image)
     return ContainerMachines(
         image=image,
