@@ -226,3 +226,27 @@ def test_waits_for_endpoint_once(made: CapelinCluster, endpoint: str, reason: st
     cluster = Cluster.read({"spec": {"controlPlaneEndpoint": {"host": endpoint, "port": 6443}}})
     waiting = cluster_waits_for(made, cluster)
     assert (waiting and waiting.reason) == reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "initialized", "reason"),
+    [
+        ("CapelinControlPlane", False, "WaitingForControlPlaneInitialized"),
+        ("CapelinControlPlane", True, None),
+        ("KubeadmControlPlane", False, None),
+    ],
+)
+def test_waits_until_a_hosted_control_plane_answers_at_the_users_endpoint(
+    kind: str, initialized: bool, reason: str | None
+) -> None:
+    cluster = Cluster.read(
+        {
+            "spec": {
+                "controlPlaneEndpoint": {"host": "api", "port": 6443},
+                "controlPlaneRef": {"kind": kind, "name": "demo"},
+            },
+            "status": {"initialization": {"controlPlaneInitialized": initialized}},
+        }
+    )
+    waiting = cluster_waits_for(infrastructure(), cluster)
+    assert (waiting and waiting.reason) == reason

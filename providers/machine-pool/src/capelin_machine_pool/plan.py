@@ -52,6 +52,7 @@ _DELETION_COUNTS_FOR = timedelta(minutes=1)
 """A Machine that takes longer waits for its pods and does not hold up the others."""
 _NEW_FOR = timedelta(minutes=1)
 """The Machine of a new instance becomes available within this time."""
+_HOSTED_CONTROL_PLANE = "CapelinControlPlane"
 _NAMED = 3
 """Machines that an event names."""
 
@@ -111,14 +112,22 @@ class PoolStep:
 
 
 def cluster_waits_for(infrastructure: CapelinCluster, cluster: Cluster) -> Blocked | None:
-    """Why a cluster's infrastructure is not provisioned yet: only an endpoint can be missing.
+    """Why a cluster's infrastructure is not provisioned yet: its endpoint is missing or silent.
 
     Core connects to the endpoint as soon as the infrastructure is provisioned, and tries a failed
     connection again only after 30 s.
     """
     endpoint = infrastructure.spec.control_plane_endpoint or cluster.spec.control_plane_endpoint
-    if is_provisioned(infrastructure) or endpoint.host:
+    if is_provisioned(infrastructure):
         return None
+    if endpoint.host:
+        reference = cluster.spec.control_plane_ref
+        is_hosted = reference is not None and reference.kind == _HOSTED_CONTROL_PLANE
+        if not is_hosted or cluster.status.initialization.control_plane_initialized:
+            return None
+        # Others may wait for the infrastructure.
+        message = "the control plane does not answer at its endpoint yet"
+        return Blocked(Reason.WAITING_FOR_CONTROL_PLANE, message, retry_seconds=None)
     message = "the control plane has no endpoint yet"
     hint = "if its provider never sets one, set spec.controlPlaneEndpoint"
     return Blocked(Reason.WAITING_FOR_ENDPOINT, message, hint, retry_seconds=None)
