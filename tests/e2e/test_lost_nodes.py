@@ -43,22 +43,17 @@ def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Generator[KindClust
 @pytest.fixture
 async def hosted(three_nodes: KindCluster) -> AsyncGenerator[Hosted]:
     async with namespace_in(three_nodes) as hosted, provider_for(hosted):
-        await hosted.create(
-            NEW,
-            replicas=REPLICAS,
-            etcd={"replicas": 3},
-            pods={
-                "exposure": {"type": "NodePort"},
-                "placement": {
-                    "zones": "Required",
-                    "nodes": "Required",
-                    "replaceMembersAfterSeconds": REPLACE_AFTER,
-                },
-            },
-        )
-        await hosted.settles()
         yield hosted
         await hosted.delete_all()
+
+
+async def create(hosted: Hosted, **placement: object) -> None:
+    """Create a control plane with a member of etcd on each node."""
+    placement |= {"zones": "Required", "nodes": "Required"}
+    pods = {"exposure": {"type": "NodePort"}, "placement": placement}
+    await hosted.create(NEW, replicas=REPLICAS, etcd={"replicas": 3}, pods=pods)
+    await hosted.settles()
+    assert {*(await nodes_of(hosted, "etcd")).values()} == {*hosted.kind.nodes}
 
 
 async def nodes_of(hosted: Hosted, component: str) -> dict[str, str | None]:
@@ -75,10 +70,9 @@ async def victim_of(hosted: Hosted) -> str:
 async def test_a_drain_fails_no_request_over_http2(
     hosted: Hosted, tmp_path: Path, record_property: Record
 ) -> None:
-    spread = await nodes_of(hosted, "etcd")
-    assert set(spread.values()) == {*hosted.kind.nodes}
+    await create(hosted)
+    spread, kubectl = await nodes_of(hosted, "etcd"), hosted.kind.kubectl
     node = await victim_of(hosted)
-    kubectl, namespace = hosted.kind.kubectl, hosted.namespace
     async with under_load(hosted, tmp_path, most_closed=REPLICAS) as clients:
         began = monotonic()
         drain = ("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force")
@@ -87,7 +81,7 @@ async def test_a_drain_fails_no_request_over_http2(
         record_property("seconds of the drain", round(monotonic() - began, 1))
         await clients.make_progress(100)
         left = [pod for pod in await hosted.pods() if pod.spec.node_name == node]
-        assert [pod.name for pod in left if is_ready(pod)] == [], namespace
+        assert [pod.name for pod in left if is_ready(pod)] == []
         await asyncio.to_thread(kubectl, "uncordon", node)
         await hosted.settles()
         record_property("seconds until all members are back", round(monotonic() - began, 1))
@@ -102,6 +96,7 @@ async def test_a_drain_fails_no_request_over_http2(
 
 
 async def test_a_member_leaves_a_lost_node(hosted: Hosted, record_property: Record) -> None:
+    await create(hosted, replaceMembersAfterSeconds=REPLACE_AFTER)
     node = await victim_of(hosted)
     before = await nodes_of(hosted, "etcd")
     (lost,) = [name for name, each in before.items() if each == node]
