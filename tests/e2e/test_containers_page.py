@@ -23,7 +23,7 @@ from .machines import KUBECTL, docker, node_is_ready
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "containers.md").read_text()
 COMMANDS = {section.title: section.commands for section in sections(PAGE)}
-LABEL = "label=capelin.cluster.x-k8s.io/provider"
+LABEL = "capelin.cluster.x-k8s.io/provider"
 Record = Callable[[str, object], None]
 
 pytestmark = [
@@ -67,12 +67,13 @@ async def shell(home: Home, tmp_path: Path) -> Shell:
 
 async def containers(home: Home) -> list[str]:
     """The ids of the containers of an environment."""
-    listed = (await docker("ps", "--all", "--quiet", f"--filter={LABEL}")).split()
-    if not listed:
-        return []
-    inspected = json.loads(await docker("inspect", *listed))
+    # One command, because a container can disappear between two.
+    line = f'{{{{.ID}}}} {{{{.Label "{LABEL}"}}}}'
+    listed = await docker(
+        "ps", "--all", "--no-trunc", f"--filter=label={LABEL}", f"--format={line}"
+    )
     folder = str(home.environment().workloads)
-    return [each["Id"] for each in inspected if folder in json.dumps(each["Config"]["Labels"])]
+    return [each.split()[0] for each in listed.splitlines() if folder in each]
 
 
 async def test_pods_run_with_the_commands_of_the_page(
