@@ -26,6 +26,7 @@ BENCHMARKS = (
     "control_plane",
     "sizing",
     "fleet",
+    "day_two",
     "machine_pool",
     "runtime_hooks",
     "lifecycle",

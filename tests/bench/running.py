@@ -35,12 +35,19 @@ class Bench:
 
 @asynccontextmanager
 async def management(
-    home: str, providers: Iterable[str] = (), *, durable: bool = True
+    home: str,
+    providers: Iterable[str] = (),
+    *,
+    durable: bool = True,
+    backup_folder: Path | None = None,
 ) -> AsyncGenerator[Bench]:
     """A management cluster for one benchmark, which is removed afterwards."""
     environment = environment_named("bench", {**os.environ, "XDG_STATE_HOME": home})
     request = UpRequest(
-        kubernetes_version=TESTED_KUBERNETES[-1], providers=(*providers,), durable=durable
+        kubernetes_version=TESTED_KUBERNETES[-1],
+        providers=(*providers,),
+        durable=durable,
+        backup_folder=backup_folder,
     )
     try:
         await bring_up(environment, request)

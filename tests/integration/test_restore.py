@@ -2,15 +2,18 @@
 
 import json
 import shutil
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from capelin.api.capi import Machine
 from capelin.api.core import ConfigMap, Node, Secret
 from capelin.client import Client, ClientError, Config
+from capelin.contract import is_condition_true
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
@@ -146,6 +149,7 @@ async def test_a_cluster_is_backed_up_verified_and_restored(home: Home, tmp_path
         }
         assert "Restoring" not in conditions
 
+        await restore_a_moment(home, client, root)
         await done(home, "backup", "cluster", "one")
 
         async def only_the_newest() -> bool:
@@ -155,6 +159,39 @@ async def test_a_cluster_is_backed_up_verified_and_restored(home: Home, tmp_path
         await until(only_the_newest)
     assert "keeps all its backups" in await done(home, "backups", "prune", "one", "--yes")
     await done(home, "status", "--exit-code")
+
+
+async def restore_a_moment(home: Home, client: Client, root: Path) -> None:
+    """Have the changes archived, and restore the data from before a mistake."""
+    text = await refused(home, "restore", "cluster", "one", "--at", "yesterday", "--yes")
+    assert "is not a moment in the past" in text
+    name = (await control_plane(client)).name
+    backup = {"continuous": True, "schedule": "0 3 * * *"}
+    patch = {"spec": {"etcd": {"backup": backup}}}
+    await client.patch(CapelinControlPlane, name, "default", patch)
+
+    async def is_archived() -> bool:
+        status = (await control_plane(client)).status
+        return status is not None and is_condition_true(status.conditions, "ArchiveHealthy")
+
+    await until(is_archived, within=120)
+    async with workload_of(client, "one") as workload:
+        await workload.apply(ConfigMap.of("precious", "default"))
+        written = time.time()
+
+        async def is_written() -> bool:
+            return last_archived(root) > written
+
+        await until(is_written, within=60)
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds")
+        await workload.delete(ConfigMap, "precious", "default")
+        await done(home, "restore", "cluster", "one", "--at", moment, "--yes")
+        assert (await workload.find(ConfigMap, "precious", "default")) is not None
+
+
+def last_archived(root: Path) -> float:
+    """When the provider last wrote changes."""
+    return max((file.stat().st_mtime for file in root.rglob("changes-*")), default=0.0)
 
 
 async def test_a_copy_is_separate_from_its_source(home: Home, tmp_path: Path) -> None:

@@ -29,7 +29,14 @@ from capelin_control_plane.backup_files import (
     read_objects,
     read_snapshot,
 )
-from capelin_control_plane.backups import BACKUP_ANNOTATION, Manifest, due, expired
+from capelin_control_plane.backups import (
+    BACKUP_ANNOTATION,
+    Manifest,
+    NeededBackup,
+    due,
+    epoch_of,
+    expired,
+)
 from capelin_control_plane.desired import InvalidSpecError
 from capelin_control_plane.open_backup import main
 from capelin_control_plane.stores import FolderStore, StoreError, Workers
@@ -87,6 +94,26 @@ def test_an_annotation_requests_a_backup_once() -> None:
     assert not later.includes(manifest(NOW - timedelta(days=9)))
     assert later.next == datetime(2026, 3, 30, 11, tzinfo=UTC)
     assert not due(control_plane(), backup(), NOW).includes(None)
+
+
+def test_the_archive_requests_a_backup_with_a_revision() -> None:
+    def is_due(needed: NeededBackup, newest: Manifest | None) -> bool:
+        return due(control_plane(), backup(), NOW, needed).includes(newest)
+
+    assert is_due(NeededBackup(0, ""), None)
+    assert is_due(NeededBackup(8, ""), manifest(NOW))
+    assert is_due(NeededBackup(7, "other"), manifest(NOW))
+    assert not is_due(NeededBackup(7, ""), manifest(NOW))
+
+
+def test_another_key_or_version_begins_another_epoch() -> None:
+    epochs = {
+        epoch_of("v1.34.4", "off", "cas"),
+        epoch_of("v1.35.0", "off", "cas"),
+        epoch_of("v1.34.4", "key", "cas"),
+        epoch_of("v1.34.4", "off", "other"),
+    }
+    assert len(epochs) == 4
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ async def test_a_restore_keeps_the_data_in_use_and_no_other(
         name="one-etcd-1",
         members=MEMBERS,
         token="default/one@x",
+        revision_bump=5,
     )
     running = asyncio.create_task(asyncio.to_thread(restore.run, listener, etcdutl(tmp_path)))
     await send_snapshot(port_of(listener), snapshot)
@@ -100,6 +101,6 @@ async def test_a_restore_keeps_the_data_in_use_and_no_other(
     assert {path.name for path in volume.iterdir()} == {in_use, "restored-b", "lost+found"}
     data = volume / "restored-b" / "data"
     assert (data / "copy").read_bytes() == SNAPSHOT
-    assert "--mark-compacted" in (data / "arguments").read_text()
+    assert "--bump-revision=5 --mark-compacted" in (data / "arguments").read_text()
     assert "--name=one-etcd-1 " in (data / "arguments").read_text()
     assert [path.name for path in data.parent.iterdir()] == ["data"]

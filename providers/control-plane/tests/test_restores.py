@@ -18,6 +18,7 @@ from capelin_control_plane.restores import (
     backup_of,
     check_backup,
     restore_phase,
+    revision_bump,
     source_of,
 )
 
@@ -118,3 +119,16 @@ def test_other_encryption_keys_prevent_a_restore(
     else:
         with pytest.raises(Blocked, match=message):
             check_backup(stored, desired, "a")
+
+
+def test_a_later_restore_has_higher_revisions() -> None:
+    requests = (
+        "20260131T030000Z",
+        "20260131T030000Z@2026-01-31T04:00:00Z",
+        "20200131T030000Z@2026-01-31T04:00:01Z",
+        "prod/20200131T030000Z@2027-01-31T04:00:01Z",
+    )
+    bumps = [revision_bump(request) for request in requests]
+    assert bumps == sorted(bumps)
+    assert bumps[2] - bumps[1] == 1_000_000
+    assert revision_bump("20260131T030000Z@1") == bumps[0]

@@ -1,5 +1,6 @@
 """The verbs of backups: take, list, verify, prune, restore."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -79,6 +80,15 @@ def restore(
         str | None,
         typer.Option(help="The backup's name. Default: the newest one.", show_default=False),
     ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT",
+            help="Restore the data as of this moment, such as 2026-01-31T03:00:00Z. The backups"
+            " need continuous: true.",
+            show_default=False,
+        ),
+    ] = None,
     as_: Annotated[
         str | None,
         typer.Option(
@@ -111,6 +121,8 @@ def restore(
     If the cluster does not exist any more, name the key of its backups. The command creates its
     CAs, its objects of Cluster API and its data again. Simulated and replaceable machines follow.
 
+    With --at, the command first creates a backup of that moment from the archived changes.
+
     With --as, the cluster stays as it is. The new one has a copy of its objects, an endpoint and
     CAs of its own, and no workers.
     """
@@ -123,12 +135,18 @@ def restore(
         restore_cluster,
         restore_lost_cluster,
     )
+    from capelin_infra.clusters.rewinds import create_backup_as_of, parse_moment
 
+    if at is not None and backup is not None:
+        raise typer.BadParameter("--at creates a backup: leave --backup out")
     if as_ is None and key_file is None and (bucket is not None or new_endpoint):
         raise typer.BadParameter("a lost cluster needs its key: add --key-file")
     which = ClusterName(name, namespace, environment)
     interrupted = "The provider continues: see capelin status."
     place = BackupPlace(key_file, bucket, region, ca_file)
+    if at is not None:
+        moment = parse_moment(at, datetime.now(UTC))
+        backup = run(create_backup_as_of(which, place, moment))
     if as_ is not None:
         new = ClusterName(as_, namespace, environment)
         begun = run(begun_copy(which, new))

@@ -287,9 +287,20 @@ class EtcdBackup(Model):
     """Which backups to keep."""
     destination: BackupDestination
     """Where they are stored."""
+    continuous: bool = False
+    """Archive also the changes between backups, every few seconds. Data can then be restored as of
+    any moment since the last backup but one."""
     encryption_key: SecretKey
     """The key that encrypts them: at least 32 random bytes. Store a copy elsewhere: without it,
     they are useless."""
+
+    rules = (
+        rule(
+            "!has(self.continuous) || !self.continuous || has(self.schedule)",
+            "an archive of changes needs a schedule: each backup begins it again",
+            field_path=".continuous",
+        ),
+    )
 
 
 class Etcd(ComponentSpec):

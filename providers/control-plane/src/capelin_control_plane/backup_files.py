@@ -113,11 +113,11 @@ class BackupWriter:
 
     async def authorities(self, content: bytes) -> None:
         """Write the CAs and keys."""
-        await self._write(_AUTHORITIES, _single(content))
+        await self._write(_AUTHORITIES, single(content))
 
     async def objects(self, content: bytes) -> None:
         """Write the objects of Cluster API."""
-        await self._write(_OBJECTS, _single(content))
+        await self._write(_OBJECTS, single(content))
 
     async def snapshot(self, pieces: AsyncIterable[bytes]) -> int:
         """Write the snapshot of etcd, and verify it. Returns its size."""
@@ -133,21 +133,53 @@ class BackupWriter:
         return digest.size
 
     async def publish(self, manifest: Manifest) -> None:
-        """Have the backup exist."""
+        """Have the backup exist.
+
+        Raises:
+            BackupError: another process has deleted its files, which were not published yet.
+        """
+        names = await self._store.names()
+        if any(f"{self._name}{part}" not in names for part in _PARTS):
+            raise BackupError(f"files of backup {self._name} were deleted: try again")
         async with _upload(self._store, f"{self._name}{_MANIFEST}") as upload:
             await upload.write(_ADAPTER.dump_json(manifest, indent=2))
 
     async def _write(self, part: str, pieces: AsyncIterable[bytes]) -> None:
-        encryption = Encryption(self._key, purpose_of(self._authority, self._name, part))
-        async with _upload(self._store, f"{self._name}{part}") as upload:
-            await upload.write(encryption.header)
-            async for piece in pieces:
-                for chunk in encryption.update(piece):
-                    await upload.write(chunk)
-            await upload.write(encryption.finish())
+        purpose = purpose_of(self._authority, self._name, part)
+        await write_encrypted(self._store, f"{self._name}{part}", self._key, purpose, pieces)
 
 
-async def _single(content: bytes) -> AsyncGenerator[bytes]:
+async def write_encrypted(
+    store: Store, name: str, key: bytes, purpose: bytes, pieces: AsyncIterable[bytes]
+) -> None:
+    """Write a file. It exists completely afterwards, and not at all before."""
+    encryption = Encryption(key, purpose)
+    async with _upload(store, name) as upload:
+        await upload.write(encryption.header)
+        async for piece in pieces:
+            for chunk in encryption.update(piece):
+                await upload.write(chunk)
+        await upload.write(encryption.finish())
+
+
+async def read_encrypted(
+    store: Store, name: str, key: bytes, purpose: bytes
+) -> AsyncGenerator[bytes]:
+    """The content of a file in pieces.
+
+    Raises:
+        BackupError: it is damaged, or the key is another one.
+    """
+    decryption = Decryption(key, purpose, name)
+    async with aclosing(store.open(name)) as pieces:
+        async for piece in pieces:
+            for content in decryption.update(piece):
+                yield content
+    yield decryption.finish()
+
+
+async def single(content: bytes) -> AsyncGenerator[bytes]:
+    """The content of a small file."""
     yield content
 
 
@@ -240,16 +272,9 @@ async def _read_small_part(store: Store, manifest: Manifest, key: bytes, part: s
     return bytes(content)
 
 
-async def _read_part(
-    store: Store, manifest: Manifest, key: bytes, part: str
-) -> AsyncGenerator[bytes]:
-    name = f"{manifest.name}{part}"
-    decryption = Decryption(key, purpose_of(manifest.authority, manifest.name, part), name)
-    async with aclosing(store.open(name)) as pieces:
-        async for piece in pieces:
-            for content in decryption.update(piece):
-                yield content
-    yield decryption.finish()
+def _read_part(store: Store, manifest: Manifest, key: bytes, part: str) -> AsyncGenerator[bytes]:
+    purpose = purpose_of(manifest.authority, manifest.name, part)
+    return read_encrypted(store, f"{manifest.name}{part}", key, purpose)
 
 
 def open_backup(manifest_path: Path, key: bytes, target: Path) -> Manifest:

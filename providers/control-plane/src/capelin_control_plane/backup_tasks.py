@@ -16,6 +16,7 @@ from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, LastBackup, Status
+from capelin_control_plane.archive_files import delete_segments
 from capelin_control_plane.backup_encryption import FEWEST_KEY_BYTES, BackupError
 from capelin_control_plane.backup_files import (
     BackupWriter,
@@ -31,6 +32,7 @@ from capelin_control_plane.backups import (
     BACKUP_ANNOTATION,
     Due,
     Manifest,
+    NeededBackup,
     due,
     expired,
     interval,
@@ -61,6 +63,13 @@ class BackupState:
     newest: LastBackup | None = None
     next: datetime | None = None
     """When to look again."""
+    epoch: str = ""
+    """The keys and version of the newest backup."""
+
+    def meets(self, needed: NeededBackup) -> bool:
+        """Whether an archive continues the newest backup."""
+        revision = self.newest.revision if self.newest else -1
+        return revision >= needed.revision and self.epoch == needed.epoch
 
 
 @dataclass(slots=True)
@@ -95,6 +104,9 @@ class Backups(Tasks[_Run]):
         desired: ControlPlane,
         authority: str,
         etcd: OpenEtcd,
+        *,
+        epoch: str = "",
+        needed: NeededBackup | None = None,
     ) -> BackupState | None:
         """Start a task if there is something to do. Returns the last result, if it is configured.
 
@@ -104,18 +116,23 @@ class Backups(Tasks[_Run]):
             desired: Its desired state.
             authority: SHA-256 of its CA's certificate.
             etcd: Opens a connection to its etcd.
+            epoch: The present keys and version.
+            needed: The backup that the archive of changes needs.
         """
         key, backup = ObjectKey(obj.namespace or "", obj.name), obj.spec.etcd.backup
         if backup is None:
             self.forget(key)
             return None
-        settings = (backup, obj.metadata.annotations.get(BACKUP_ANNOTATION), authority)
+        requested = obj.metadata.annotations.get(BACKUP_ANNOTATION)
+        settings = (backup, requested, authority)
         run = self.state(key)
         result = None if run is None else run.result
         is_due = result is None or (result.next is not None and result.next <= desired.now)
+        if result is not None and result.condition.status == "True":
+            is_due = is_due or (needed is not None and not result.meets(needed))
         is_current = run is not None and run.settings == settings
         if not is_current or (is_due and not self.is_running(key)):
-            job = BackupJob(ctx, obj, backup, desired, authority, etcd, self._stores)
+            job = BackupJob(ctx, obj, backup, desired, authority, etcd, self._stores, epoch, needed)
             run = _Run(settings, result)
             self.start(key, run, self._run(key, run, job))
         state = result or _reported(obj)
@@ -152,10 +169,14 @@ class BackupJob:
     """SHA-256 of its CA's certificate."""
     etcd: OpenEtcd
     stores: Stores
+    epoch: str = ""
+    """The present keys and version."""
+    needed: NeededBackup | None = None
+    """The backup that the archive of changes needs."""
 
     async def run(self) -> BackupState:
         """Take a backup if one is due, and delete expired ones."""
-        moments = due(self.obj, self.backup, self.ctx.now())
+        moments = due(self.obj, self.backup, self.ctx.now(), self.needed)
         async with self._store() as store:
             return await self._reconcile(store, moments)
 
@@ -191,11 +212,14 @@ class BackupJob:
             self.ctx.event(self.obj, "Normal", "BackedUp", message)
             for old in expired(own, self.backup.retention, self.ctx.now()):
                 await delete_backup(store, old.name)
+            if not self.backup.continuous:
+                await delete_segments(store, self.authority)
         condition = _FINE
         if listed.damaged:
             names = ", ".join(listed.damaged[:5])
             condition = _unhealthy(Reason.BACKUP_DAMAGED, f"{len(listed.damaged)} of them: {names}")
-        return BackupState(condition, _last(own), moments.next)
+        epoch = own[0].epoch if own else ""
+        return BackupState(condition, _last(own), moments.next, epoch)
 
     def failed(self, error: Exception, before: BackupState | None) -> BackupState:
         reason, message = Reason.BACKUP_FAILED, str(error) or type(error).__name__
@@ -233,6 +257,7 @@ class BackupJob:
                 seconds=0,
                 snapshot_bytes=0,
                 encryption=self.desired.encryption.name,
+                epoch=self.epoch,
             )
             await delete_leftovers(store)
             writer = BackupWriter(store, manifest.name, key, self.authority)

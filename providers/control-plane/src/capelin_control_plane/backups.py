@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Final, Literal
 
 from capelin_control_plane.api import BackupRetention, CapelinControlPlane, EtcdBackup
@@ -37,6 +38,8 @@ class Manifest:
     snapshot_bytes: int
     encryption: str = OFF
     """The name of the API servers' configuration of encryption at rest."""
+    epoch: str = ""
+    """The CAs, keys and version that the data needs."""
 
     @property
     def name(self) -> str:
@@ -52,16 +55,51 @@ class Due:
     """The latest one in the past. A backup is due if none was taken since."""
     next: datetime | None
     """The next one in the future."""
+    needed: "NeededBackup | None" = None
+    """The backup that an archive of changes continues."""
 
     def includes(self, newest: Manifest | None) -> bool:
         """Whether a backup is due. The first one is due if it has any moment."""
         if newest is None:
-            return (self.last or self.next) is not None
+            return (self.last or self.next or self.needed) is not None
+        if self.needed is not None and not self.needed.is_met_by(newest):
+            return True
         return self.last is not None and newest.taken_at < self.last
 
 
-def due(control_plane: CapelinControlPlane, backup: EtcdBackup, now: datetime) -> Due:
+@dataclass(frozen=True, slots=True)
+class NeededBackup:
+    """The requirements for a backup that an archive of changes continues."""
+
+    revision: int
+    """It has this revision or a later one."""
+    epoch: str
+    """It has these keys and this version."""
+
+    def is_met_by(self, manifest: Manifest) -> bool:
+        """Whether the archive continues a backup."""
+        return manifest.revision >= self.revision and manifest.epoch == self.epoch
+
+
+def epoch_of(kubernetes_version: str, encryption: str, authorities: str) -> str:
+    """Identifies the keys and the version that stored objects need."""
+    content = f"{kubernetes_version}\n{encryption}\n{authorities}"
+    return sha256(content.encode()).hexdigest()[:8]
+
+
+def due(
+    control_plane: CapelinControlPlane,
+    backup: EtcdBackup,
+    now: datetime,
+    needed: NeededBackup | None = None,
+) -> Due:
     """The moments of the schedule and the annotation around now.
+
+    Args:
+        control_plane: The control plane.
+        backup: Its settings.
+        now: The present moment.
+        needed: The backup that an archive of changes needs.
 
     Raises:
         InvalidSpecError: the schedule, the time zone or the annotation cannot be read.
@@ -77,7 +115,7 @@ def due(control_plane: CapelinControlPlane, backup: EtcdBackup, now: datetime) -
         )
         past.append(last)
         future.append(following)
-    return Due(max(past, default=None), min(future, default=None))
+    return Due(max(past, default=None), min(future, default=None), needed)
 
 
 def interval(backup: EtcdBackup, now: datetime) -> timedelta | None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import PurePath
 from typing import Literal, get_args
@@ -66,6 +67,13 @@ class Authorities:
     def public_keys(self) -> bytes:
         """The keys that verify service account tokens."""
         return self.service_account.public_key_pem + self.also_trusted.get("sa", b"")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the CAs and the key. A rotation changes it."""
+        parts = (self.ca, self.etcd, self.proxy)
+        content = b"".join(part.certificate_pem for part in parts)
+        return sha256(content + self.service_account.public_key_pem).hexdigest()
 
     @property
     def identity(self) -> str:

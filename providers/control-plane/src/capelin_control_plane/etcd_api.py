@@ -30,6 +30,11 @@ _MAINTENANCE = aiohttp.ClientTimeout(total=600)
 """Compaction and defragmentation read the whole database."""
 _NO_SPACE = "NOSPACE"
 _SNAPSHOT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=60)
+_WATCH = aiohttp.ClientTimeout(total=None, sock_connect=5)
+_REQUIRE_LEADER = {"Grpc-Metadata-hasleader": "true"}
+"""A watch on a member without a quorum ends, instead of being silent."""
+_WATCH_BYTES = 8 << 20
+"""The longest answer has more than one value of 1.5 MiB, in base64."""
 
 
 PeerUrl = Callable[[int], str]
@@ -38,6 +43,22 @@ PeerUrl = Callable[[int], str]
 
 class MembershipError(Exception):
     """etcd does not answer, or refuses a change of its members."""
+
+
+class CompactedError(Exception):
+    """etcd does not have the requested revision any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A write to a key."""
+
+    revision: int
+    key: str
+    """In base64, like the value."""
+    value: str | None
+    """None: it was deleted."""
+    lease: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +193,63 @@ class EtcdApi:
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
             raise MembershipError(f"{url} does not answer") from error
 
+    async def changes(self, first: int) -> AsyncGenerator[list[Change]]:
+        """All changes from a revision on, as they happen. It never ends by itself.
+
+        A list has all changes of each of its revisions.
+
+        Raises:
+            CompactedError: etcd does not have the first ones any more.
+        """
+        url = f"{self.url}/v3/watch"
+        request = {"key": "AA==", "range_end": "AA==", "start_revision": first, "fragment": True}
+        incomplete: list[Change] = []
+        try:
+            async with self.session.post(
+                url,
+                json={"create_request": request},
+                headers=_REQUIRE_LEADER,
+                timeout=_WATCH,
+                read_bufsize=_WATCH_BYTES,
+            ) as response:
+                async for line in response.content:
+                    answer: dict[str, Any] = json.loads(line).get("result", {})
+                    if int(answer.get("compact_revision", 0)):
+                        raise CompactedError(f"etcd has compacted revision {first}")
+                    if not answer or answer.get("canceled"):
+                        raise MembershipError(f"{url}: {answer.get('cancel_reason', 'it ended')}")
+                    changes = [*incomplete, *map(_change, answer.get("events", ()))]
+                    incomplete = []
+                    if answer.get("fragment") and changes:
+                        # The rest of the last revision may come in the next answer.
+                        last = changes[-1].revision
+                        incomplete = [change for change in changes if change.revision == last]
+                        changes = changes[: -len(incomplete)]
+                    if changes:
+                        yield changes
+        except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+            raise MembershipError(f"{url} does not answer") from error
+        raise MembershipError(f"{url}: the connection ended")
+
+    async def write(self, changes: Sequence[Change]) -> None:
+        """Write the values of different keys at once."""
+        operations: list[dict[str, Any]] = []
+        for change in changes:
+            if change.value is None:
+                operations.append({"requestDeleteRange": {"key": change.key}})
+            else:
+                put = {"key": change.key, "value": change.value, "lease": change.lease}
+                operations.append({"requestPut": put})
+        await self._post("kv/txn", {"success": operations})
+
+    async def grant_lease(self, id_: int, seconds: int) -> None:
+        """Create a lease, unless it exists."""
+        try:
+            await self._post("lease/grant", {"ID": id_, "TTL": seconds})
+        except MembershipError as error:
+            if "lease already exists" not in str(error):
+                raise
+
     async def _post(
         self, path: str, body: Mapping[str, Any], within: aiohttp.ClientTimeout = _TIMEOUT
     ) -> dict[str, Any]:
@@ -267,6 +345,12 @@ async def change_members(
             await api.remove_member(present.members[index].id)
         case MoveLeadership(_, to):
             await api.move_leadership(present.members[to].id)
+
+
+def _change(event: Mapping[str, Any]) -> Change:
+    pair: dict[str, Any] = event["kv"]
+    value = None if event.get("type") == "DELETE" else pair.get("value", "")
+    return Change(int(pair["mod_revision"]), pair["key"], value, int(pair.get("lease", 0)))
 
 
 def _member(listed: Mapping[str, Any]) -> ListedMember:

@@ -16,10 +16,10 @@ from capelin_control_plane.etcd_api import EtcdApi, MembershipError
 
 PROGRAMS: Final = ("etcd", "etcdutl")
 """The binaries that a trial restore needs. A restore needs only the second one."""
-# Revisions have to grow for clients: more writes than this after a backup take years.
-_BUMP_REVISION: Final = 1_000_000_000
 _READY_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 0.1
+_TRIAL_QUOTA: Final = 16 << 30
+_TRIAL_REQUEST: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class RestoredCluster:
     """The peer URL of each member by its name."""
     token: str
     """Its name. Members of the old cluster have another one, and must not talk to these."""
+    revision_bump: int
+    """How much all revisions grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ async def restore_member(
         f"--initial-cluster-token={cluster.token}",
         f"--initial-advertise-peer-urls={cluster.members[name]}",
         f"--data-dir={data}",
-        f"--bump-revision={_BUMP_REVISION}",
+        f"--bump-revision={cluster.revision_bump}",
         "--mark-compacted",
     )
 
@@ -74,10 +76,23 @@ async def restore_member(
 async def try_snapshot(etcd: Path, etcdutl: Path, snapshot: Path) -> Trial:
     """Restore a snapshot into a throw-away etcd next to it, and read its content.
 
-    Only this user can connect: the sockets are in a private folder. The path has to be absolute.
+    The path has to be absolute.
 
     Raises:
         BackupError: the snapshot cannot be restored or read.
+    """
+    try:
+        async with throw_away_etcd(etcd, etcdutl, snapshot) as api:
+            return Trial((await api.status()).revision, await api.count_keys())
+    except MembershipError as error:
+        raise BackupError(f"the restored etcd does not answer: {error}") from error
+
+
+@asynccontextmanager
+async def throw_away_etcd(etcd: Path, etcdutl: Path, snapshot: Path) -> AsyncGenerator[EtcdApi]:
+    """An etcd with the content of a snapshot, in a folder next to it.
+
+    Only this user can connect: the sockets are in a private folder.
     """
     data = snapshot.with_name("trial")
     peer_url = "http://localhost:2380"
@@ -89,17 +104,6 @@ async def try_snapshot(etcd: Path, etcdutl: Path, snapshot: Path) -> Trial:
         f"--initial-advertise-peer-urls={peer_url}",
         f"--data-dir={data}",
     )
-    try:
-        async with _throw_away(etcd, data, peer_url) as api:
-            return Trial((await api.status()).revision, await api.count_keys())
-    except MembershipError as error:
-        raise BackupError(f"the restored etcd does not answer: {error}") from error
-    finally:
-        await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
-
-
-@asynccontextmanager
-async def _throw_away(etcd: Path, data: Path, peer_url: str) -> AsyncGenerator[EtcdApi]:
     # Paths of sockets are short: the snapshot's folder may be deep.
     with TemporaryDirectory(prefix="etcd-") as sockets:
         process = await asyncio.create_subprocess_exec(
@@ -112,6 +116,9 @@ async def _throw_away(etcd: Path, data: Path, peer_url: str) -> AsyncGenerator[E
             "--listen-peer-urls=unix://peer:0",
             f"--initial-advertise-peer-urls={peer_url}",
             f"--initial-cluster=trial={peer_url}",
+            f"--quota-backend-bytes={_TRIAL_QUOTA}",
+            f"--max-request-bytes={_TRIAL_REQUEST}",
+            "--unsafe-no-fsync",
             "--log-level=error",
             cwd=sockets,
             stdin=asyncio.subprocess.DEVNULL,
@@ -128,6 +135,7 @@ async def _throw_away(etcd: Path, data: Path, peer_url: str) -> AsyncGenerator[E
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+            await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
 
 
 async def _until_ready(api: EtcdApi, process: asyncio.subprocess.Process) -> None:

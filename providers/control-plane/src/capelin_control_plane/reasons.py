@@ -227,6 +227,16 @@ class Reason(Reasons):
         "etcd could not be read, or the backup could not be written",
         "read the message. The provider tries again every minute",
     )
+    ARCHIVE_FAILED = (
+        "ArchiveFailed",
+        "the changes of etcd cannot be archived now",
+        "correct the cause in the message. The provider tries again every few seconds",
+    )
+    ARCHIVE_INTERRUPTED = (
+        "ArchiveInterrupted",
+        "etcd compacted changes before they were archived, for example after a restore",
+        "wait. The provider takes a backup, which the archive continues",
+    )
     BACKUP_DAMAGED = (
         "BackupDamaged",
         "backups in the destination have no readable manifest or lack a file",

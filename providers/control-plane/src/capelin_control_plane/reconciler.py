@@ -36,12 +36,14 @@ from capelin.provider import Blocked, Change, ControlPlaneContext, ControlPlaneR
 
 from capelin_control_plane import status as conditions
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
+from capelin_control_plane.archive_tasks import Archives
 from capelin_control_plane.audit_policy import find_audit_policy
 from capelin_control_plane.backends import Backend, reconcile_instances
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.backup_objects import BACKED_UP
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import Backups, BackupState
+from capelin_control_plane.backups import epoch_of
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import (
     ADDRESS_ANNOTATION,
@@ -130,10 +132,14 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         self._workload = WorkloadSync(MANAGER)
         self._stores = stores = stores or Stores()
         self._backups = Backups(stores, self.wake)
+        self._archives = Archives(stores, self.wake)
         self._restores = Restores(stores, self.wake)
         self._space = SpaceTasks(self.wake)
         self._encryptions = Encryptions(self.wake)
-        self._tasks = (self._backups, self._restores, self._space, self._encryptions)
+        self._tasks = (
+            *(self._backups, self._archives, self._restores),
+            *(self._space, self._encryptions),
+        )
         self._rotations = Rotations(self.wake)
         self._moves = Moves(stores, self.wake)
 
@@ -254,7 +260,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 following=sleep.next,
             )
         authority = authorities.identity
-        backup = self._back_up(ctx, obj, desired, authority, backend)
+        backup = self._back_up(ctx, obj, desired, authorities, backend)
         space = self._check_space(ctx, obj, desired, observed, backend)
         encryption = await self._encryptions.reconcile(
             ctx,
@@ -387,17 +393,25 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
 
     def _back_up(
         self,
-        ctx: Context,
+        ctx: ControlPlaneContext,
         obj: CapelinControlPlane,
         desired: ControlPlane,
-        authority: str,
+        authorities: Authorities,
         backend: Backend,
     ) -> BackupState | None:
         """Take a backup if one is due, as soon as there is something to back up."""
         if not (obj.status or Status()).initialization.control_plane_initialized:
             return None
-        key = _key(obj)
-        return self._backups.reconcile(ctx, obj, desired, authority, partial(backend.etcd, key))
+        etcd, authority = partial(backend.etcd, _key(obj)), authorities.identity
+        epoch = epoch_of(desired.version, desired.encryption.name, authorities.digest)
+        archive = self._archives.reconcile(ctx, obj, desired, authority, etcd, epoch=epoch)
+        needed = archive and archive.needed
+        state = self._backups.reconcile(
+            ctx, obj, desired, authority, etcd, epoch=epoch, needed=needed
+        )
+        if archive is not None:
+            ctx.set_conditions(archive.condition_with(state))
+        return state
 
     def _check_space(
         self,

@@ -118,6 +118,8 @@ class MemberRestore:
     """The peer URL of each member by its name."""
     token: str
     """The name of the new cluster."""
+    revision_bump: int
+    """How much all revisions grow. It is the same for all members."""
 
     def run(self, listener: socket.socket, etcdutl: Path = Path("etcdutl")) -> None:
         """Create the data of the member from the snapshot that a provider sends.
@@ -134,7 +136,7 @@ class MemberRestore:
         snapshot = work / "snapshot.db"
         with listener:
             receive_snapshot(snapshot, listener)
-        cluster = RestoredCluster(self.members, self.token)
+        cluster = RestoredCluster(self.members, self.token, self.revision_bump)
         asyncio.run(restore_member(etcdutl, snapshot, cluster, self.name, work / DATA))
         snapshot.unlink()
 
@@ -147,6 +149,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--in-use", required=True, help="Folder of the data in use.")
     parser.add_argument("--name", required=True, help="Name of the member.")
     parser.add_argument("--token", required=True, help="Name of the new cluster.")
+    bump = "How much all revisions grow."
+    parser.add_argument("--bump-revision", type=int, required=True, help=bump)
     parser.add_argument("members", nargs="+", help="The members, as NAME=URL.")
     options = parser.parse_args(arguments)
     task = MemberRestore(
@@ -156,6 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
         name=options.name,
         members=dict(member.split("=", 1) for member in options.members),
         token=options.token,
+        revision_bump=options.bump_revision,
     )
     try:
         task.run(socket.create_server(("127.0.0.1", PORT)))

@@ -5,7 +5,9 @@ The annotation on the control plane is the whole operation: it names the backup,
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from capelin.provider import Blocked
 from capelin.versions import Version
@@ -14,6 +16,8 @@ from capelin_control_plane.backups import Manifest
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.rotation import is_rolling
+
+_SMALLEST_BUMP: Final = 1_000_000_000
 
 
 class Phase(StrEnum):
@@ -44,6 +48,19 @@ class RestoreFiles:
 def backup_of(request: str) -> str:
     """The name of the backup that a request names."""
     return request.partition("@")[0].rpartition("/")[2]
+
+
+def revision_bump(request: str) -> int:
+    """How much the revisions of restored data grow: those of a later restore are higher.
+
+    Clients rely on that. Microseconds grow faster than any writes.
+    """
+    for text in (request.partition("@")[2], backup_of(request)):
+        try:
+            return int(datetime.fromisoformat(text).timestamp() * 1_000_000)
+        except ValueError:
+            continue
+    return _SMALLEST_BUMP
 
 
 def source_of(request: str) -> str | None:

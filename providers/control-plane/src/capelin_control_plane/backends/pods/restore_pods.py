@@ -22,7 +22,7 @@ from capelin_control_plane.backends.pods.objects import Workload
 from capelin_control_plane.backends.pods.pod_status import exit_message, failure_of, is_running
 from capelin_control_plane.backends.pods.workloads import ETCD_VOLUME, folder_of
 from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.restores import RestoreFiles
+from capelin_control_plane.restores import RestoreFiles, revision_bump
 
 COMPONENT: Final = "etcd-restore"
 """The label of these pods."""
@@ -69,6 +69,7 @@ def restore_pod(
             f"--in-use={folder_of(restored)}",
             f"--name={member}",
             f"--token={names.namespace}/{names.control_plane}@{request}",
+            f"--bump-revision={revision_bump(request)}",
             *members,
         ],
         "resources": own["resources"],

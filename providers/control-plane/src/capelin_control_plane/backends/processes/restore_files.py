@@ -22,7 +22,7 @@ from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.backup_files import write_snapshot
 from capelin_control_plane.etcd import MOST_MEMBERS
 from capelin_control_plane.etcd_snapshots import RestoredCluster, restore_member
-from capelin_control_plane.restores import RestoreFiles
+from capelin_control_plane.restores import RestoreFiles, revision_bump
 
 _PARTIAL: Final = "restore-partial-"
 _PREPARED: Final = "restore-prepared"
@@ -71,7 +71,8 @@ async def prepare(
         snapshot = partial / "etcd.db"
         await write_snapshot(snapshot, read())
         members = {f"etcd-{index}": etcd_peer_url(state_dir, index) for index in range(size)}
-        cluster = RestoredCluster(members, f"{state_dir.address}-{request}")
+        bump = revision_bump(request)
+        cluster = RestoredCluster(members, f"{state_dir.address}-{request}", bump)
         for name in members:
             await restore_member(etcdutl, snapshot, cluster, name, partial / name)
         await asyncio.to_thread(_finish, state_dir, partial, _Record(request, tuple(range(size))))

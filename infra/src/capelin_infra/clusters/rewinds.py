@@ -1,0 +1,67 @@
+"""Creates a backup of an earlier moment, which can then be restored like any other."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from capelin.embedded.binaries import Binaries
+from capelin.errors import InvalidInputError, UserError
+from capelin_control_plane.backup_encryption import BackupError
+from capelin_control_plane.etcd_snapshots import PROGRAMS
+from capelin_control_plane.rewinds import backup_as_of
+from rich.console import Console
+
+from capelin_infra.clusters.backup_places import (
+    BackupPlace,
+    choose_backup,
+    key_of,
+    open_backups,
+)
+from capelin_infra.clusters.cluster_verbs import ClusterName
+from capelin_infra.environments.connection import find_environment
+from capelin_infra.terminal.checklist import Checklist
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """A moment in the past with a time zone.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None or moment > now:
+        raise InvalidInputError(
+            f"{text!r} is not a moment in the past.",
+            reason="It needs a date, a time and a time zone.",
+            hint=f"Write it as {now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}.",
+        )
+    return moment
+
+
+async def create_backup_as_of(which: ClusterName, place: BackupPlace, moment: datetime) -> str:
+    """Create a backup of a moment from the archive of changes. Returns its name."""
+    environment = find_environment(which.environment)
+    key = await key_of(which, place)
+    async with open_backups(which, place) as found:
+        store = choose_backup(found, which, None).store
+        with Checklist(Console()).shown() as checklist:
+            with checklist.step("programs of etcd"):
+                binaries = await Binaries().fetch(PROGRAMS)
+            etcd, etcdutl = (binaries[program].path for program in PROGRAMS)
+            with (
+                checklist.step(f"backup as of {moment:%Y-%m-%dT%H:%M:%S%z}") as line,
+                TemporaryDirectory(prefix="rewind-", dir=environment.folder) as work,
+            ):
+                try:
+                    manifest = await backup_as_of(store, key, moment, (etcd, etcdutl), Path(work))
+                except BackupError as error:
+                    raise UserError(
+                        f"Cluster {which.name} cannot be restored as of this moment.",
+                        reason=f"{error}.",
+                        hint="Name another moment, or a backup of capelin backups with --backup.",
+                    ) from error
+                line.detail = f"{manifest.name}, revision {manifest.revision}"
+    return manifest.name
