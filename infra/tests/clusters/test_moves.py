@@ -3,16 +3,16 @@
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from capelin.api.capi import Cluster
-from capelin.contract import ConditionSpec, update_conditions
-from capelin.errors import InvalidInputError, UserError, WaitTimeoutError
+from capelin.contract import ASLEEP, PAUSED, ConditionSpec, update_conditions
+from capelin.errors import InvalidInputError, NotReadyError, UserError, WaitTimeoutError
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec, Status
-from capelin_control_plane.moves import MOVABLE, MOVE_ANNOTATION
+from capelin_control_plane.moves import MOVABLE, MOVE_ANNOTATION, not_requested
 from capelin_infra.clusters import backups
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.clusters.moves import request_move
@@ -22,10 +22,36 @@ from ..command import capelin  # noqa: TID252 - a folder without a name
 NOW = datetime(2026, 3, 29, 12, 0, tzinfo=UTC)
 
 
+class Provider(FakeClient):
+    """A management cluster whose provider reports a condition for requests, if it runs."""
+
+    accepts: ConditionSpec | None = None
+
+    async def patch(self, *args: Any, **options: Any) -> Any:
+        written = await super().patch(*args, **options)
+        if self.accepts is not None:
+            is_requested = MOVE_ANNOTATION in written.metadata.annotations
+            condition = self.accepts if is_requested else not_requested()
+            path = CapelinControlPlane.resource.path("default", "demo-x")
+            body = {"status": status_of(condition)}
+            await self.request(
+                "PATCH", f"{path}/status", body=body, content_type="application/merge-patch+json"
+            )
+        return written
+
+
+def status_of(*conditions: ConditionSpec) -> dict[str, Any]:
+    return Status(conditions=update_conditions([], conditions, now=NOW, generation=1)).dump()
+
+
 def client(
-    status: Literal["True", "False"], reason: str, backend: BackendName = "Pods"
-) -> FakeClient:
-    made = FakeClient(CapelinControlPlane)
+    status: Literal["True", "False"],
+    reason: str,
+    backend: BackendName = "Pods",
+    *others: str,
+    runs: bool = True,
+) -> Provider:
+    made = Provider(CapelinControlPlane)
     resource = CapelinControlPlane.resource
     reference = {"apiGroup": resource.group, "kind": resource.kind, "name": "demo-x"}
     metadata = {"name": "demo", "namespace": "default"}
@@ -34,8 +60,10 @@ def client(
         "demo-x", "default", spec=Spec(version="v1.34.4", backend=backend)
     )
     condition = ConditionSpec(MOVABLE, status, reason, "its endpoint stays")
-    mine.status = Status(conditions=update_conditions([], [condition], now=NOW, generation=1))
+    conditions = [condition, *(ConditionSpec(other, "True", other) for other in others)]
+    mine.status = Status.read(status_of(*conditions))
     made.add(mine)
+    made.accepts = condition if runs else None
     return made
 
 
@@ -53,6 +81,27 @@ async def test_an_accepted_request_stays() -> None:
     value = await request(client("True", "MoveRequested"))
     assert value is not None
     assert datetime.fromisoformat(value).tzinfo is not None
+
+
+async def test_an_earlier_request_is_not_mistaken_for_the_new_one() -> None:
+    made = client("True", "MoveRequested", runs=False)
+    with pytest.raises(WaitTimeoutError, match="the end of an earlier request"):
+        await request(made, within=0.1)
+    mine = await made.get(CapelinControlPlane, "demo-x", "default")
+    assert MOVE_ANNOTATION not in mine.metadata.annotations
+
+
+@pytest.mark.parametrize(
+    ("condition", "hint"), [(ASLEEP, "capelin wake cluster demo"), (PAUSED, "clusterctl move")]
+)
+async def test_a_cluster_that_sleeps_or_is_paused_cannot_be_requested(
+    condition: str, hint: str
+) -> None:
+    made = client("True", "MoveRequested", "Pods", condition)
+    with pytest.raises(NotReadyError) as refused:
+        await request(made)
+    assert hint in (refused.value.hint or "")
+    assert made.writes == []
 
 
 async def test_a_check_leaves_no_request() -> None:

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 from capelin.api import Condition
 from capelin.client import Client, NotFound
-from capelin.contract import find_condition
-from capelin.errors import InvalidInputError, UserError
+from capelin.contract import PAUSED, find_condition, is_condition_true
+from capelin.errors import InvalidInputError, NotReadyError, UserError
 from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.moves import MOVABLE, MOVE_ANNOTATION
 from capelin_control_plane.reasons import Reason
 from rich.console import Console
 
-from capelin_infra.clusters.backups import Persistent, find_control_plane
+from capelin_infra.clusters.backups import Persistent, check_awake, find_control_plane
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.terminal.checklist import Checklist
@@ -51,6 +51,7 @@ async def request_move(
     """Request a move, and wait until the provider has checked it.
 
     Raises:
+        NotReadyError: it sleeps or is paused.
         UserError: the control plane cannot move. The request is withdrawn.
     """
     found = await find_control_plane(client, which)
@@ -60,11 +61,21 @@ async def request_move(
             reason="On processes, a move needs no request.",
             hint="See the README of the control plane provider.",
         )
+    check_awake(found, which)
+    if is_condition_true((found.status or Status()).conditions, PAUSED):
+        raise NotReadyError(
+            f"Cluster {which.name} is paused.",
+            reason="Either its move has begun, or its provider waits for the end of the pause.",
+            hint="To continue a move, run clusterctl move again. Otherwise, end the pause first.",
+        )
     request = _Request(client, found.name, which)
-    await request.annotate(datetime.now(UTC).isoformat())
     is_accepted = False
+    hint = "Check whether the provider runs: capelin status."
     try:
-        hint = "Check whether the provider runs: capelin status."
+        # The condition does not name the request that it belongs to.
+        await request.annotate(None)
+        await wait_for("the end of an earlier request", request.earlier, within, show, hint)
+        await request.annotate(datetime.now(UTC).isoformat())
         await wait_for("the provider's check", request.reason, within, show, hint)
         is_accepted = True
     finally:
@@ -86,10 +97,14 @@ class _Request:
             CapelinControlPlane, self.control_plane, self.which.namespace, patch
         )
 
+    async def earlier(self) -> str | None:
+        """Why to wait. None if the provider reports no earlier request as accepted."""
+        is_accepted = is_condition_true(await self._conditions(), MOVABLE)
+        return "the provider withdraws an earlier request" if is_accepted else None
+
     async def reason(self) -> str | None:
         """Why to wait. None if the control plane can move."""
-        found = await self.client.get(CapelinControlPlane, self.control_plane, self.which.namespace)
-        condition = find_condition((found.status or Status()).conditions, MOVABLE)
+        condition = find_condition(await self._conditions(), MOVABLE)
         if condition is None or condition.reason == str(Reason.MOVE_NOT_REQUESTED):
             return "the provider begins"
         if condition.status == "True":
@@ -98,6 +113,10 @@ class _Request:
         if self.failing.stays(f"{condition.reason}: {condition.message}"):
             raise self.refused(condition)
         return condition.message
+
+    async def _conditions(self) -> list[Condition]:
+        found = await self.client.get(CapelinControlPlane, self.control_plane, self.which.namespace)
+        return (found.status or Status()).conditions
 
     def refused(self, condition: Condition) -> UserError:
         return UserError(

@@ -87,19 +87,34 @@ async def restore_cluster(plan: RestorePlan, within: float) -> None:
     which = plan.which
     request = f"{plan.backup}@{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     async with client_of(find_environment(which.environment)) as client:
-        patch = {"metadata": {"annotations": {RESTORE_ANNOTATION: request}}}
-        await client.patch(CapelinControlPlane, plan.control_plane, which.namespace, patch)
-
-        async def withdraw(found: CapelinControlPlane, failure: str) -> None:
-            await withdraw_restore(client, found, request)
-            raise UserError(
-                f"Cluster {which.name} cannot be restored from backup {plan.backup}.",
-                reason=f"{failure}.",
-                hint="Nothing was changed. See capelin backups for others.",
-            )
-
+        withdraw = await request_restore(client, plan, request)
         with Checklist(Console()).shown() as checklist:
             await _follow(checklist, client, plan, within, withdraw)
+
+
+async def request_restore(
+    client: Client, plan: RestorePlan, request: str
+) -> Callable[[CapelinControlPlane, str], Awaitable[None]]:
+    """Request a restore. Returns the function that withdraws a request that fails."""
+    which = plan.which
+    found = await client.get(CapelinControlPlane, plan.control_plane, which.namespace)
+    # Without it, a control plane whose first restore has failed would begin with empty data.
+    previous = found.metadata.annotations.get(RESTORE_ANNOTATION)
+    patch = {"metadata": {"annotations": {RESTORE_ANNOTATION: request}}}
+    await client.patch(CapelinControlPlane, plan.control_plane, which.namespace, patch)
+
+    async def withdraw(found: CapelinControlPlane, failure: str) -> None:
+        await withdraw_restore(client, found, request, previous)
+        state = "Nothing was changed."
+        if previous is not None:
+            state = f"The provider continues with the earlier request: {backup_of(previous)}."
+        raise UserError(
+            f"Cluster {which.name} cannot be restored from backup {plan.backup}.",
+            reason=f"{failure}.",
+            hint=f"{state} See capelin backups for others.",
+        )
+
+    return withdraw
 
 
 async def restore_lost_cluster(

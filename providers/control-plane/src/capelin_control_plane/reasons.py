@@ -285,7 +285,7 @@ class Reason(Reasons):
     RESTORE_REFUSED = (
         "RestoreRefused",
         "the control plane cannot continue from the backup that the annotation names",
-        "read the message. Name another backup, or remove the annotation. Nothing was changed",
+        "read the message. Name another backup, or remove the annotation, but not after a move",
     )
     RESTORE_FAILED = (
         "RestoreFailed",

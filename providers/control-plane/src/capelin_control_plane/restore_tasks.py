@@ -146,13 +146,20 @@ async def complete_restore(
     return True
 
 
-async def withdraw_restore(client: Client, obj: CapelinControlPlane, request: str) -> bool:
-    """Remove the annotation of a request, unless a newer one has replaced it."""
+async def withdraw_restore(
+    client: Client, obj: CapelinControlPlane, request: str, previous: str | None = None
+) -> bool:
+    """Remove the annotation of a request, unless a newer one has replaced it.
+
+    Args:
+        client: The client of the management cluster.
+        obj: The control plane.
+        request: The request to withdraw.
+        previous: The request that it replaced, which is put back.
+    """
     path = f"/metadata/annotations/{RESTORE_ANNOTATION.replace('/', '~1')}"
-    operations = [
-        {"op": "test", "path": path, "value": request},
-        {"op": "remove", "path": path},
-    ]
+    change = {"op": "remove"} if previous is None else {"op": "replace", "value": previous}
+    operations = [{"op": "test", "path": path, "value": request}, {**change, "path": path}]
     try:
         written = await client.patch(type(obj), obj.name, obj.namespace, operations, type="json")
     except Invalid:
