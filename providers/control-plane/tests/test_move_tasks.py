@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from capelin.api.capi import MachineDeployment, MachinePool
+from capelin.api.capi import Cluster, MachineDeployment, MachinePool
 from capelin.api.core import Secret
 from capelin.client import Client, Config
-from capelin.contract import BLOCK_MOVE_ANNOTATION, MOVE_LABEL
-from capelin.controller import Context, ObjectKey, Recorder
+from capelin.contract import (
+    BLOCK_MOVE_ANNOTATION,
+    CLUSTER_NAME_LABEL,
+    MOVE_LABEL,
+    find_condition,
+)
+from capelin.controller import After, Context, ObjectKey, Recorder
 from capelin.testing.fake_client import FakeClient, cluster
 from capelin.testing.waiting import until
 from capelin_control_plane import move_tasks
@@ -28,13 +33,21 @@ from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError, MemberStatus
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.move_tasks import Moves, MovingBackend, check_move
-from capelin_control_plane.moves import MOVE_ANNOTATION, MOVED_FROM_ANNOTATION, Remains
+from capelin_control_plane.moves import (
+    MOVABLE,
+    MOVE_ANNOTATION,
+    MOVED_FROM_ANNOTATION,
+    Remains,
+)
+from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 from capelin_control_plane.secrets import ensure_authorities
+from capelin_control_plane.sleep import SLEEP_ANNOTATION
 from capelin_control_plane.stores import Store
 
 from .factories import desired_control_plane
 
 KEY = ObjectKey("default", "one")
+LABELS = {MOVE_LABEL: ""}
 WRITES = 14
 """How often the provider writes in a move."""
 MOST_LIVES = 60
@@ -67,6 +80,8 @@ class World:
     """The last acknowledged write."""
     lagging: bool = True
     """Whether the member that answers has not received the last write yet."""
+    late: list[str] = field(default_factory=list[str])
+    """Writers that appear while a backup is taken: `client`, which stays, or `write`."""
 
     def tick(self) -> None:
         if self.clients:
@@ -161,6 +176,11 @@ class SimulatedMember:
 
     async def snapshot(self) -> AsyncGenerator[bytes]:
         content = f"{self.world.received}".encode().ljust(512)
+        for writer in self.world.late:
+            self.world.revision += 1
+            if writer == "client":
+                self.world.clients.append("kube-apiserver-2")
+        self.world.late.clear()
         yield content
         yield hashlib.sha256(content).digest()
 
@@ -233,6 +253,8 @@ class Rig:
     world: World
     recorder: Recorder
     woken: list[ObjectKey] = field(default_factory=list[ObjectKey])
+    reasons: list[str] = field(default_factory=list[str])
+    """The reported reasons of `Moving`."""
 
     @classmethod
     async def create(cls, folder: Path) -> "Rig":
@@ -277,7 +299,13 @@ class Rig:
     async def lives(self, writes: int = 10**9) -> bool:
         """A provider that is killed after some writes. Returns whether it completes the move."""
         self.client.life.writes = writes
-        moves = Moves(self.stores, self.woken.append)
+
+        def wake(key: ObjectKey) -> None:
+            self.woken.append(key)
+            if (run := moves.state(key)) is not None:
+                self.reasons.append(run.condition.reason)
+
+        moves = Moves(self.stores, wake)
 
         async def prepare() -> tuple[ControlPlane, Authorities]:
             desired = desired_control_plane("v1.34.4")
@@ -398,9 +426,40 @@ async def test_an_older_backup_of_the_same_revision_is_not_the_final_one(rig: Ri
     assert (await rig.mine()).metadata.annotations[RESTORE_ANNOTATION] != first
 
 
+@pytest.mark.parametrize("late", ["client", "write"])
+async def test_a_write_during_the_final_backup_repeats_it(rig: Rig, late: str) -> None:
+    # A former leader of the provider has applied a Deployment.
+    rig.world.late = [late]
+    assert await rig.lives()
+    await rig.check_moved()
+
+
+async def test_the_condition_is_quiet_while_a_step_fails(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts, stop_clients = 0, rig.world.stop_clients
+
+    async def fail(key: ObjectKey) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 5:
+            raise MembershipError("the API server does not answer")
+        await stop_clients(key)
+
+    monkeypatch.setattr(rig.world, "stop_clients", fail)
+    assert await rig.lives()
+    assert rig.reasons == [
+        "MoveFailed",
+        "StoppingForMove",
+        "TakingFinalBackup",
+        "ReleasingForMove",
+        "ReadyForMove",
+    ]
+
+
 async def checked(rig: Rig, mine: CapelinControlPlane) -> tuple[str, str, bool]:
-    """Status and reason of the condition, and whether the request is valid."""
-    condition, until_ = await check_move(
+    """Status and reason of the condition, and whether the provider looks again at a moment."""
+    condition, moment = await check_move(
         rig.ctx,
         mine,
         desired_control_plane("v1.34.4"),
@@ -408,12 +467,10 @@ async def checked(rig: Rig, mine: CapelinControlPlane) -> tuple[str, str, bool]:
         endpoint=Endpoint("here", "api.example.com", 6443),
         backend=rig.world,
     )
-    return condition.status, condition.reason, until_ is not None
+    return condition.status, condition.reason, moment is not None
 
 
-@pytest.mark.parametrize(
-    ("labels", "reason"), [({}, "MoveRefused"), ({MOVE_LABEL: ""}, "MovePostponed")]
-)
+@pytest.mark.parametrize(("labels", "reason"), [({}, "MoveRefused"), (LABELS, "MovePostponed")])
 async def test_objects_without_the_label_of_clusterctl_prevent_a_move(
     rig: Rig, labels: dict[str, str], reason: str
 ) -> None:
@@ -432,7 +489,12 @@ async def test_objects_without_the_label_of_clusterctl_prevent_a_move(
 
 
 @pytest.mark.parametrize(
-    ("request_", "reason"), [(None, "MoveNotRequested"), ("soon", "MoveRefused")]
+    ("request_", "reason"),
+    [
+        (None, "MoveNotRequested"),
+        ("soon", "MoveRefused"),
+        ("2100-01-01T00:00:00Z", "MoveNotRequested"),
+    ],
 )
 async def test_without_a_valid_request_nothing_moves(
     rig: Rig, request_: str | None, reason: str
@@ -441,7 +503,53 @@ async def test_without_a_valid_request_nothing_moves(
     del mine.metadata.annotations[MOVE_ANNOTATION]
     if request_ is not None:
         mine.metadata.annotations[MOVE_ANNOTATION] = request_
-    assert await checked(rig, mine) == ("False", reason, False)
+    is_future = request_ is not None and request_.startswith("2100")
+    assert await checked(rig, mine) == ("False", reason, is_future)
+
+
+class SleepingWorld(World):
+    async def apply(
+        self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane, observed: Observed
+    ) -> bool:
+        assert (key, endpoint.address, observed.alive) == (KEY, "here", frozenset())
+        assert desired.asleep
+        return False
+
+
+async def test_a_control_plane_that_sleeps_reports_that_its_move_waits(rig: Rig) -> None:
+    mine = await rig.mine()
+    endpoint = {"host": "api.example.com", "port": 6443}
+    s3 = {
+        "endpoint": "https://s3.example.com",
+        "bucket": "backups",
+        "credentials": {"name": "backup-key"},
+    }
+    backup = {"destination": {"folder": None, "s3": s3}}
+    earlier = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    patch = {
+        "metadata": {"annotations": {SLEEP_ANNOTATION: earlier}},
+        "spec": {
+            "backend": "Pods",
+            "controlPlaneEndpoint": endpoint,
+            "etcd": {"backup": backup},
+        },
+    }
+    await rig.client.patch(CapelinControlPlane, "one", "default", patch)
+    await rig.client.patch(Secret, "backup-key", "default", {"metadata": {"labels": LABELS}})
+    resource = CapelinControlPlane.resource
+    reference = {"apiGroup": resource.group, "kind": resource.kind, "name": mine.name}
+    spec = {"spec": {"controlPlaneRef": reference}}
+    owner = await rig.client.patch(Cluster, "one", "default", spec)
+    labels = {"metadata": {"labels": {CLUSTER_NAME_LABEL: owner.name}}}
+    await rig.client.patch(CapelinControlPlane, "one", "default", labels)
+    reconciler = CapelinControlPlaneReconciler({"Pods": SleepingWorld()}, stores=rig.stores)
+    result = await reconciler.reconcile(rig.ctx, await rig.mine())
+    status = (await rig.mine()).status
+    movable = find_condition(status.conditions, MOVABLE) if status else None
+    assert movable is not None
+    assert (movable.status, movable.reason) == ("False", "MovePostponed")
+    assert "wake it" in movable.message
+    assert isinstance(result, After)
 
 
 def test_pods_move_as_backups() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from capelin.api import Condition
-from capelin.contract import BLOCK_MOVE_ANNOTATION, MOVE_LABEL, ConditionSpec
+from capelin.contract import BLOCK_MOVE_ANNOTATION, MOVE_LABEL, PAUSED, ConditionSpec
 from capelin_control_plane.api import CapelinControlPlane, Spec, Status
 from capelin_control_plane.component_files import EncryptionFiles
 from capelin_control_plane.desired import ControlPlane, InvalidSpecError
@@ -15,12 +15,14 @@ from capelin_control_plane.moves import (
     MOVABLE,
     MOVE_ANNOTATION,
     MOVED_FROM_ANNOTATION,
+    MOVING,
     MovePhase,
+    MoveRequest,
     Remains,
     is_moving,
     movable,
     move_phase,
-    requested_until,
+    move_request,
     user_objects,
 )
 from capelin_control_plane.restores import Phase
@@ -118,6 +120,7 @@ def test_objects_that_clusterctl_leaves_behind_need_a_label() -> None:
         ({}, replace(SERVES, restore=Phase.STARTING), "a restore"),
         ({"encryption": EncryptionFiles(changing=True)}, SERVES, "encryption"),
         ({"rotation": 1}, SERVES, "rotated"),
+        ({"asleep": True}, Observed(), "wake it"),
         ({}, Observed(), "started or replaced"),
         ({}, replace(SERVES, complete=False), "started or replaced"),
     ],
@@ -133,45 +136,81 @@ def test_a_move_waits_for_other_operations(
 
 def test_a_request_is_valid_for_an_hour() -> None:
     mine = control_plane()
-    assert requested_until(mine, NOW) == NOW + timedelta(hours=1)
-    assert requested_until(mine, NOW + timedelta(minutes=59)) is not None
-    assert requested_until(mine, NOW + timedelta(hours=1)) is None
-    assert requested_until(mine, NOW - timedelta(seconds=1)) is None
+    valid = MoveRequest(valid=True, next=NOW + timedelta(hours=1))
+    assert move_request(mine, NOW) == valid
+    assert move_request(mine, NOW + timedelta(minutes=59)) == valid
+    assert move_request(mine, NOW + timedelta(hours=1)) == MoveRequest()
     mine.metadata.annotations[MOVE_ANNOTATION] = "soon"
     with pytest.raises(InvalidSpecError, match="not a moment"):
-        requested_until(mine, NOW)
+        move_request(mine, NOW)
 
 
-def movable_status(status: str, *, generation: int = 1) -> Status:
-    condition = {
-        "type": MOVABLE,
-        "status": status,
-        "reason": "X",
-        "message": "",
-        "lastTransitionTime": REQUESTED,
-    }
-    return Status(conditions=[Condition.model_validate(condition)], observed_generation=generation)
+def test_a_request_of_a_client_whose_clock_is_ahead_begins_at_its_moment() -> None:
+    earlier = NOW - timedelta(seconds=2)
+    assert move_request(control_plane(), earlier) == MoveRequest(next=NOW)
+
+
+def movable_status(status: str, *others: str) -> Status:
+    """The status with a condition `Movable`, and other conditions that are true."""
+    conditions = [
+        Condition.model_validate(
+            {
+                "type": type_,
+                "status": value,
+                "reason": "X",
+                "message": "",
+                "lastTransitionTime": REQUESTED,
+            }
+        )
+        for type_, value in ((MOVABLE, status), *((other, "True") for other in others))
+    ]
+    return Status(conditions=conditions, observed_generation=1)
 
 
 def test_only_the_pause_of_a_checked_request_stops_a_control_plane() -> None:
     mine = control_plane()
     mine.metadata.generation = 1
-    assert not is_moving(mine)
+    assert not is_moving(mine, NOW)
     mine.status = movable_status("False")
-    assert not is_moving(mine)
+    assert not is_moving(mine, NOW)
     mine.status = movable_status("True")
-    assert is_moving(mine)
+    assert is_moving(mine, NOW)
     mine.metadata.generation = 2
-    assert not is_moving(mine)
+    assert not is_moving(mine, NOW)
     mine.metadata.generation = 1
+    mine.metadata.annotations[MOVE_ANNOTATION] = "soon"
+    assert not is_moving(mine, NOW)
     del mine.metadata.annotations[MOVE_ANNOTATION]
-    assert not is_moving(mine)
+    assert not is_moving(mine, NOW)
     # The final backup is named: only the end of the pause returns from here.
     mine.metadata.annotations[MOVED_FROM_ANNOTATION] = "here"
-    assert is_moving(mine)
+    assert is_moving(mine, NOW + timedelta(days=1))
     # In the other management cluster, the object has another UID.
     mine.metadata.uid = "there"
-    assert not is_moving(mine)
+    assert not is_moving(mine, NOW)
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        # No provider withdrew the condition at the end of the hour.
+        ((), False),
+        ((PAUSED,), False),
+        ((PAUSED, MOVING), True),
+        # The pause of this move has ended.
+        ((MOVING,), False),
+    ],
+)
+def test_after_the_hour_only_a_move_that_has_begun_continues(
+    others: tuple[str, ...],
+    expected: bool,
+) -> None:
+    mine = control_plane()
+    mine.metadata.generation = 1
+    mine.status = movable_status("True", *others)
+    assert is_moving(mine, NOW + timedelta(hours=1)) is expected
+    del mine.metadata.annotations[MOVE_ANNOTATION]
+    assert not is_moving(mine, NOW)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from capelin_control_plane.api import (
 from capelin_control_plane.backups import BACKUP_ANNOTATION
 from capelin_control_plane.desired import InvalidSpecError
 from capelin_control_plane.instances import Observed
+from capelin_control_plane.moves import MOVING
 from capelin_control_plane.rotation import NO_ROTATION, Progress
 from capelin_control_plane.rotation_tasks import ROTATE_ANNOTATION
 from capelin_control_plane.sleep import (
@@ -170,6 +171,8 @@ def test_a_sleep_is_not_a_failure() -> None:
     falling = asleep_status(mine, desired, Observed(alive=frozenset({"etcd-0"})), ())
     reasons = {it.type: (it.status, it.reason) for it in falling.conditions}
     assert reasons[ASLEEP] == ("True", "FallingAsleep")
+    assert mine.status is not None
+    mine.status.conditions.append(healthy.model_copy(update={"type": MOVING}))
     status = asleep_status(mine, desired, Observed(), ("a backup",))
     conditions = {it.type: (it.status, it.reason) for it in status.conditions}
     assert conditions[ASLEEP] == ("True", ASLEEP)
@@ -177,6 +180,7 @@ def test_a_sleep_is_not_a_failure() -> None:
     assert conditions["EtcdClusterAvailable"] == ("False", ASLEEP)
     assert conditions["Remediating"] == ("False", "NotRemediating")
     assert conditions["BackupHealthy"] == ("True", "BackupHealthy")
+    assert MOVING not in conditions
     message = find_condition(status.conditions, "Available")
     assert message is not None
     assert message.message.endswith("Until it wakes, these wait: a backup")

@@ -19,6 +19,7 @@ from capelin_control_plane.backends import Backend
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import BackupJob
+from capelin_control_plane.backups import Manifest
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import (
     ADDRESS_ANNOTATION,
@@ -38,8 +39,8 @@ from capelin_control_plane.moves import (
     handing_over,
     movable,
     move_phase,
+    move_request,
     not_requested,
-    requested_until,
     user_objects,
 )
 from capelin_control_plane.reasons import Reason
@@ -116,18 +117,22 @@ class Moves(Tasks[_Run]):
         return run.condition, _STOPPED
 
     async def _run(self, key: ObjectKey, run: _Run, job: "_Job") -> None:
-        phase = None
+        phase = failed = None
         while phase is not MovePhase.READY:
+            wait = _POLL_SECONDS
             try:
                 phase = await job.phase()
-                condition, wait = _condition(phase), _POLL_SECONDS
-                self._report(key, run, condition)
+                if phase is not failed:
+                    self._report(key, run, _condition(phase))
                 await job.take(phase)
+                failed = None
+                self._report(key, run, _condition(phase))
             except Conflict:
-                # Often with this provider's own status. No write has happened since the backup.
+                # Often with this provider's own status. The backup is checked again.
                 wait = 0.0
             except Exception as error:  # noqa: BLE001 - the condition shows it
-                phase, wait = None, _RETRY_SECONDS
+                # It stays until the step succeeds.
+                failed, wait = phase, _RETRY_SECONDS
                 self._report(key, run, job.failure(error))
             await asyncio.sleep(wait)
 
@@ -164,9 +169,11 @@ class _Job:
             case MovePhase.STOPPING:
                 await self.backend.stop_clients(self.key)
             case MovePhase.BACKING_UP:
-                name = await self._final_backup()
-                await _annotate(self.ctx.client, self.obj, handing_over(self.obj, name))
-                self.ctx.event(self.obj, "Normal", "BackedUp", f"{name}: the final backup")
+                backup = await self._final_backup()
+                if await self._has_all_writes(backup):
+                    name = backup.name
+                    await _annotate(self.ctx.client, self.obj, handing_over(self.obj, name))
+                    self.ctx.event(self.obj, "Normal", "BackedUp", f"{name}: the final backup")
             case MovePhase.RELEASING:
                 await self.backend.stop(self.key)
                 remains = await self.backend.remains(self.key)
@@ -175,7 +182,7 @@ class _Job:
             case MovePhase.READY:
                 pass
 
-    async def _final_backup(self) -> str:
+    async def _final_backup(self) -> Manifest:
         backup, since = self.obj.spec.etcd.backup, annotated_moment(self.obj, MOVE_ANNOTATION)
         if backup is None or since is None:
             raise Blocked(Reason.MOVE_FAILED, "the request or spec.etcd.backup was removed")
@@ -193,7 +200,14 @@ class _Job:
             partial(self.backend.etcd, self.key),
             self.stores,
         )
-        return (await job.final(since)).name
+        return await job.final(since)
+
+    async def _has_all_writes(self, backup: Manifest) -> bool:
+        """Whether no API server has written since a backup. If one has, the phase is repeated."""
+        # A former leader's last write can create API servers again.
+        remains = await self.backend.remains(self.key)
+        async with self.backend.etcd(self.key) as etcd:
+            return not remains.clients and backup.revision == await etcd.last_revision()
 
     def failure(self, error: Exception) -> ConditionSpec:
         """The condition that shows an error."""
@@ -212,13 +226,13 @@ async def check_move(
     endpoint: Endpoint,
     backend: MovingBackend,
 ) -> tuple[ConditionSpec, datetime | None]:
-    """Whether a control plane may move, and until when its request is valid."""
+    """Whether a control plane may move, and when to look again."""
     try:
-        until = requested_until(obj, desired.now)
+        request = move_request(obj, desired.now)
     except InvalidSpecError as error:
         return not_requested(error), None
-    if until is None:
-        return not_requested(), None
+    if not request.valid:
+        return not_requested(), request.next
     named = user_objects(obj.spec)
     found = await asyncio.gather(
         *(ctx.client.find(_KINDS[kind], name, obj.namespace) for kind, name in named)
@@ -232,7 +246,7 @@ async def check_move(
     condition = movable(
         obj, desired, observed, host=endpoint.host, own_hosts=hosts, staying=staying
     )
-    return condition, until
+    return condition, request.next
 
 
 async def abandon_move(ctx: Context, obj: CapelinControlPlane) -> None:

@@ -11,7 +11,14 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from capelin.contract import BLOCK_MOVE_ANNOTATION, MOVE_LABEL, ConditionSpec, is_condition_true
+from capelin.contract import (
+    BLOCK_MOVE_ANNOTATION,
+    MOVE_LABEL,
+    PAUSED,
+    ConditionSpec,
+    find_condition,
+    is_condition_true,
+)
 
 from capelin_control_plane.api import CapelinControlPlane, Spec, Status
 from capelin_control_plane.desired import (
@@ -73,13 +80,32 @@ def is_handed_over(control_plane: CapelinControlPlane) -> bool:
     return control_plane.metadata.annotations.get(MOVED_FROM_ANNOTATION) == control_plane.uid
 
 
-def is_moving(control_plane: CapelinControlPlane) -> bool:
-    """Whether a pause of its Cluster is that of a move."""
-    status, annotations = control_plane.status or Status(), control_plane.metadata.annotations
+def is_moving(control_plane: CapelinControlPlane, now: datetime) -> bool:
+    """Whether the present pause of its Cluster is that of a move."""
+    if is_handed_over(control_plane):
+        return True
+    status = control_plane.status or Status()
     # The spec may have changed since, for example to another destination of backups.
     is_checked = status.observed_generation == control_plane.metadata.generation
-    is_requested = MOVE_ANNOTATION in annotations and is_condition_true(status.conditions, MOVABLE)
-    return is_handed_over(control_plane) or (is_requested and is_checked)
+    if not is_checked or not is_condition_true(status.conditions, MOVABLE):
+        return False
+    # No provider may have been there to withdraw the condition when the hour ended.
+    return _has_begun(control_plane, status) or _is_valid(control_plane, now)
+
+
+def _has_begun(control_plane: CapelinControlPlane, status: Status) -> bool:
+    """Whether the move began in the present pause. It continues after the hour."""
+    is_requested = MOVE_ANNOTATION in control_plane.metadata.annotations
+    # An abandoned move can leave its condition until a reconcile succeeds.
+    is_paused = is_condition_true(status.conditions, PAUSED)
+    return is_requested and is_paused and find_condition(status.conditions, MOVING) is not None
+
+
+def _is_valid(control_plane: CapelinControlPlane, now: datetime) -> bool:
+    try:
+        return move_request(control_plane, now).valid
+    except InvalidSpecError:
+        return False
 
 
 def handing_over(control_plane: CapelinControlPlane, backup: str) -> dict[str, str | None]:
@@ -111,16 +137,27 @@ def user_objects(spec: Spec) -> list[tuple[str, str]]:
     return [(kind, name) for kind, names in kinds for name in sorted(set(names))]
 
 
-def requested_until(control_plane: CapelinControlPlane, now: datetime) -> datetime | None:
-    """The end of the hour in which a pause is that of a move. None without a request.
+@dataclass(frozen=True, slots=True)
+class MoveRequest:
+    """Whether a pause is that of a move now, and when to look again."""
+
+    valid: bool = False
+    next: datetime | None = None
+
+
+def move_request(control_plane: CapelinControlPlane, now: datetime) -> MoveRequest:
+    """The request of a move. It is valid for an hour.
 
     Raises:
         InvalidSpecError: the annotation is not a moment.
     """
     requested = annotated_moment(control_plane, MOVE_ANNOTATION)
-    if requested is None or not requested <= now < requested + VALIDITY:
-        return None
-    return requested + VALIDITY
+    if requested is None or now >= requested + VALIDITY:
+        return MoveRequest()
+    if now < requested:
+        # The clock of the client is ahead.
+        return MoveRequest(next=requested)
+    return MoveRequest(valid=True, next=requested + VALIDITY)
 
 
 def movable(
@@ -196,6 +233,8 @@ def _refusal(
 
 def _obstacle(desired: ControlPlane, observed: Observed) -> str:
     """The operation to wait for: the other management cluster could not complete it."""
+    if desired.asleep:
+        return "the control plane sleeps: wake it, and wait until it is available"
     if desired.restore is not None or observed.restore is not None:
         return "a restore is in progress: wait until it is complete"
     if desired.encryption.changing:

@@ -207,7 +207,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         """Stop supervising. The control plane keeps running, unless its move was requested."""
         key, backend = _key(obj), self._backends.get("Pods")
         self._orphans.keep(key)
-        if isinstance(backend, MovingBackend) and is_moving(obj):
+        if isinstance(backend, MovingBackend) and is_moving(obj, ctx.now()):
             self._forget_tasks(key)
             self._workload.forget(key)
             prepare = partial(self._prepare_move, ctx, obj)
@@ -250,14 +250,16 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             await ensure_kubeconfig(
                 ctx.client, obj, desired, endpoint=endpoint, authorities=authorities, now=now
             )
+        move_next = None
+        if isinstance(backend, MovingBackend):
+            movable, move_next = await check_move(
+                ctx, obj, desired, observed, endpoint=endpoint, backend=backend
+            )
+            ctx.set_conditions(movable)
         if desired.asleep:
+            moments = (sleep.next, move_next)
             return self._sleep(
-                ctx,
-                obj,
-                desired,
-                observed,
-                progress=authorities.progress,
-                following=sleep.next,
+                ctx, obj, desired, observed, progress=authorities.progress, moments=moments
             )
         authority = authorities.identity
         backup = self._back_up(ctx, obj, desired, authorities, backend)
@@ -292,12 +294,6 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         )
         ctx.set_conditions(*rotation.conditions)
         self._forget_replaced(key, observed)
-        move_until = None
-        if isinstance(backend, MovingBackend):
-            movable, move_until = await check_move(
-                ctx, obj, desired, observed, endpoint=endpoint, backend=backend
-            )
-            ctx.set_conditions(movable)
         ctx.set_conditions(_workload_before(obj, observed))
         if observed.answers:
             await ctx.send_status()
@@ -314,7 +310,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             authorities=authorities,
             config=partial(backend.client_config, endpoint),
         )
-        moments = (backup and backup.next, encryption.next, rotation.next, move_until, sleep.next)
+        moments = (backup and backup.next, encryption.next, rotation.next, move_next, sleep.next)
         return _requeue(desired, observed, now, *moments)
 
     def _sleep(
@@ -325,7 +321,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         observed: Observed,
         *,
         progress: Progress,
-        following: datetime | None,
+        moments: tuple[datetime | None, ...],
     ) -> Result:
         """Report a control plane that sleeps. Its tasks stop."""
         key = _key(obj)
@@ -337,7 +333,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         ctx.set_status(asleep_status(obj, desired, observed, waiting))
         if observed.alive:
             return After(1.0)
-        return _requeue(desired, observed, desired.now, following)
+        return _requeue(desired, observed, desired.now, *moments)
 
     def is_reported(self, obj: CapelinControlPlane, change: Change) -> bool:  # noqa: ARG002
         """It has reported itself that it sleeps: this is not a failure."""

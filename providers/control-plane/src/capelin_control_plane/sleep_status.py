@@ -9,6 +9,7 @@ from capelin_control_plane import status as conditions
 from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Observed
+from capelin_control_plane.moves import MOVING
 from capelin_control_plane.reasons import Reason
 
 _STOPPED: Final = (
@@ -47,7 +48,8 @@ def asleep_status(
         *(ConditionSpec(type_, "False", Reason.ASLEEP) for type_ in _STOPPED),
         *(ConditionSpec(type_, "False", f"Not{type_}") for type_ in _ACTIVITIES),
     ]
-    types = {spec.type for spec in own}
+    # A move that was abandoned leaves its condition.
+    types = {MOVING, *(spec.type for spec in own)}
     # Those of backups, of encryption and the like describe data that does not change.
     kept = [ConditionSpec.of(it) for it in before.conditions if it.type not in types]
     return before.model_copy(

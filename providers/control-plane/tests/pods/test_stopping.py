@@ -1,23 +1,28 @@
 """A control plane on pods that stops for a move, on a real API server."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from capelin.api import Unstructured
 from capelin.api.core import Pod, ServiceAccount
 from capelin.client import Client
 from capelin.provider import Blocked
+from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.pods import Names
 from capelin_control_plane.backends.pods.exposure import own_hosts
+from capelin_control_plane.backends.pods.own_objects import NETWORK_POLICIES
 from capelin_control_plane.moves import Remains
 
 from .pod_objects import objects_of
 from .test_backend import (
+    BUDGETS,
     CLAIMS,
     CONFIG_MAPS,
     DEPLOYMENTS,
     PKI,
+    REPLICA_SETS,
     SECRETS,
     SERVICES,
     STATEFUL_SETS,
@@ -25,6 +30,17 @@ from .test_backend import (
     owned_replica_set,
 )
 
+KINDS = (
+    BUDGETS,
+    CLAIMS,
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    NETWORK_POLICIES,
+    REPLICA_SETS,
+    SECRETS,
+    SERVICES,
+    STATEFUL_SETS,
+)
 RESTORE = "20260131T030000Z"
 
 
@@ -79,6 +95,50 @@ async def test_only_the_data_remains_at_the_end(rig: Rig) -> None:
     # Without a move, the same control plane continues.
     await rig.apply(rig.desired)
     assert await rig.client.find(STATEFUL_SETS, "one-etcd", rig.namespace) is not None
+
+
+@pytest.fixture
+async def simulated() -> Rig:
+    """A control plane with one pod of its API servers, whose kubelet has not ended it yet."""
+    client = FakeClient(*KINDS)
+    rig = Rig(client, "default")
+    await rig.apply(rig.desired)
+    labels = Names.of(rig.key).labels("kube-apiserver")
+    ending = Pod.of("one-kube-apiserver-a", "default")
+    ending.metadata.labels = dict(labels)
+    ending.metadata.deletion_timestamp = datetime.now(UTC)
+    ending.metadata.finalizers = ["kubelet"]
+    client.add(ending)
+    return rig
+
+
+async def test_etcd_continues_while_an_api_server_that_falls_asleep_ends(simulated: Rig) -> None:
+    async def members() -> int:
+        stateful_set = await simulated.client.get(STATEFUL_SETS, "one-etcd", "default")
+        return stateful_set["spec"]["replicas"]
+
+    asleep = replace(simulated.desired, asleep=True)
+    await simulated.apply(asleep)
+    assert await members() == 3
+    patch = {"metadata": {"finalizers": None}}
+    await simulated.client.patch(Pod, "one-kube-apiserver-a", "default", patch)
+    await simulated.apply(asleep)
+    assert await members() == 0
+
+
+async def test_a_replica_set_without_its_deployment_creates_clients(simulated: Rig) -> None:
+    objects = objects_of(simulated.desired, Names.of(simulated.key))
+    deployment = objects.api_server.manifest
+    deployment["metadata"]["uid"] = "deployment"
+    replica_set = owned_replica_set(deployment)
+    foreign = {**replica_set, "metadata": {**replica_set["metadata"], "name": "foreign"}}
+    foreign["metadata"]["annotations"] = {}
+    patch = {"metadata": {"finalizers": None}}
+    await simulated.client.patch(Pod, "one-kube-apiserver-a", "default", patch)
+    await simulated.client.create(foreign)
+    assert not (await simulated.backend.remains(simulated.key)).clients
+    await simulated.client.create(replica_set)
+    assert (await simulated.backend.remains(simulated.key)).clients
 
 
 def claim(rig: Rig) -> Unstructured:

@@ -61,10 +61,12 @@ from capelin_control_plane.backends.pods.own_objects import (
     CLAIMS,
     CONFIG_MAPS,
     DEPLOYMENTS,
+    REPLICA_SETS,
     SECRETS,
     SERVICES,
     STATEFUL_SETS,
     OwnObjects,
+    belongs_to,
     owner,
 )
 from capelin_control_plane.backends.pods.pki_secret import pki_data
@@ -270,15 +272,21 @@ class PodsBackend:
 
     async def remains(self, key: ObjectKey) -> Remains:
         """The objects of a control plane that still exist."""
-        labels = Names.of(key).labels()
-        deployments, stateful_sets, services, pods = await asyncio.gather(
+        names = Names.of(key)
+        labels = names.labels()
+        deployments, replica_sets, stateful_sets, services, pods = await asyncio.gather(
             self._client.list(DEPLOYMENTS, key.namespace, labels=labels),
+            self._client.list(REPLICA_SETS, key.namespace, labels=labels),
             self._client.list(STATEFUL_SETS, key.namespace, labels=labels),
             self._client.list(SERVICES, key.namespace, labels=labels),
             self._client.list(Pod, key.namespace, labels=labels),
         )
+        # A ReplicaSet that outlives its Deployment creates pods again.
+        creates_pods = bool(deployments.items) or any(
+            belongs_to(item, REPLICA_SETS, names) for item in replica_sets.items
+        )
         return Remains(
-            clients=bool(deployments.items) or not all(map(is_etcd_pod, pods.items)),
+            clients=creates_pods or not all(map(is_etcd_pod, pods.items)),
             others=bool(stateful_sets.items or services.items or pods.items),
         )
 
@@ -294,7 +302,8 @@ class PodsBackend:
 
     async def _fall_asleep(self, known: Known) -> bool:
         """Scale all workloads to 0, etcd last. Their volumes stay."""
-        clients = {status.name for status in known.statuses if status.component != "etcd"}
+        # API servers that end still answer requests, for up to a minute.
+        clients = not all(map(is_etcd_pod, known.pods))
         changed = False
         for component, workload in known.live.items():
             is_etcd = component == "etcd"

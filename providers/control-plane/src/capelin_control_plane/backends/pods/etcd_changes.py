@@ -116,8 +116,8 @@ class EtcdChanges:
         # It is not ready, so its budget allows the eviction. A lost kubelet never reports
         # the end of its pod. If it still runs, the others reject it.
         await self.own.evict(known.pod(lost), 0 if is_displaced else STOP_SECONDS)
-        what = "node" if is_displaced else "data"
-        _log.warning("%s lost its %s, and is replaced from the others", lost, what)
+        lost_part = "node" if is_displaced else "data"
+        _log.warning("%s lost its %s, and is replaced from the others", lost, lost_part)
 
     async def _restart(self, known: Known, members: Sequence[Member], size: int) -> bool:
         """Restart the members that may restart now. Returns whether anything changes."""
