@@ -2,20 +2,23 @@
 
 from typing import Any
 
-from capelin.api import Unstructured
+import pytest
+from capelin.api import OwnerReference, Unstructured
 from capelin.api.capi import Cluster, MachinePool
 from capelin.api.core import Secret
-from capelin_control_plane.api import CapelinControlPlane
+from capelin.errors import InvalidInputError
+from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.backup_objects import ClusterObjects, references_in
 from capelin_control_plane.desired import RESTORE_ANNOTATION
 from capelin_control_plane.encryption_keys import ENCRYPTION_ANNOTATION
 from capelin_control_plane.restores import backup_of, source_of
 from capelin_control_plane.secrets import AUTHORITIES_ANNOTATION
-from capelin_infra.clusters.copies import copy_of
-from capelin_infra.clusters.lost_clusters import LostCluster, create_again
+from capelin_infra.clusters.copies import begun_backup, copy_of
+from capelin_infra.clusters.lost_clusters import LostCluster, create_again, is_reusable
 
 from .test_lost_clusters import BACKUP, KEY, WHICH, lost_cluster, new_client
 
+NEW = type(WHICH)("two", "team", "")
 LABEL = "cluster.x-k8s.io/cluster-name"
 KINDS = ("CapelinControlPlane", "CapelinCluster", "ClusterClass", "CapelinMachineTemplate")
 
@@ -113,17 +116,18 @@ def test_a_copy_has_the_keys_of_stored_objects_and_its_own_authorities() -> None
     }
 
 
+def served_copy() -> LostCluster:
+    """A copy whose kinds the fake API server has."""
+    lost = lost_cluster()
+    reference = {"apiGroup": "controlplane.cluster.x-k8s.io", "kind": KINDS[0], "name": "cp"}
+    lost.objects.items[2]["spec"]["controlPlaneRef"] = reference
+    return copy_of(lost, "two")
+
+
 async def test_a_copy_is_restored_from_the_backup_of_its_source() -> None:
-    client, lost = new_client(), lost_cluster()
+    client = new_client()
     await client.create(Secret.of("backup-key", "team", data={"key": KEY, "other": b""}))
-    cluster = lost.objects.items[2]
-    cluster["spec"]["controlPlaneRef"] = {
-        "apiGroup": "controlplane.cluster.x-k8s.io",
-        "kind": "CapelinControlPlane",
-        "name": "cp",
-    }
-    which = type(WHICH)("two", "team", "")
-    assert await create_again(client, which, copy_of(lost, "two"), new_endpoint=True) == "two"
+    assert await create_again(client, NEW, served_copy(), new_endpoint=True) == "two"
     control_plane = await client.get(CapelinControlPlane, "two", "team")
     request = control_plane.metadata.annotations[RESTORE_ANNOTATION]
     assert (source_of(request), backup_of(request)) == ("one", BACKUP)
@@ -134,3 +138,38 @@ async def test_a_copy_is_restored_from_the_backup_of_its_source() -> None:
     assert (await client.get(Secret, "backup-key", "team")).data == {"key": KEY, "other": b""}
     assert await client.find(Secret, "one-ca", "team") is None
     assert await client.find(MachinePool, "workers", "team") is None
+
+
+async def test_a_copy_does_not_refer_to_objects_of_another_cluster() -> None:
+    client = new_client()
+    foo = await client.create(Cluster.of("foo", "team"))
+    present = CapelinControlPlane.of("two", "team", spec=Spec(version="v1.34.4"))
+    present.metadata.owner_references = [
+        OwnerReference(
+            api_version="cluster.x-k8s.io/v1beta2", kind="Cluster", name="foo", uid=foo.metadata.uid
+        )
+    ]
+    before = await client.create(present)
+    with pytest.raises(InvalidInputError, match="CapelinControlPlane two exists"):
+        await create_again(client, NEW, served_copy(), new_endpoint=True)
+    assert await client.find(Cluster, "two", "team") is None
+    assert await client.get(CapelinControlPlane, "two", "team") == before
+
+
+def test_classes_with_their_templates_and_unchanged_objects_are_shared() -> None:
+    class_, template = item("ClusterClass", "capelin", a=1), item("KubeadmConfigTemplate", "t", a=1)
+    changed = {**template, "spec": {"a": 2}}
+    assert is_reusable(class_, {**class_, "spec": {"a": 2}}, set(), "")
+    assert is_reusable(template, template, set(), "")
+    assert not is_reusable(template, changed, set(), "")
+    labels = {"metadata": {**template["metadata"], "labels": {LABEL: "other"}}}
+    assert not is_reusable(template, {**template, **labels}, set(), "")
+    owned = {"metadata": {**template["metadata"], "ownerReferences": [{"uid": "class"}]}}
+    assert is_reusable(template, {**changed, **owned}, {"class"}, "")
+    assert not is_reusable(template, {**template, **owned}, {None}, "")
+
+
+def test_a_copy_is_continued_from_its_own_source() -> None:
+    assert begun_backup("one", NEW, f"one/{BACKUP}") == BACKUP
+    with pytest.raises(InvalidInputError, match="Cluster two exists"):
+        begun_backup("other", NEW, f"one/{BACKUP}")

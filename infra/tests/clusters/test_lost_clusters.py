@@ -114,12 +114,24 @@ async def test_a_second_call_completes_the_first_one() -> None:
         await create_again(client, WHICH, lost)
     cluster = await client.get(Cluster, "one", "team")
     assert cluster.spec.paused
-    assert cluster.metadata.annotations[IN_PROGRESS] == BACKUP
+    assert cluster.metadata.annotations[IN_PROGRESS] == f"one/{BACKUP}"
     request = (await client.get(CapelinControlPlane, "cp", "team")).metadata.annotations
     pool["apiVersion"] = version
     await create_again(client, WHICH, lost)
     assert not (await client.get(Cluster, "one", "team")).spec.paused
     assert (await client.get(CapelinControlPlane, "cp", "team")).metadata.annotations == request
+
+
+@pytest.mark.parametrize("begun_by", [None, f"other/{BACKUP}", "one/20250131T030000Z"])
+async def test_a_cluster_of_another_command_stays(begun_by: str | None) -> None:
+    client, cluster = new_client(), Cluster.of("one", "team")
+    if begun_by is not None:
+        cluster.metadata.annotations = {IN_PROGRESS: begun_by}
+    before = await client.create(cluster)
+    with pytest.raises(InvalidInputError, match="Cluster one exists"):
+        await create_again(client, WHICH, lost_cluster())
+    assert await client.get(Cluster, "one", "team") == before
+    assert await client.find(Secret, "one-ca", "team") is None
 
 
 async def test_secrets_of_another_cluster_stay() -> None:

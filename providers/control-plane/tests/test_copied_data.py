@@ -73,6 +73,10 @@ async def test_objects_of_the_source_are_removed_and_those_of_the_copy_stay() ->
     for _ in range(2):
         await separate_from_source(workload, own, taken_at(BACKUP))
 
+    deleted = [write for write in workload.writes if write.startswith("DELETE")]
+    # Otherwise, a controller creates the attachments of the Node's pods again.
+    assert "/nodes/" in deleted[0]
+    assert "/volumeattachments/" in deleted[1]
     assert await names(workload, NODES) == {"of-the-copy"}
     assert await names(workload, ATTACHMENTS) == {"of-the-copy"}
     policies = {

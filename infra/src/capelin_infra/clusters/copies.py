@@ -29,7 +29,7 @@ async def begun_copy(source: ClusterName, new: ClusterName) -> str | None:
     """The backup of a copy that an earlier command did not complete. None if none has begun.
 
     Raises:
-        InvalidInputError: another cluster has the name, or the name is invalid.
+        InvalidInputError: another cluster or copy has the name, or the name is invalid.
     """
     check_cluster_name(new.name)
     async with client_of(find_environment(new.environment)) as client:
@@ -40,7 +40,23 @@ async def begun_copy(source: ClusterName, new: ClusterName) -> str | None:
             f"Cluster {new.name} exists in namespace {new.namespace}.",
             hint="Choose another name for the copy.",
         )
-    return begun
+    return None if begun is None else begun_backup(source.name, new, begun)
+
+
+def begun_backup(source: str, new: ClusterName, begun: str) -> str:
+    """The backup of a cluster's copy, from the value of `IN_PROGRESS`.
+
+    Raises:
+        InvalidInputError: another cluster is copied, or restored.
+    """
+    other, _, backup = begun.rpartition("/")
+    if other != source:
+        raise InvalidInputError(
+            f"Cluster {new.name} exists in namespace {new.namespace}.",
+            reason=f"It is being created from backup {backup} of cluster {other}.",
+            hint="Choose another name for the copy.",
+        )
+    return backup
 
 
 def copy_of(source: LostCluster, name: str) -> LostCluster:

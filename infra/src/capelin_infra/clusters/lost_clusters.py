@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -10,7 +11,8 @@ from typing import Any, Final
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace, Secret
-from capelin.client import AlreadyExists, Client, ClientError
+from capelin.client import Client, ClientError, NotServed
+from capelin.contract import CLUSTER_NAME_LABEL
 from capelin.errors import InvalidInputError, UserError
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backup_files import read_authorities, read_objects
@@ -37,7 +39,10 @@ from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.environments.connection import client_of, find_environment
 
 IN_PROGRESS: Final = "controlplane.cluster.x-k8s.io/capelin-restored-from"
-"""On a Cluster that is being created again, the name of the backup."""
+"""On a Cluster that is being created again, `SOURCE/BACKUP`: the backup and its cluster."""
+
+_Identity = tuple[str, str]
+"""Kind and name of an object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +110,9 @@ async def create_again(
     """Create the Secrets and objects of a lost cluster. The provider then restores its data.
 
     Another call continues after an interruption. Returns the name of the control plane.
+
+    Raises:
+        InvalidInputError: an object of another cluster has one of the names. Then none is created.
     """
     control_plane = control_plane_of(lost)
     source = None if lost.manifest.cluster == which.name else lost.manifest.cluster
@@ -117,12 +125,15 @@ async def create_again(
         # A copy uses those of its source.
         if source is None or await client.find(Secret, secret.name, which.namespace) is None
     ]
+    items = owners_first(lost.objects.items)
+    uids = await _present(client, items, _begun_by(lost))
     await create_secrets(client, which, secrets)
-    uids: dict[tuple[str, str], str] = {}
-    for item in owners_first(lost.objects.items):
-        manifest = with_owners(without_endpoint(item) if new_endpoint else item, uids)
-        created = await _create(client, _held(manifest, lost.manifest.name, source))
-        uids[item["kind"], item["metadata"]["name"]] = created["metadata"]["uid"]
+    for item in items:
+        identity = item["kind"], item["metadata"]["name"]
+        if identity not in uids:
+            manifest = with_owners(without_endpoint(item) if new_endpoint else item, uids)
+            created = await _create(client, _held(manifest, lost, source))
+            uids[identity] = created["metadata"]["uid"]
     # Now that all objects exist, controllers may begin.
     patch = {"metadata": {"annotations": {IN_PROGRESS: None}}, "spec": {"paused": None}}
     await client.patch(Cluster, which.name, which.namespace, patch)
@@ -161,29 +172,88 @@ def _destination_secrets(
     return secrets
 
 
-def _held(manifest: Unstructured, backup: str, source: str | None) -> Unstructured:
+async def _present(
+    client: Client, items: Sequence[Unstructured], begun_by: str
+) -> dict[_Identity, str]:
+    """The UIDs of the objects that exist already.
+
+    Raises:
+        InvalidInputError: one of them belongs to another cluster, and a deletion of this one would
+            delete it.
+    """
+    names = {(item["kind"], item["metadata"]["name"]) for item in items}
+    uids: dict[_Identity, str] = {}
+    for item in items:
+        kind, metadata = item["kind"], item["metadata"]
+        try:
+            resource = await client.resource_of(item)
+        except NotServed:
+            continue
+        present = await client.find(resource, metadata["name"], metadata["namespace"])
+        if present is None:
+            continue
+        owners = {(owner["kind"], owner["name"]) for owner in metadata.get("ownerReferences", ())}
+        if not is_reusable(item, present, {uids.get(it) for it in owners & names}, begun_by):
+            begun = present["metadata"].get("annotations", {}).get(IN_PROGRESS)
+            raise InvalidInputError(
+                f"{kind} {metadata['name']} exists in namespace {metadata['namespace']}.",
+                reason=f"It is being created from backup {begun}."
+                if begun
+                else "It belongs to another cluster, or has other content.",
+                hint="Complete that first, with the same source and backup."
+                if begun
+                else "Choose another name for a copy. For a lost cluster, delete the object first.",
+            )
+        uids[kind, metadata["name"]] = present["metadata"]["uid"]
+    return uids
+
+
+def is_reusable(
+    item: Unstructured, present: Unstructured, owners: AbstractSet[str | None], begun_by: str
+) -> bool:
+    """Whether an existing object is from an interrupted command, or clusters share it.
+
+    Args:
+        item: The object in the backup.
+        present: The existing object of this name.
+        owners: The UIDs of its owners in the backup, None for an owner that does not exist.
+        begun_by: The value of `IN_PROGRESS`.
+    """
+    metadata = present["metadata"]
+    if item["kind"] == Cluster.resource.kind:
+        return metadata.get("annotations", {}).get(IN_PROGRESS) == begun_by
+    if owners:
+        return owners <= {owner["uid"] for owner in metadata.get("ownerReferences", ())}
+    if item["kind"] == "ClusterClass":
+        return True
+    labels = [it["metadata"].get("labels", {}).get(CLUSTER_NAME_LABEL) for it in (item, present)]
+    return labels[0] == labels[1] and present.get("spec", {}) == item["spec"]
+
+
+def _begun_by(lost: LostCluster) -> str:
+    return f"{lost.manifest.cluster}/{lost.manifest.name}"
+
+
+def _held(manifest: Unstructured, lost: LostCluster, source: str | None) -> Unstructured:
     """An object that no controller acts on yet, and a control plane with its restore."""
     prefix = "" if source is None else f"{source}/"
+    backup = lost.manifest.name
     metadata: dict[str, Any] = manifest["metadata"]
     annotations = dict(metadata.get("annotations", {}))
     spec = manifest["spec"]
     if manifest["kind"] == Cluster.resource.kind:
-        annotations[IN_PROGRESS], spec = backup, {**spec, "paused": True}
+        annotations[IN_PROGRESS], spec = _begun_by(lost), {**spec, "paused": True}
     elif manifest["kind"] == CapelinControlPlane.resource.kind:
         annotations[RESTORE_ANNOTATION] = f"{prefix}{backup}@{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     return {**manifest, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
 
 
 async def _create(client: Client, manifest: Unstructured) -> Unstructured:
-    metadata = manifest["metadata"]
     try:
         return await client.create(manifest)
-    except AlreadyExists:
-        resource = await client.resource_of(manifest)
-        return await client.get(resource, metadata["name"], metadata["namespace"])
     except ClientError as error:
         raise UserError(
-            f"{manifest['kind']} {metadata['name']} cannot be created.",
+            f"{manifest['kind']} {manifest['metadata']['name']} cannot be created.",
             reason=f"{error}.",
             hint="Fix that, and run the same command again: it continues.",
         ) from error

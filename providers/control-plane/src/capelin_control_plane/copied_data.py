@@ -1,6 +1,7 @@
-"""Separates a copy of a cluster from its source, before anything runs in it.
+"""Separates a copy of a cluster from its source, before its restore is complete.
 
-The data of a copy still names the machines, volumes and credentials of its source.
+The data of a copy still names the machines, volumes and credentials of its source. Controllers of
+the copy already run then. It has no machines, so no pod runs.
 """
 
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ def taken_at(backup: str) -> datetime:
 
 
 async def separate_from_source(workload: Client, key: str, moment: datetime) -> None:
-    """Remove what belongs to the source. It can be repeated.
+    """Remove the source's objects. It can be repeated.
 
     Args:
         workload: The API of the copy.
@@ -36,15 +37,16 @@ async def separate_from_source(workload: Client, key: str, moment: datetime) -> 
         if volume.get("spec", {}).get("persistentVolumeReclaimPolicy") == "Delete":
             retain = {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}
             await workload.patch(VOLUMES, volume["metadata"]["name"], None, retain)
+    # Before attachments: a controller creates those of a Node's pods again.
+    async for node in workload.iterate(NODES):
+        if _is_copied(node, moment):
+            await _delete(workload, NODES, node)
     async for attachment in workload.iterate(ATTACHMENTS):
         if _is_copied(attachment, moment):
             # Without its finalizer, no CSI driver of the copy detaches the volume of the source.
             name, free = attachment["metadata"]["name"], {"metadata": {"finalizers": None}}
             await workload.patch(ATTACHMENTS, name, None, free)
             await _delete(workload, ATTACHMENTS, attachment)
-    async for node in workload.iterate(NODES):
-        if _is_copied(node, moment):
-            await _delete(workload, NODES, node)
     async for token in workload.iterate(SECRETS, fields={"type": _BOOTSTRAP_TOKEN}):
         if _is_copied(token, moment):
             await _delete(workload, SECRETS, token)

@@ -1,6 +1,7 @@
 """Steps of the processes backend: immediate changes, and changes that wait for readiness."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from capelin.controller import ObjectKey
-from capelin.embedded.processes import Probe, Supervisor, kill_all
+from capelin.embedded.processes import Probe, Supervisor, kill_all, marked_processes
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes import ProcessesBackend, backend
 from capelin_control_plane.desired import ComponentSettings, ControlPlane
@@ -85,6 +86,21 @@ async def test_the_provider_starts_processes_after_a_reboot(
     await idle.backend.keep_running(KEY, idle.folder.name)
     await until(lambda: idle.pids().keys() == before)
     await idle.until(THREE_MEMBERS, settled)
+
+
+async def test_a_sleeping_control_plane_does_not_delay_others(
+    idle: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def find(folder: Path) -> object:
+        threads.append(threading.current_thread())
+        return marked_processes(folder)
+
+    monkeypatch.setattr(backend, "marked_processes", find)
+    await idle.until(replace(THREE_MEMBERS, asleep=True), lambda observed: not observed.alive)
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,7 @@ class ProcessesBackend:
                 # A restart continues: only its order depends on the list.
                 if blocked is None and not is_resized(plan, components):
                     blocked = Blocked(Reason.ETCD_RESIZING, str(error))
+        alive = await _alive(supervised, asleep=desired.asleep)
         states = supervised.supervisor.states
         names = {instance.name for instance in plan.instances}
         answers = any(server.name in supervised.ready for server in servers)
@@ -201,7 +202,7 @@ class ProcessesBackend:
             desired=components,
             complete=components is not None and is_complete(plan, components),
             serving=_serving(supervised),
-            alive=_alive(supervised, asleep=desired.asleep),
+            alive=alive,
             recovering=_recovering(supervised),
             losses=_losses(supervised, desired.etcd_replicas),
             joined=member_data.joined_members(state_dir),
@@ -488,10 +489,12 @@ def _restore_phase(supervised: _Supervised, desired: ControlPlane) -> RestorePha
     return restore_phase(desired.restore, files, stopped=stopped)
 
 
-def _alive(supervised: _Supervised, *, asleep: bool) -> frozenset[str]:
+async def _alive(supervised: _Supervised, *, asleep: bool) -> frozenset[str]:
     if asleep:
-        # Also those of an earlier provider that this one does not supervise yet.
-        return frozenset(process.name for process in marked_processes(supervised.state_dir.run))
+        # Also those of an earlier provider that this one does not supervise yet. In a thread: it
+        # reads the environment of each process of the machine.
+        marked = await asyncio.to_thread(marked_processes, supervised.state_dir.run)
+        return frozenset(process.name for process in marked)
     states = supervised.supervisor.states.items()
     return frozenset(name for name, state in states if state.pid is not None)
 
