@@ -1,4 +1,4 @@
-"""Machines that are containers: which engines and images suit, and what a cluster gets."""
+"""Machines that are containers: suitable engines and images, and the settings of their cluster."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace

@@ -180,7 +180,7 @@ async def _stores(which: ClusterName, place: BackupPlace) -> AsyncGenerator[list
         ):
             yield [store]
         return
-    # Also folders that the control plane had before.
+    # Also earlier folders of the control plane.
     folders = {backup.folder for backup in stored_backups(backup_folder(environment), *names)}
     workers = Workers(1)
     try:

@@ -390,7 +390,7 @@ def _deletion_order(
 
 
 def _are_new(machines: Sequence[CapelinMachine], now: datetime) -> bool:
-    """Whether the last machine is new."""
+    """Whether a machine is new."""
     moments = (machine.metadata.creation_timestamp for machine in machines)
     return any(moment is not None and now - moment < _NEW_FOR for moment in moments)
 

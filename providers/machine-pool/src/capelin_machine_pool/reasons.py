@@ -141,7 +141,7 @@ class Reason(Reasons):
     ENGINE_UNAVAILABLE = (
         "ContainerEngineUnavailable",
         "the container engine of the provider's machine does not answer, or rejects the container",
-        "start Docker or Podman, or correct what the message names. The provider tries again",
+        "start Docker or Podman, or correct the setting in the message. The provider tries again",
     )
     CONTAINER_ENDED = (
         "ContainerEnded",

@@ -109,7 +109,7 @@ def cluster_that_is(reason: str, status: Literal["True", "False"], minutes: int 
         (cluster_that_is("NotAvailable", "False"), 0, True),
         (cluster_that_is("Available", "True"), 2, True),
         (cluster_that_is("Available", "True"), 0, False),
-        # A Node that was broken before is for the health check to judge.
+        # The health check remediates a Node that was broken before.
         (cluster_that_is("Available", "True", minutes=5), 2, False),
         (Cluster.of("demo", "team"), 0, True),
     ],

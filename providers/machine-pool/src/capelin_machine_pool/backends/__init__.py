@@ -37,7 +37,7 @@ class InstanceStatus:
     lost: bool = False
     """Whether it had a Node and the Node was deleted."""
     failed: bool = False
-    """Whether it had a Node and ended. Its Node still exists."""
+    """Whether it ended after it joined. Its Node still exists."""
     heartbeats: bool = True
     """Whether the backend keeps its Node ready."""
     reason: Reason = Reason.STARTING

@@ -122,7 +122,7 @@ class ContainersBackend:
             if container is not None:
                 await self._engine.remove(container.id)
         except EngineError as error:
-            # Without the option, the provider may never have had an engine.
+            # Without the option, the provider may have no engine.
             if self._policy.images:
                 raise Blocked(DELETING, str(error), retry_seconds=SOON) from error
 

@@ -43,13 +43,13 @@ class ClusterReconciler(InfraClusterReconciler[CapelinCluster]):
     async def reconcile_normal(self, ctx: InfraClusterContext, obj: CapelinCluster) -> Result:
         """Report the infrastructure, which is not ready while the control plane sleeps.
 
-        MachineHealthChecks judge no Machine of a cluster whose infrastructure is not ready.
+        MachineHealthChecks remediate no Machine of a cluster whose infrastructure is not ready.
         """
         conditions = obj.status.conditions if obj.status else []
         before = find_condition(conditions, READY)
         ctx.set_provisioned(failure_domains=obj.spec.failure_domains)
         if is_asleep(ctx.cluster):
-            message = "the control plane sleeps, and its machines are not judged"
+            message = "the control plane sleeps, and MachineHealthChecks remediate no machine"
             ctx.set_conditions(ConditionSpec(READY, "False", Reason.ASLEEP, message))
             return Done()
         if before is None or before.reason not in {ASLEEP, Reason.WAITING_FOR_NODES}:

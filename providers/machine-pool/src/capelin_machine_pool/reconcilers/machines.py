@@ -90,7 +90,8 @@ def awaited_states(cluster: Cluster) -> tuple[bool, bool]:
 async def machines_of_cluster(ctx: Context, cluster: Cluster) -> list[ObjectKey]:
     """The machines that do not report their Cluster's pause or sleep yet, or its end.
 
-    Machines that run do not report a sleep. One of them stops what they share, or starts it again.
+    Machines that run do not report a sleep. One of them stops the process that
+    they share, or starts it again.
     """
     labels = {CLUSTER_NAME_LABEL: cluster.name}
     keys: list[ObjectKey] = []
@@ -183,7 +184,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         return After(_POOL_RESYNC * (1 + stable_fraction("look", obj.name)))
 
     async def _sleep(self, ctx: InfraMachineContext, obj: CapelinMachine) -> Result:
-        """Stop what the machines of a sleeping cluster share."""
+        """Stop the process that the machines of a sleeping cluster share."""
         async with self._release_lock:
             await self._release(ObjectKey(obj.namespace or "", ctx.cluster.name))
         ready = find_condition(obj.status.conditions if obj.status else [], READY)
