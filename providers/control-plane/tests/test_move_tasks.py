@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from base64 import b64encode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from capelin_control_plane.backup_files import read_backups
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError, MemberStatus
+from capelin_control_plane.etcd_api import Change, EtcdApi, MembershipError, MemberStatus
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.move_tasks import Moves, MovingBackend, check_move
 from capelin_control_plane.moves import (
@@ -81,7 +82,10 @@ class World:
     lagging: bool = True
     """Whether the member that answers has not received the last write yet."""
     late: list[str] = field(default_factory=list[str])
-    """Writers that appear while a backup is taken: `client`, which stays, or `write`."""
+    """Writers that appear while a backup is taken: `client`, which stays, `write` or `expiry`."""
+    changes: list[Change] = field(default_factory=list[Change])
+    """Their changes."""
+    snapshots: int = 0
 
     def tick(self) -> None:
         if self.clients:
@@ -174,10 +178,18 @@ class SimulatedMember:
         self.world.lagging = False
         return self.world.revision
 
+    async def changes(self, first: int) -> AsyncGenerator[list[Change]]:
+        yield [change for change in self.world.changes if change.revision >= first]
+
     async def snapshot(self) -> AsyncGenerator[bytes]:
         content = f"{self.world.received}".encode().ljust(512)
+        self.world.snapshots += 1
         for writer in self.world.late:
             self.world.revision += 1
+            key = b"/registry/events/default/one" if writer == "expiry" else b"/registry/pods/one"
+            value = None if writer == "expiry" else "dg=="
+            encoded = b64encode(key).decode()
+            self.world.changes.append(Change(self.world.revision, encoded, value))
             if writer == "client":
                 self.world.clients.append("kube-apiserver-2")
         self.world.late.clear()
@@ -432,6 +444,12 @@ async def test_a_write_during_the_final_backup_repeats_it(rig: Rig, late: str) -
     rig.world.late = [late]
     assert await rig.lives()
     await rig.check_moved()
+
+
+async def test_events_that_expire_during_the_final_backup_do_not_repeat_it(rig: Rig) -> None:
+    rig.world.late = ["expiry", "expiry"]
+    assert await rig.lives()
+    assert rig.world.snapshots == 1
 
 
 async def test_the_condition_is_quiet_while_a_step_fails(

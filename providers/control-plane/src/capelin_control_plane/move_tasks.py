@@ -1,7 +1,9 @@
 """Moves control planes on pods to another management cluster, together with `clusterctl move`."""
 
 import asyncio
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -27,7 +29,7 @@ from capelin_control_plane.desired import (
     InvalidSpecError,
     annotated_moment,
 )
-from capelin_control_plane.etcd_api import MembershipError
+from capelin_control_plane.etcd_api import Change, EtcdApi, MembershipError
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.moves import (
     ABANDONING,
@@ -49,6 +51,7 @@ from capelin_control_plane.tasks import Tasks
 
 _POLL_SECONDS: Final = 0.5
 _RETRY_SECONDS: Final = 5.0
+_EXPIRING: Final = (b"/registry/events/", b"/registry/masterleases/")
 _KINDS: Final[Mapping[str, type[BaseObject]]] = {"secret": Secret, "configmap": ConfigMap}
 _STOPPED: Final = ConditionSpec(
     AVAILABLE, "False", "NotAvailable", "the control plane stops here, to move elsewhere"
@@ -207,7 +210,9 @@ class _Job:
         # A former leader's last write can create API servers again.
         remains = await self.backend.remains(self.key)
         async with self.backend.etcd(self.key) as etcd:
-            return not remains.clients and backup.revision == await etcd.last_revision()
+            last = await etcd.last_revision()
+            is_last = backup.revision == last or await _only_expired(etcd, backup.revision, last)
+        return is_last and not remains.clients
 
     def failure(self, error: Exception) -> ConditionSpec:
         """The condition that shows an error."""
@@ -215,6 +220,21 @@ class _Job:
             self.ctx.log.error("a move of %s failed", self.obj.name, exc_info=error)
         message = str(error) or type(error).__name__
         return ConditionSpec(MOVING, "False", Reason.MOVE_FAILED, message)
+
+
+async def _only_expired(etcd: EtcdApi, after: int, last: int) -> bool:
+    """Whether etcd itself made all changes between two revisions, as events expire."""
+    async with aclosing(etcd.changes(after + 1)) as lists:
+        async for changes in lists:
+            if not all(map(_is_expired, changes)):
+                return False
+            if changes[-1].revision >= last:
+                return True
+    return False
+
+
+def _is_expired(change: Change) -> bool:
+    return change.value is None and b64decode(change.key).startswith(_EXPIRING)
 
 
 async def check_move(
