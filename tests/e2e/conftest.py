@@ -17,6 +17,7 @@ from capelin_control_plane.provider import provider
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 
 from tests.required import pytest_runtest_makereport
+from tests.s3.versitygw import S3Server, s3_server
 
 from .hosted import Hosted
 from .kind_cluster import KindCluster, kind_cluster, missing
@@ -67,6 +68,13 @@ async def load_programs(cluster: KindCluster, folder: Path) -> None:
     for image, program in programs.items():
         if not cluster.has_image(image):
             cluster.load_program(image, await Binaries().path(program), folder)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncGenerator[S3Server]:
+    """A real S3 server for backups."""
+    async with s3_server(tmp_path / "s3") as server:
+        yield server
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ status of the Cluster as they do.
 import asyncio
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -31,7 +31,7 @@ from capelin_control_plane.backup_stores import Stores, read_endpoints
 from capelin_control_plane.moves import MOVABLE, MOVE_ANNOTATION
 
 from tests.faults.http2 import Http2Load
-from tests.s3.versitygw import SECRET_DATA, VERSITYGW, S3Server, s3_server
+from tests.s3.versitygw import SECRET_DATA, VERSITYGW, S3Server
 
 from .conftest import VERSIONS, namespace_in
 from .hosted import Hosted
@@ -64,12 +64,6 @@ pytestmark = [
 ]
 NEW = VERSIONS[-1]
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "move.md"
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncGenerator[S3Server]:
-    async with s3_server(tmp_path / "s3") as server:
-        yield server
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from capelin_infra.clusters.backup_places import BackupPlace
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.clusters.lost_clusters import create_again, read_lost_cluster
 
-from tests.s3.versitygw import BUCKET, KEY_ID, SECRET, SECRET_DATA, VERSITYGW, S3Server, s3_server
+from tests.s3.versitygw import BUCKET, KEY_ID, SECRET, SECRET_DATA, VERSITYGW, S3Server
 
 from .conftest import VERSIONS, namespace_in
 from .hosted import Hosted
@@ -53,12 +53,6 @@ NEW = VERSIONS[-1]
 def image(kind: KindCluster) -> str:
     """The image of the provider, on the node."""
     return load_image(kind)
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncGenerator[S3Server]:
-    async with s3_server(tmp_path / "s3") as server:
-        yield server
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The request of a move, as the command makes it."""
+"""The command requests a move."""
 
 import asyncio
 from datetime import UTC, datetime

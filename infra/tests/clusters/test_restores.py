@@ -1,4 +1,4 @@
-"""The request of a restore, as the command makes and withdraws it."""
+"""The command requests a restore, and withdraws a request that fails."""
 
 import re
 

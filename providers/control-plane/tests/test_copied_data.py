@@ -8,11 +8,11 @@ from typing import Any
 from capelin.api import Unstructured
 from capelin.api.core import Node, Secret
 from capelin.testing.fake_client import Clock, FakeClient
+from capelin_control_plane.backups import taken_at
 from capelin_control_plane.copied_data import (
     ATTACHMENTS,
     VOLUMES,
     separate_from_source,
-    taken_at,
 )
 from capelin_control_plane.rotation_clients import NODES
 

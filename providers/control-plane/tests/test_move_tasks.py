@@ -82,7 +82,7 @@ class World:
     lagging: bool = True
     """Whether the member that answers has not received the last write yet."""
     late: list[str] = field(default_factory=list[str])
-    """Writers that appear while a backup is taken: `client`, which stays, `write` or `expiry`."""
+    """Writers that appear during a backup: `client`, which stays, `write` or `expiry`."""
     changes: list[Change] = field(default_factory=list[Change])
     """Their changes."""
     snapshots: int = 0

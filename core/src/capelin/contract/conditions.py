@@ -113,7 +113,7 @@ def is_condition_true(conditions: Iterable[Condition], type_: str) -> bool:
 
 
 def is_asleep(cluster: Cluster) -> bool:
-    """Whether the control plane of a Cluster sleeps or wakes, as its provider reports.
+    """Whether the provider of a Cluster's control plane reports that it sleeps or wakes.
 
     Cluster API mirrors the control plane's condition `Available` with its reason.
     """

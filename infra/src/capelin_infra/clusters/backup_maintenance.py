@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from capelin.embedded.binaries import Binaries
 from capelin.errors import UserError
@@ -35,13 +36,11 @@ async def verify_stored(which: ClusterName, place: BackupPlace, name: str | None
         backup = choose_backup(found, which, name)
         manifest = backup.manifest
         with Checklist(Console()).shown() as checklist:
-            with checklist.step("programs of etcd"):
-                binaries = await Binaries().fetch(PROGRAMS)
-            etcd, etcdutl = (binaries[program].path for program in PROGRAMS)
+            programs = await etcd_programs(checklist)
             with checklist.step(f"backup {manifest.name} restored into a throw-away etcd") as line:
                 try:
                     trial = await verify_backup(
-                        backup.store, manifest, key, (etcd, etcdutl), environment.folder
+                        backup.store, manifest, key, programs, environment.folder
                     )
                 except BackupError as error:
                     raise UserError(
@@ -50,6 +49,14 @@ async def verify_stored(which: ClusterName, place: BackupPlace, name: str | None
                         hint="Take another one: " + which.command("backup") + ".",
                     ) from error
                 line.detail = f"revision {trial.revision}, {trial.keys} keys"
+
+
+async def etcd_programs(checklist: Checklist) -> tuple[Path, Path]:
+    """Etcd and etcdutl."""
+    with checklist.step("programs of etcd"):
+        binaries = await Binaries().fetch(PROGRAMS)
+    etcd, etcdutl = (binaries[program].path for program in PROGRAMS)
+    return etcd, etcdutl
 
 
 async def expired_backups(which: ClusterName, place: BackupPlace) -> list[str]:

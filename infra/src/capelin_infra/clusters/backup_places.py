@@ -102,7 +102,7 @@ async def key_of(which: ClusterName, place: BackupPlace) -> bytes:
     """The key of a cluster's backups: the one in the file, or that of the cluster.
 
     Raises:
-        MissingError: it cannot be found.
+        MissingError: no key exists there.
     """
     if place.key_file is not None:
         return await asyncio.to_thread(place.key_file.read_bytes)

@@ -13,16 +13,13 @@ from capelin_control_plane.backup_objects import ClusterObjects, references_in
 from capelin_control_plane.encryption_keys import ENCRYPTION_ANNOTATION
 
 from capelin_infra.clusters.cluster_verbs import ClusterName
-from capelin_infra.clusters.lost_clusters import IN_PROGRESS, LostCluster
+from capelin_infra.clusters.lost_clusters import IN_PROGRESS, Identity, LostCluster
 from capelin_infra.clusters.topology import check_cluster_name
 from capelin_infra.environments.connection import client_of, find_environment
 
 _CLUSTER: Final = Cluster.resource.kind
 _REQUESTS: Final = "controlplane.cluster.x-k8s.io/"
 """Annotations of control planes have this prefix: requests to the source, and its state."""
-
-Identity = tuple[str, str]
-"""Kind and name of an object."""
 
 
 async def begun_copy(source: ClusterName, new: ClusterName) -> str | None:

@@ -24,6 +24,7 @@ from capelin_control_plane.backup_objects import (
 )
 from capelin_control_plane.backups import Manifest
 from capelin_control_plane.desired import RESTORE_ANNOTATION
+from capelin_control_plane.restores import restore_request
 
 from capelin_infra.clusters.backup_places import (
     KEY_ID,
@@ -41,7 +42,7 @@ from capelin_infra.environments.connection import client_of, find_environment
 IN_PROGRESS: Final = "controlplane.cluster.x-k8s.io/capelin-restored-from"
 """On a Cluster that is being created again, `SOURCE/BACKUP`: the backup and its cluster."""
 
-_Identity = tuple[str, str]
+Identity = tuple[str, str]
 """Kind and name of an object."""
 
 
@@ -174,7 +175,7 @@ def _destination_secrets(
 
 async def _present(
     client: Client, items: Sequence[Unstructured], begun_by: str
-) -> dict[_Identity, str]:
+) -> dict[Identity, str]:
     """The UIDs of the objects that exist already.
 
     Raises:
@@ -182,7 +183,7 @@ async def _present(
             delete it.
     """
     names = {(item["kind"], item["metadata"]["name"]) for item in items}
-    uids: dict[_Identity, str] = {}
+    uids: dict[Identity, str] = {}
     for item in items:
         kind, metadata = item["kind"], item["metadata"]
         try:
@@ -236,15 +237,14 @@ def _begun_by(lost: LostCluster) -> str:
 
 def _held(manifest: Unstructured, lost: LostCluster, source: str | None) -> Unstructured:
     """An object that no controller acts on yet, and a control plane with its restore."""
-    prefix = "" if source is None else f"{source}/"
-    backup = lost.manifest.name
     metadata: dict[str, Any] = manifest["metadata"]
     annotations = dict(metadata.get("annotations", {}))
     spec = manifest["spec"]
     if manifest["kind"] == Cluster.resource.kind:
         annotations[IN_PROGRESS], spec = _begun_by(lost), {**spec, "paused": True}
     elif manifest["kind"] == CapelinControlPlane.resource.kind:
-        annotations[RESTORE_ANNOTATION] = f"{prefix}{backup}@{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        request = restore_request(lost.manifest.name, datetime.now(UTC), source)
+        annotations[RESTORE_ANNOTATION] = request
     return {**manifest, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
 
 

@@ -18,7 +18,7 @@ from capelin_control_plane.desired import (
     requested_restore,
 )
 from capelin_control_plane.restore_tasks import RESTORING, withdraw_restore
-from capelin_control_plane.restores import backup_of
+from capelin_control_plane.restores import backup_of, restore_request
 from rich.console import Console
 
 from capelin_infra.clusters.backup_places import (
@@ -85,7 +85,7 @@ async def plan_restore(which: ClusterName, backup: str | None) -> RestorePlan:
 async def restore_cluster(plan: RestorePlan, within: float) -> None:
     """Request a restore, and wait until the cluster is ready again."""
     which = plan.which
-    request = f"{plan.backup}@{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    request = restore_request(plan.backup, datetime.now(UTC))
     async with client_of(find_environment(which.environment)) as client:
         withdraw = await request_restore(client, plan, request)
         with Checklist(Console()).shown() as checklist:

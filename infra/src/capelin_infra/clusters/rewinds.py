@@ -4,13 +4,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from capelin.embedded.binaries import Binaries
 from capelin.errors import InvalidInputError, UserError
 from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.etcd_snapshots import PROGRAMS
 from capelin_control_plane.rewinds import backup_as_of
 from rich.console import Console
 
+from capelin_infra.clusters.backup_maintenance import etcd_programs
 from capelin_infra.clusters.backup_places import (
     BackupPlace,
     choose_backup,
@@ -48,15 +47,13 @@ async def create_backup_as_of(which: ClusterName, place: BackupPlace, moment: da
     async with open_backups(which, place) as found:
         store = choose_backup(found, which, None).store
         with Checklist(Console()).shown() as checklist:
-            with checklist.step("programs of etcd"):
-                binaries = await Binaries().fetch(PROGRAMS)
-            etcd, etcdutl = (binaries[program].path for program in PROGRAMS)
+            programs = await etcd_programs(checklist)
             with (
                 checklist.step(f"backup as of {moment:%Y-%m-%dT%H:%M:%S%z}") as line,
                 TemporaryDirectory(prefix="rewind-", dir=environment.folder) as work,
             ):
                 try:
-                    manifest = await backup_as_of(store, key, moment, (etcd, etcdutl), Path(work))
+                    manifest = await backup_as_of(store, key, moment, programs, Path(work))
                 except BackupError as error:
                     raise UserError(
                         f"Cluster {which.name} cannot be restored as of this moment.",

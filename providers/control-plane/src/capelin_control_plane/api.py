@@ -334,7 +334,7 @@ class Rotation(Model):
     """A schedule for rotations of the certificate authorities and of the service account key."""
 
     schedule: Annotated[str, MinLen(1), MaxLen(128)]
-    """When they begin, as a cron expression such as `0 3 1 */6 *`. The old ones stay trusted until
+    """A cron expression for their begin, such as `0 3 1 */6 *`. The old ones stay trusted until
     a user drops them."""
     time_zone: Annotated[str, MinLen(1), MaxLen(64)] = "UTC"
     """The time zone of the schedule, such as `Europe/Berlin`."""
@@ -411,7 +411,7 @@ class Sleep(Model):
     """
 
     start: Annotated[str, MinLen(1), MaxLen(128)]
-    """When it falls asleep, as a cron expression such as `0 20 * * 1-5`."""
+    """A cron expression for the moment when it falls asleep, such as `0 20 * * 1-5`."""
     end: Annotated[str, MinLen(1), MaxLen(128)]
     """When it wakes, such as `0 7 * * 1-5`."""
     time_zone: Annotated[str, MinLen(1), MaxLen(64)] = "UTC"

@@ -1,6 +1,6 @@
 """The files of the archive: one for each segment, encrypted like a backup's."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 from capelin_control_plane.archive import (
@@ -8,7 +8,6 @@ from capelin_control_plane.archive import (
     Segment,
     SegmentId,
     SegmentReader,
-    expired_segments,
     segments_after,
     segments_of,
 )
@@ -36,13 +35,10 @@ async def newest_segment(store: Store, key: bytes, authority: str) -> tuple[Segm
     return segments[-1], last
 
 
-async def delete_segments(store: Store, authority: str, revision: int | None = None) -> int:
-    """Delete the segments before a revision, or all. Returns how many remain."""
-    segments = segments_of(await store.names(), authority)
-    expired = segments if revision is None else expired_segments(segments, revision)
-    for segment in expired:
+async def delete_segments(store: Store, authority: str, segments: Iterable[SegmentId]) -> None:
+    """Delete segments."""
+    for segment in segments:
         await store.delete(segment.name(authority))
-    return len(segments) - len(expired)
 
 
 async def read_changes(

@@ -17,7 +17,9 @@ from capelin_control_plane.archive import (
     Batch,
     Segment,
     SegmentId,
+    expired_segments,
     next_segments,
+    segments_of,
 )
 from capelin_control_plane.archive_files import (
     delete_segments,
@@ -52,7 +54,7 @@ _STARTING: Final = ConditionSpec(
 
 @dataclass(slots=True)
 class Archive:
-    """The archive of a control plane, as the provider observes it."""
+    """The observed state of an archive."""
 
     condition: ConditionSpec = _STARTING
     needed: NeededBackup | None = None
@@ -247,14 +249,16 @@ class _Job:
 
     async def _delete_expired(self, store: Store) -> int:
         """Delete the changes before the last backup but one. Returns how many segments remain."""
-        listed = (await read_backups(store)).manifests
-        own = [manifest for manifest in listed if manifest.authority == self.authority]
-        remaining = 0
+        listed = await read_backups(store)
+        own = [it for it in listed.manifests if it.authority == self.authority]
+        segments = segments_of(listed.names, self.authority)
         for backup in reversed(own[:2]):
-            remaining = await delete_segments(store, self.authority, backup.revision)
-            if remaining <= _MOST_SEGMENTS:
+            expired = expired_segments(segments, backup.revision)
+            await delete_segments(store, self.authority, expired)
+            segments = [segment for segment in segments if segment not in expired]
+            if len(segments) <= _MOST_SEGMENTS:
                 break
-        return remaining
+        return len(segments)
 
     def failure(self, error: Exception) -> ConditionSpec:
         """The condition that shows an error."""

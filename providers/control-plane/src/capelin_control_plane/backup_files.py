@@ -5,7 +5,7 @@ import hashlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +43,8 @@ class Listed:
     manifests: tuple[Manifest, ...]
     damaged: tuple[str, ...]
     """The names of the backups whose manifest cannot be read."""
+    names: frozenset[str] = field(default=frozenset(), compare=False)
+    """The names of all files."""
 
 
 def list_backups(folder: Path) -> Listed:
@@ -67,7 +69,7 @@ def _manifests(names: Collection[str]) -> list[str]:
 
 
 def _listed(names: Collection[str], contents: Mapping[str, bytes | None]) -> Listed:
-    present = set(names)
+    present = frozenset(names)
     manifests: list[Manifest] = []
     damaged: list[str] = []
     for name, content in sorted(contents.items(), reverse=True):
@@ -84,7 +86,7 @@ def _listed(names: Collection[str], contents: Mapping[str, bytes | None]) -> Lis
             manifests.append(manifest)
         else:
             damaged.append(stem)
-    return Listed(tuple(manifests), tuple(damaged))
+    return Listed(tuple(manifests), tuple(damaged), present)
 
 
 async def delete_backup(store: Store, name: str) -> None:

@@ -16,6 +16,7 @@ from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, LastBackup, Status
+from capelin_control_plane.archive import segments_of
 from capelin_control_plane.archive_files import delete_segments
 from capelin_control_plane.backup_encryption import FEWEST_KEY_BYTES, BackupError
 from capelin_control_plane.backup_files import (
@@ -68,8 +69,7 @@ class BackupState:
 
     def meets(self, needed: NeededBackup) -> bool:
         """Whether an archive continues the newest backup."""
-        revision = self.newest.revision if self.newest else -1
-        return revision >= needed.revision and self.epoch == needed.epoch
+        return self.newest is not None and needed.is_met_by(self.newest.revision, self.epoch)
 
 
 @dataclass(slots=True)
@@ -213,7 +213,8 @@ class BackupJob:
             for old in expired(own, self.backup.retention, self.ctx.now()):
                 await delete_backup(store, old.name)
             if not self.backup.continuous:
-                await delete_segments(store, self.authority)
+                segments = segments_of(listed.names, self.authority)
+                await delete_segments(store, self.authority, segments)
         condition = _FINE
         if listed.damaged:
             names = ", ".join(listed.damaged[:5])

@@ -9,12 +9,13 @@ from typing import Final, Literal
 from capelin_control_plane.api import BackupRetention, CapelinControlPlane, EtcdBackup
 from capelin_control_plane.component_files import OFF
 from capelin_control_plane.desired import annotated_moment
-from capelin_control_plane.schedules import interval_of, occurrences, zone
+from capelin_control_plane.schedules import around, interval_of, occurrences, zone
 
 BACKUP_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/backup-after"
 """Its value is a moment. The provider takes a backup if the newest one is older."""
 _FIELD: Final = "spec.etcd.backup"
 _ZONE: Final = f"{_FIELD}.timeZone"
+_NAME: Final = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,12 @@ class Manifest:
     @property
     def name(self) -> str:
         """The name of the backup, and of its files without their endings."""
-        return f"{self.taken_at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+        return self.taken_at.astimezone(UTC).strftime(_NAME)
+
+
+def taken_at(backup: str) -> datetime:
+    """The moment of a backup, from its name."""
+    return datetime.strptime(backup, _NAME).replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class Due:
         """Whether a backup is due. The first one is due if it has any moment."""
         if newest is None:
             return (self.last or self.next or self.needed) is not None
-        if self.needed is not None and not self.needed.is_met_by(newest):
+        if self.needed is not None and not self.needed.is_met_by(newest.revision, newest.epoch):
             return True
         return self.last is not None and newest.taken_at < self.last
 
@@ -76,9 +82,9 @@ class NeededBackup:
     epoch: str
     """It has these keys and this version."""
 
-    def is_met_by(self, manifest: Manifest) -> bool:
-        """Whether the archive continues a backup."""
-        return manifest.revision >= self.revision and manifest.epoch == self.epoch
+    def is_met_by(self, revision: int, epoch: str) -> bool:
+        """Whether the archive continues a backup with this revision, and these keys and version."""
+        return revision >= self.revision and epoch == self.epoch
 
 
 def epoch_of(kubernetes_version: str, encryption: str, authorities: str) -> str:
@@ -104,18 +110,12 @@ def due(
     Raises:
         InvalidSpecError: the schedule, the time zone or the annotation cannot be read.
     """
-    past: list[datetime] = []
-    future: list[datetime] = []
-    requested = annotated_moment(control_plane, BACKUP_ANNOTATION)
-    if requested is not None:
-        (past if requested <= now else future).append(requested)
+    moments = [annotated_moment(control_plane, BACKUP_ANNOTATION)]
     if backup.schedule is not None:
-        last, following = occurrences(
+        moments += occurrences(
             backup.schedule, backup.time_zone, now, field=f"{_FIELD}.schedule", zone_field=_ZONE
         )
-        past.append(last)
-        future.append(following)
-    return Due(max(past, default=None), min(future, default=None), needed)
+    return Due(*around(moments, now), needed)
 
 
 def interval(backup: EtcdBackup, now: datetime) -> timedelta | None:

@@ -4,7 +4,7 @@ The data of a copy still names the machines, volumes and credentials of its sour
 the copy already run then. It has no machines, so no pod runs.
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from capelin.api import Resource, Unstructured
@@ -17,11 +17,6 @@ ATTACHMENTS: Final = Resource(
     "storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", namespaced=False
 )
 _BOOTSTRAP_TOKEN: Final = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
-
-
-def taken_at(backup: str) -> datetime:
-    """The moment of a backup, from its name."""
-    return datetime.strptime(backup, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
 
 
 async def separate_from_source(workload: Client, key: str, moment: datetime) -> None:

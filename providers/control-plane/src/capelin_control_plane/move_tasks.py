@@ -179,8 +179,7 @@ class _Job:
                     self.ctx.event(self.obj, "Normal", "BackedUp", f"{name}: the final backup")
             case MovePhase.RELEASING:
                 await self.backend.stop(self.key)
-                remains = await self.backend.remains(self.key)
-                if not remains.clients and not remains.others:
+                if not (await self.backend.remains(self.key)).any:
                     await _annotate(self.ctx.client, self.obj, UNBLOCKING)
             case MovePhase.READY:
                 pass

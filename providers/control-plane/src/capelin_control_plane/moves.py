@@ -65,14 +65,18 @@ class Remains:
     others: bool
     """Whether anything else exists that runs or has an address."""
 
+    @property
+    def any(self) -> bool:
+        """Whether anything exists that is not data."""
+        return self.clients or self.others
+
 
 def move_phase(control_plane: CapelinControlPlane, remains: Remains) -> MovePhase:
     """The phase of a move while the Cluster is paused."""
     if not is_handed_over(control_plane):
         return MovePhase.STOPPING if remains.clients else MovePhase.BACKING_UP
-    is_left = remains.clients or remains.others
     is_blocking = BLOCK_MOVE_ANNOTATION in control_plane.metadata.annotations
-    return MovePhase.RELEASING if is_left or is_blocking else MovePhase.READY
+    return MovePhase.RELEASING if remains.any or is_blocking else MovePhase.READY
 
 
 def is_handed_over(control_plane: CapelinControlPlane) -> bool:

@@ -18,8 +18,9 @@ from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_files import read_backups, read_snapshot
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import encryption_key
+from capelin_control_plane.backups import taken_at
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.copied_data import separate_from_source, taken_at
+from capelin_control_plane.copied_data import separate_from_source
 from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.reasons import Reason

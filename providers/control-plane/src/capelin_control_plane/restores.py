@@ -5,7 +5,7 @@ The annotation on the control plane is the whole operation: it names the backup,
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
@@ -43,6 +43,18 @@ class RestoreFiles:
     """Whether the replacement of data has begun."""
     restored: str | None = None
     """The last request whose data is in use."""
+
+
+def restore_request(backup: str, now: datetime, source: str | None = None) -> str:
+    """The value of the annotation that requests a restore now.
+
+    Args:
+        backup: The name of the backup.
+        now: The present. Two requests for one backup differ in it.
+        source: The Cluster whose data is copied. None for the Cluster's own backup.
+    """
+    prefix = "" if source is None else f"{source}/"
+    return f"{prefix}{backup}@{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def backup_of(request: str) -> str:

@@ -34,7 +34,7 @@ from capelin_control_plane.rotation_clients import (
     find_clients,
     unjoined_machines,
 )
-from capelin_control_plane.schedules import occurrences
+from capelin_control_plane.schedules import around, occurrences
 from capelin_control_plane.secrets import advance
 
 ROTATE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/rotate-authorities-before"
@@ -217,10 +217,7 @@ def rotation_requests(obj: CapelinControlPlane, now: datetime) -> Requests:
             field=f"{field_}.schedule",
             zone_field=f"{field_}.timeZone",
         )
-    return Requests(
-        max((moment for moment in moments if moment and moment <= now), default=None),
-        min((moment for moment in moments if moment and moment > now), default=None),
-    )
+    return Requests(*around(moments, now))
 
 
 def requested_drop(obj: CapelinControlPlane) -> tuple[datetime | None, bool]:

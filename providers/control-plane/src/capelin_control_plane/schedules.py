@@ -1,5 +1,6 @@
 """Schedules in the form of cron, in a time zone. Pure."""
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -34,6 +35,17 @@ def occurrences(
         ) from error
     except StopIteration:
         raise InvalidSpecError(f"{field}: {expression!r} never occurs") from None
+
+
+def around(
+    moments: Iterable[datetime | None], now: datetime
+) -> tuple[datetime | None, datetime | None]:
+    """The latest moment in the past, and the next one in the future."""
+    known = [moment for moment in moments if moment is not None]
+    return (
+        max((moment for moment in known if moment <= now), default=None),
+        min((moment for moment in known if moment > now), default=None),
+    )
 
 
 def interval_of(expression: str, local: datetime) -> timedelta | None:

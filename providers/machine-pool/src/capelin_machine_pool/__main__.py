@@ -66,9 +66,7 @@ class MachinePoolOptions(Options):
         "Socket of the container engine, Docker or Podman.",
         shown="that of DOCKER_HOST, else /var/run/docker.sock or /run/podman/podman.sock",
     )
-    container_network: str = flag(
-        "bridge", str, "Network of the containers, as the engine names it."
-    )
+    container_network: str = flag("bridge", str, "Name of the containers' network.")
 
 
 def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:

@@ -8,7 +8,7 @@ from typing import Protocol
 from capelin.api.core import Node
 from capelin.client import Client
 from capelin.controller import ObjectKey
-from capelin.provider import MachineAddress
+from capelin.provider import Blocked, MachineAddress
 
 from capelin_machine_pool.api import CapelinMachine
 from capelin_machine_pool.desired import Instance
@@ -99,3 +99,25 @@ class Backend(Protocol):
     async def release(self, cluster: ObjectKey) -> None:
         """Free what the machines of a cluster share, when the last of them goes."""
         ...
+
+
+class NothingShared:
+    """The part of a backend whose machines share nothing, and need no process of the provider."""
+
+    def health(self) -> str | None:
+        """No process belongs to the backend."""
+        return None
+
+    def clusters(self, namespace: str) -> Sequence[ObjectKey]:
+        """Machines share nothing."""
+        del namespace
+        return []
+
+    async def release(self, cluster: ObjectKey) -> None:
+        """Nothing is shared."""
+
+
+def node_taken(node: Node) -> Blocked:
+    """The problem of a machine whose Node has the provider ID of another one."""
+    message = f"the cluster has a Node {node.name} that has another provider ID"
+    return Blocked(Reason.NODE_NAME_TAKEN, message, "delete that Node, or this machine")

@@ -4,7 +4,6 @@ The engine and the container keep all progress. The container's name follows fro
 and the marker in it makes the bootstrap happen once.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -12,11 +11,10 @@ from typing import Final
 from capelin.api.core import Node
 from capelin.client import Client
 from capelin.contract import DELETING
-from capelin.controller import ObjectKey
 from capelin.provider import Blocked
 
 from capelin_machine_pool.api import CapelinMachine
-from capelin_machine_pool.backends import InstanceStatus, Workload
+from capelin_machine_pool.backends import InstanceStatus, NothingShared, Workload, node_taken
 from capelin_machine_pool.bootstrap import (
     BootstrapStep,
     CloudConfig,
@@ -48,7 +46,7 @@ _BOOTED: Final = "systemctl is-system-running 2>/dev/null | grep -qx -e running 
 _ENDED: Final = frozenset({"exited", "dead"})
 
 
-class ContainersBackend:
+class ContainersBackend(NothingShared):
     """Machines that are containers."""
 
     def __init__(self, engine: Engine, policy: ContainerPolicy) -> None:
@@ -125,18 +123,6 @@ class ContainersBackend:
             # Without the option, the provider may have no engine.
             if self._policy.images:
                 raise Blocked(DELETING, str(error), retry_seconds=SOON) from error
-
-    def health(self) -> str | None:
-        """No process of the provider belongs to the backend."""
-        return None
-
-    def clusters(self, namespace: str) -> Sequence[ObjectKey]:
-        """Machines share nothing."""
-        del namespace
-        return []
-
-    async def release(self, cluster: ObjectKey) -> None:
-        """Nothing is shared."""
 
     async def _find(self, machine: str, uid: str) -> Container | None:
         container = await self._engine.find(container_name(machine, uid))
@@ -226,9 +212,7 @@ def observed_status(
         if is_own:
             return replace(status, heartbeats=container.state != "paused")
     if node is not None and node.spec.provider_id:
-        message = f"the cluster has a Node {node.name} that has another provider ID"
-        hint = "delete that Node, or this machine"
-        raise Blocked(Reason.NODE_NAME_TAKEN, message, hint)
+        raise node_taken(node)
     if container is not None and container.state in _ENDED:
         message = _ended(container)
         return InstanceStatus(running=False, reason=Reason.CONTAINER_ENDED, message=message)

@@ -1,6 +1,5 @@
 """The backend `Hosts`: machines that claim CapelinHosts. The reconciler of hosts does the rest."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -8,11 +7,10 @@ from typing import Final
 from capelin.api.core import Node
 from capelin.client import Client, Conflict
 from capelin.contract import DELETING, READY, find_condition
-from capelin.controller import ObjectKey
 from capelin.provider import Blocked
 
 from capelin_machine_pool.api import CapelinMachine
-from capelin_machine_pool.backends import InstanceStatus, Workload
+from capelin_machine_pool.backends import InstanceStatus, NothingShared, Workload, node_taken
 from capelin_machine_pool.bootstrap_data import bootstrap_secret
 from capelin_machine_pool.desired import Instance
 from capelin_machine_pool.hosts.api import CapelinHost, HostClaim
@@ -31,7 +29,7 @@ _LONGEST_RELEASE: Final = timedelta(minutes=5)
 """How long a machine waits for the clean-up of its host. A dead host is cleaned later."""
 
 
-class HostsBackend:
+class HostsBackend(NothingShared):
     """Machines that are existing hosts."""
 
     @property
@@ -126,18 +124,6 @@ class HostsBackend:
                 detail = f": {ready.message}" if ready and ready.message else ""
                 raise Blocked(DELETING, message + detail, retry_seconds=SOON)
 
-    def health(self) -> str | None:
-        """No process of this machine belongs to the backend."""
-        return None
-
-    def clusters(self, namespace: str) -> Sequence[ObjectKey]:
-        """Machines share nothing."""
-        del namespace
-        return []
-
-    async def release(self, cluster: ObjectKey) -> None:
-        """Nothing is shared."""
-
 
 def observed_status(
     instance: Instance, host: CapelinHost | None, node: Node | None
@@ -164,9 +150,7 @@ def observed_status(
     if node is None:
         return _waiting(f"the host {host.name} has joined, and its Node does not exist yet")
     if node.spec.provider_id:
-        message = f"the cluster has a Node {node.name} that has another provider ID"
-        hint = "delete that Node, or this machine"
-        raise Blocked(Reason.NODE_NAME_TAKEN, message, hint)
+        raise node_taken(node)
     return replace(_waiting(f"the Node {node.name} gets its provider ID"), node=node.name)
 
 

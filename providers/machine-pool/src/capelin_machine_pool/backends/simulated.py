@@ -17,7 +17,7 @@ from capelin.embedded.binaries import Binaries
 from capelin.provider import Blocked, MachineAddress
 
 from capelin_machine_pool.api import CapelinMachine
-from capelin_machine_pool.backends import InstanceStatus, Workload
+from capelin_machine_pool.backends import InstanceStatus, Workload, node_taken
 from capelin_machine_pool.backends.kubelet import MESSAGE, KubeletEndpoint, SimulatedKubelet
 from capelin_machine_pool.backends.kwok import KwokProcesses
 from capelin_machine_pool.backends.kwok_launcher import LEASE_NAMESPACE, MANAGED_LABEL
@@ -137,8 +137,7 @@ def observed_status(instance: Instance, node: Node | None) -> InstanceStatus:
         Blocked: a Node of that name is not this machine's.
     """
     if node is not None and node.spec.provider_id != instance.provider_id:
-        message = f"the cluster has a Node {node.name} that has another provider ID"
-        raise Blocked(Reason.NODE_NAME_TAKEN, message, "delete that Node, or this machine")
+        raise node_taken(node)
     if node is not None:
         return InstanceStatus(
             running=True,

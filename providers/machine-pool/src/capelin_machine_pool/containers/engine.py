@@ -93,12 +93,9 @@ class Engine:
 
     async def find(self, name: str) -> Container | None:
         """A container by its name or id."""
-        try:
-            found = await self._json("GET", f"/containers/{name}/json")
-        except EngineError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return None
-            raise
+        found = await self._found(f"/containers/{name}/json")
+        if found is None:
+            return None
         state: Mapping[str, Any] = found["State"]
         labels: Mapping[str, str] | None = found["Config"].get("Labels")
         networks: Mapping[str, Any] | None = found["NetworkSettings"].get("Networks")
@@ -129,13 +126,7 @@ class Engine:
 
     async def has_image(self, reference: str) -> bool:
         """Whether the engine has an image."""
-        try:
-            await self._request("GET", f"/images/{reference}/json")
-        except EngineError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return False
-            raise
-        return True
+        return await self._found(f"/images/{reference}/json") is not None
 
     async def pull(self, reference: str, *, seconds: float) -> None:
         """Pull an image from its registry."""
@@ -150,13 +141,8 @@ class Engine:
 
     async def gateway(self, network: str) -> str | None:
         """The IPv4 address of this machine in a network, if the network exists and has one."""
-        try:
-            found = await self._json("GET", f"/networks/{network}")
-        except EngineError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return None
-            raise
-        return gateway_of(found["IPAM"].get("Config") or [])
+        found = await self._found(f"/networks/{network}")
+        return None if found is None else gateway_of(found["IPAM"].get("Config") or [])
 
     async def read_files(self, container: str, folder: str) -> dict[str, bytes]:
         """The files of a folder of a container, which need not run, by their names."""
@@ -216,6 +202,15 @@ class Engine:
                 await asyncio.gather(feeding, return_exceptions=True)
         finally:
             writer.close()
+
+    async def _found(self, path: str) -> Any | None:
+        """An object of the engine. None if it does not exist."""
+        try:
+            return await self._json("GET", path)
+        except EngineError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
 
     async def _json(
         self,
