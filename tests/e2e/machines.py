@@ -5,6 +5,7 @@ import json
 import subprocess
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -203,6 +204,19 @@ async def kubectl(hosted: ControlPlane, folder: Path, *arguments: str) -> str:
 async def all_run(workload: Client, count: int) -> bool:
     pods = (await workload.list(Pod)).items
     return len(pods) >= count and all(map(is_ready, pods))
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The Nodes of a workload cluster and the containers of its pods."""
+
+    uids: Mapping[str, str]
+    containers: Mapping[str, int | None]
+
+    @classmethod
+    async def read(cls, workload: Client) -> "Nodes":
+        nodes = (await workload.list(Node)).items
+        return cls({node.name: node.uid for node in nodes}, await containers(workload))
 
 
 async def containers(workload: Client) -> Mapping[str, int | None]:

@@ -6,8 +6,7 @@ status of the Cluster as they do.
 
 import asyncio
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -16,15 +15,14 @@ from time import monotonic
 
 import pytest
 from capelin.api.capi import Cluster
-from capelin.api.core import ConfigMap, Node, Secret
-from capelin.client import Client, Config
+from capelin.api.core import ConfigMap, Secret
+from capelin.client import Config
 from capelin.contract import (
     BLOCK_MOVE_ANNOTATION,
     CLUSTERCTL_LABEL,
     MOVE_LABEL,
     find_condition,
 )
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backup_stores import Stores, read_endpoints
@@ -35,13 +33,14 @@ from tests.s3.versitygw import SECRET_DATA, VERSITYGW, S3Server
 
 from .conftest import VERSIONS, namespace_in
 from .hosted import Hosted
+from .how_to_pages import run_block
 from .kind_cluster import KindCluster
 from .machines import (
     KUBECTL,
     POD_CIDR,
+    Nodes,
     addons,
     are_ready,
-    containers,
     join,
     machines,
     run_pods,
@@ -63,7 +62,6 @@ pytestmark = [
     pytest.mark.needs_programs(VERSITYGW, "clusterctl", f"kubectl@{KUBECTL}"),
 ]
 NEW = VERSIONS[-1]
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "move.md"
 
 
 @dataclass
@@ -92,30 +90,15 @@ class Page:
 
     async def run(self, contained: str) -> None:
         """Run the block that contains a command."""
-        blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
-        process = await asyncio.create_subprocess_exec(
-            *("bash", "-euc", next(block for block in blocks if contained in block)),
-            env={**os.environ, **await self._environment()},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        output, _ = await process.communicate()
-        assert process.returncode == 0, output.decode()[-3000:]
-
-    async def _environment(self) -> Mapping[str, str]:
-        programs = [await Binaries().path("clusterctl"), await Binaries().path("kubectl", KUBECTL)]
-        first, second = self.source.kind.kubeconfig, self.target.kind.kubeconfig
-        return {
-            "PATH": ":".join([*(str(each.parent) for each in programs), os.environ["PATH"]]),
-            "KUBECONFIG": str(first),
-            "SOURCE": str(first),
-            "TARGET": str(second),
+        values = {
+            "KUBECONFIG": str(self.source.kind.kubeconfig),
+            "SOURCE": str(self.source.kind.kubeconfig),
+            "TARGET": str(self.target.kind.kubeconfig),
             "NAMESPACE": self.source.namespace,
             "CLUSTER": self.source.name,
             "CONTROL_PLANE": self.source.name,
-            "CLUSTERCTL_DISABLE_VERSIONCHECK": "true",
-            "GOPROXY": "off",
         }
+        await run_block("move.md", contained, values, self.source.kind.kubeconfig.parent)
 
 
 async def prepare_for_clusterctl(kind: KindCluster) -> None:
@@ -182,19 +165,6 @@ async def create(hosted: Hosted, endpoint: PortableEndpoint, server: S3Server) -
     await hosted.settles()
     await set_cluster_status(hosted)
     assert BLOCK_MOVE_ANNOTATION in (await hosted.get()).metadata.annotations
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """The Nodes of a workload cluster and the containers of its pods."""
-
-    uids: Mapping[str, str]
-    containers: Mapping[str, int | None]
-
-    @classmethod
-    async def read(cls, workload: Client) -> "Nodes":
-        nodes = (await workload.list(Node)).items
-        return cls({node.name: node.uid for node in nodes}, await containers(workload))
 
 
 async def test_a_control_plane_moves_with_its_nodes_and_all_acknowledged_writes(

@@ -5,13 +5,11 @@
 
 import asyncio
 import hashlib
-import json
 import os
 import shutil
 import signal
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +32,8 @@ from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from tests.load import Load
 from tests.support.control_planes import ControlPlane
 
+from .mortal_provider import Mortal, mortal_provider
+
 OLD, NEW = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "100"))
 """The minimum number of kills."""
@@ -54,54 +54,6 @@ pytestmark = [
         )
     ),
 ]
-
-
-@dataclass
-class Mortal:
-    """The provider in sequential lives."""
-
-    ancestor: asyncio.subprocess.Process
-    arguments: list[str]
-    lives: list[str] = field(default_factory=list[str])
-    kills: int = 0
-
-    async def live(self, changes: int, seconds: float) -> None:
-        """Kill it after this many changes or seconds."""
-        pid = await self._begin(changes)
-        try:
-            async with asyncio.timeout(seconds):
-                ended = await self._ended()
-        except TimeoutError:
-            # It may have just died.
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            ended = await self._ended()
-        self.lives.append(f"{changes} changes, {seconds:.2f} s: {ended}")
-        assert ended == -signal.SIGKILL, self.lives
-        self.kills += 1
-
-    @asynccontextmanager
-    async def undisturbed(self) -> AsyncGenerator[None]:
-        """Let it run for some time."""
-        pid = await self._begin(10**9)
-        try:
-            yield
-        finally:
-            os.kill(pid, signal.SIGKILL)
-            await self._ended()
-
-    async def _begin(self, changes: int) -> int:
-        order = json.dumps({"changes": changes, "arguments": self.arguments})
-        assert self.ancestor.stdin is not None
-        self.ancestor.stdin.write(f"{order}\n".encode())
-        return await self._said()
-
-    async def _ended(self) -> int:
-        return await self._said()
-
-    async def _said(self) -> int:
-        assert self.ancestor.stdout is not None
-        return int(await self.ancestor.stdout.readline())
 
 
 @dataclass
@@ -195,18 +147,9 @@ async def shoal(
         "--metrics-address=0",
         "--health-address=0",
     ]
-    with (tmp_path / "provider.log").open("wb") as log:
-        ancestor = await asyncio.create_subprocess_exec(
-            sys.executable,
-            Path(__file__).with_name("killed_provider.py"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log,
-        )
     mine = ControlPlane(client, namespace, NAME, "Processes")
-    yield Shoal(mine, state, Mortal(ancestor, arguments), Random(SEED))  # noqa: S311
-    ancestor.kill()
-    await ancestor.wait()
+    async with mortal_provider(arguments, tmp_path / "provider.log") as mortal:
+        yield Shoal(mine, state, mortal, Random(SEED))  # noqa: S311
     for place in state.iterdir() if state.exists() else ():
         await kill_all(place / "run")
 

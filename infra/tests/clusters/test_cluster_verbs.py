@@ -16,6 +16,7 @@ from capelin.api.capi import (
     Topology,
 )
 from capelin.api.core import Namespace
+from capelin.client import Config, Server, User
 from capelin.embedded.management import Environment
 from capelin.errors import MissingError, NotReadyError, WaitTimeoutError
 from capelin.testing.fake_client import FakeClient, cluster, machine_pool
@@ -223,6 +224,17 @@ async def test_a_cluster_is_created_before_its_binaries_are_downloaded(
     assert (await lab.get(Cluster, "blue", "team")).spec.topology is not None
     assert (await lab.get(ClusterClass, "capelin", "team")).name == "capelin"
     assert fetched == []
+
+
+async def test_a_kubeconfig_takes_the_place_of_an_environment(tmp_path: Path) -> None:
+    file = tmp_path / "management.kubeconfig"
+    server = Server("https://192.0.2.1:6443")
+    file.write_bytes(Config(server, User(token="secret")).flattened())
+    which = ClusterName("blue", "team", "lab", file)
+    async with which.client() as client:
+        assert client.config.server.address == server.address
+    assert which.command("backup") == f"capelin backup cluster blue -n team --kubeconfig {file}"
+    assert which.folder().is_dir()
 
 
 async def test_waiting_ends_when_the_cluster_is_deleted(lab: Lab) -> None:

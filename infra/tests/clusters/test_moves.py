@@ -30,10 +30,11 @@ class Provider(FakeClient):
     async def patch(self, *args: Any, **options: Any) -> Any:
         written = await super().patch(*args, **options)
         if self.accepts is not None:
-            is_requested = MOVE_ANNOTATION in written.metadata.annotations
-            condition = self.accepts if is_requested else not_requested()
+            request = written.metadata.annotations.get(MOVE_ANNOTATION)
+            condition = not_requested() if request is None else self.accepts
+            accepted = request if condition.status == "True" else None
             path = CapelinControlPlane.resource.path("default", "demo-x")
-            body = {"status": status_of(condition)}
+            body = {"status": {**status_of(condition), "acceptedMove": accepted}}
             await self.request(
                 "PATCH", f"{path}/status", body=body, content_type="application/merge-patch+json"
             )
@@ -85,7 +86,7 @@ async def test_an_accepted_request_stays() -> None:
 
 async def test_an_earlier_request_is_not_mistaken_for_the_new_one() -> None:
     made = client("True", "MoveRequested", runs=False)
-    with pytest.raises(WaitTimeoutError, match="the end of an earlier request"):
+    with pytest.raises(WaitTimeoutError, match="the provider's check"):
         await request(made, within=0.1)
     mine = await made.get(CapelinControlPlane, "demo-x", "default")
     assert MOVE_ANNOTATION not in mine.metadata.annotations

@@ -208,6 +208,7 @@ def test_the_last_backup_before_a_moment_is_the_base() -> None:
     assert base_backup(manifests, NOW + timedelta(seconds=15)).name == manifest(10).name
     with pytest.raises(BackupError, match="oldest one: 20261126T100000Z"):
         base_backup(manifests, NOW - timedelta(seconds=1))
+    assert base_backup(manifests, None).name == manifest(20).name
 
 
 class Written:
@@ -226,14 +227,15 @@ class Written:
         self.leases.append(id_)
 
 
-async def replayed(*batches: Batch, second: int) -> tuple[Written, float]:
+async def replayed(*batches: Batch, second: int | None) -> tuple[Written, float]:
     """The values after a replay, and the second up to which the archive is complete."""
 
     async def read() -> AsyncGenerator[Batch]:
         for one in batches:
             yield one
 
-    etcd, moment = Written(), NOW + timedelta(seconds=second)
+    etcd = Written()
+    moment = None if second is None else NOW + timedelta(seconds=second)
     reached = await replay(cast("EtcdApi", etcd), read(), NOW, moment)
     return etcd, (reached - NOW).total_seconds()
 
@@ -246,6 +248,8 @@ async def test_changes_are_replayed_up_to_a_moment() -> None:
     assert (list(etcd.values.values()), reached) == (["2"], 1)
     etcd, reached = await replayed(first, second, second=30)
     assert (list(etcd.values.values()), etcd.leases, reached) == ([None, "3"], [7], 2)
+    etcd, reached = await replayed(first, second, second=None)
+    assert (list(etcd.values.values()), reached) == ([None, "3"], 2)
 
 
 @pytest.mark.parametrize(("following", "reached"), [(100, 90), (130, 1)])

@@ -477,7 +477,7 @@ async def test_the_condition_is_quiet_while_a_step_fails(
 
 async def checked(rig: Rig, mine: CapelinControlPlane) -> tuple[str, str, bool]:
     """Status and reason of the condition, and whether the provider looks again at a moment."""
-    condition, moment = await check_move(
+    check = await check_move(
         rig.ctx,
         mine,
         desired_control_plane("v1.34.4"),
@@ -485,7 +485,9 @@ async def checked(rig: Rig, mine: CapelinControlPlane) -> tuple[str, str, bool]:
         endpoint=Endpoint("here", "api.example.com", 6443),
         backend=rig.world,
     )
-    return condition.status, condition.reason, moment is not None
+    (condition,) = check.conditions
+    assert check.accepted is None
+    return condition.status, condition.reason, check.next is not None
 
 
 @pytest.mark.parametrize(("labels", "reason"), [({}, "MoveRefused"), (LABELS, "MovePostponed")])

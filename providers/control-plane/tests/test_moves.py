@@ -19,10 +19,12 @@ from capelin_control_plane.moves import (
     MovePhase,
     MoveRequest,
     Remains,
+    accepted_move,
     is_moving,
     movable,
     move_phase,
     move_request,
+    not_requested,
     user_objects,
 )
 from capelin_control_plane.restores import Phase
@@ -31,6 +33,7 @@ from .factories import desired_control_plane
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 REQUESTED = NOW.isoformat()
+LATER = (NOW + timedelta(minutes=5)).isoformat()
 S3 = {
     "endpoint": "https://s3.example.com",
     "bucket": "backups",
@@ -77,7 +80,11 @@ def check(
 
 @pytest.mark.parametrize("host", ["api.example.com", "198.51.100.7"])
 def test_a_portable_endpoint_and_a_bucket_let_a_control_plane_move(host: str) -> None:
-    assert check(control_plane(), host=host).status == "True"
+    mine = control_plane()
+    condition = check(mine, host=host)
+    assert condition.status == "True"
+    assert accepted_move(mine, condition) == REQUESTED
+    assert accepted_move(mine, not_requested()) is None
 
 
 @pytest.mark.parametrize(
@@ -164,7 +171,7 @@ def movable_status(status: str, *others: str) -> Status:
         )
         for type_, value in ((MOVABLE, status), *((other, "True") for other in others))
     ]
-    return Status(conditions=conditions, observed_generation=1)
+    return Status(conditions=conditions, observed_generation=1, accepted_move=REQUESTED)
 
 
 def test_only_the_pause_of_a_checked_request_stops_a_control_plane() -> None:
@@ -178,6 +185,11 @@ def test_only_the_pause_of_a_checked_request_stops_a_control_plane() -> None:
     mine.metadata.generation = 2
     assert not is_moving(mine, NOW)
     mine.metadata.generation = 1
+    # Another request follows, and no provider has checked it yet.
+    mine.metadata.annotations[MOVE_ANNOTATION] = LATER
+    assert not is_moving(mine, NOW + timedelta(minutes=5))
+    mine.status.accepted_move = LATER
+    assert is_moving(mine, NOW + timedelta(minutes=5))
     mine.metadata.annotations[MOVE_ANNOTATION] = "soon"
     assert not is_moving(mine, NOW)
     del mine.metadata.annotations[MOVE_ANNOTATION]

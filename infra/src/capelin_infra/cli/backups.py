@@ -7,7 +7,14 @@ from typing import Annotated
 import typer
 
 from capelin_infra.cli.clusters import Name, add_cluster_verb
-from capelin_infra.cli.options import Environment, Namespace, Output, Within, Yes
+from capelin_infra.cli.options import (
+    Environment,
+    ManagementKubeconfig,
+    Namespace,
+    Output,
+    Within,
+    Yes,
+)
 from capelin_infra.cli.runner import confirm, run
 
 Backup = Annotated[
@@ -60,6 +67,7 @@ def backup(
     name: Name,
     *,
     environment: Environment = "",
+    kubeconfig: ManagementKubeconfig = None,
     namespace: Namespace = "default",
     within: Within = 600,
 ) -> None:
@@ -67,7 +75,7 @@ def backup(
     from capelin_infra.clusters.backups import take_backup
     from capelin_infra.clusters.cluster_verbs import ClusterName
 
-    which = ClusterName(name, namespace, environment)
+    which = ClusterName(name, namespace, environment, kubeconfig)
     run(take_backup(which, within), interrupted="The provider continues: see capelin backups.")
 
 
@@ -75,6 +83,7 @@ def restore(
     name: Name,
     *,
     environment: Environment = "",
+    kubeconfig: ManagementKubeconfig = None,
     namespace: Namespace = "default",
     backup: Annotated[
         str | None,
@@ -84,8 +93,8 @@ def restore(
         str | None,
         typer.Option(
             metavar="MOMENT",
-            help="Restore the data as of this moment, such as 2026-01-31T03:00:00Z. The backups"
-            " need continuous: true.",
+            help="Restore the data as of this moment, such as 2026-01-31T03:00:00Z, or with all"
+            " archived changes: latest. The backups need continuous: true.",
             show_default=False,
         ),
     ] = None,
@@ -141,14 +150,14 @@ def restore(
         raise typer.BadParameter("--at creates a backup: leave --backup out")
     if as_ is None and key_file is None and (bucket is not None or new_endpoint):
         raise typer.BadParameter("a lost cluster needs its key: add --key-file")
-    which = ClusterName(name, namespace, environment)
+    which = ClusterName(name, namespace, environment, kubeconfig)
     interrupted = "The provider continues: see capelin status."
     place = BackupPlace(key_file, bucket, region, ca_file)
     if at is not None:
         moment = parse_moment(at, datetime.now(UTC))
         backup = run(create_backup_as_of(which, place, moment))
     if as_ is not None:
-        new = ClusterName(as_, namespace, environment)
+        new = ClusterName(as_, namespace, environment, kubeconfig)
         begun = run(begun_copy(which, new))
         copy = copy_of(run(read_lost_cluster(which, place, begun or backup)), as_)
         if not confirm(
@@ -223,6 +232,7 @@ def verify(
     backup: Backup = None,
     *,
     environment: Environment = "",
+    kubeconfig: ManagementKubeconfig = None,
     namespace: Namespace = "default",
     key_file: KeyFile = None,
     bucket: Bucket = None,
@@ -235,13 +245,14 @@ def verify(
     from capelin_infra.clusters.cluster_verbs import ClusterName
 
     place = BackupPlace(key_file, bucket, region, ca_file)
-    run(verify_stored(ClusterName(name, namespace, environment), place, backup))
+    run(verify_stored(ClusterName(name, namespace, environment, kubeconfig), place, backup))
 
 
 def prune(
     name: Name,
     *,
     environment: Environment = "",
+    kubeconfig: ManagementKubeconfig = None,
     namespace: Namespace = "default",
     bucket: Bucket = None,
     region: Region = "us-east-1",
@@ -253,7 +264,7 @@ def prune(
     from capelin_infra.clusters.backup_places import BackupPlace
     from capelin_infra.clusters.cluster_verbs import ClusterName
 
-    which = ClusterName(name, namespace, environment)
+    which = ClusterName(name, namespace, environment, kubeconfig)
     place = BackupPlace(None, bucket, region, ca_file)
     expired = run(expired_backups(which, place))
     if not expired:

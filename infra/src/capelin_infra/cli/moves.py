@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from capelin_infra.cli.clusters import Name, add_cluster_verb
-from capelin_infra.cli.options import Environment, Namespace, Within
+from capelin_infra.cli.options import Environment, ManagementKubeconfig, Namespace, Within
 from capelin_infra.cli.runner import run
 
 
@@ -18,6 +18,7 @@ def move(
     name: Name,
     *,
     environment: Environment = "",
+    kubeconfig: ManagementKubeconfig = None,
     namespace: Namespace = "default",
     check: Annotated[
         bool, typer.Option("--check", help="Only check, and withdraw an earlier request.")
@@ -31,7 +32,7 @@ def move(
     from capelin_infra.clusters.cluster_verbs import ClusterName
     from capelin_infra.clusters.moves import move_cluster
 
-    which = ClusterName(name, namespace, environment)
+    which = ClusterName(name, namespace, environment, kubeconfig)
     run(
         move_cluster(which, within, check_only=check),
         interrupted="The request is withdrawn.",

@@ -1,6 +1,7 @@
 """The options that several verbs have, each with one name and one meaning everywhere."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
@@ -41,6 +42,17 @@ NamedEnvironment = Annotated[str, _environment("The environment.")]
 """For verbs that create or remove one: nothing is guessed."""
 AnyEnvironment = Annotated[
     str | None, _environment("Show this environment only.", show_default=False)
+]
+ManagementKubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        exists=True,
+        dir_okay=False,
+        help="Kubeconfig of a management cluster that capelin up did not start, in place of an"
+        " environment.",
+        show_default=False,
+    ),
 ]
 Namespace = Annotated[
     str, typer.Option("--namespace", "-n", help="The namespace of the workload cluster.")

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from capelin_infra.cli.clusters import Name, add_cluster_verb
-from capelin_infra.cli.options import Environment, Namespace, Within, Yes
+from capelin_infra.cli.options import Environment, ManagementKubeconfig, Namespace, Within, Yes
 from capelin_infra.cli.runner import confirm, run
 
 
@@ -18,6 +18,7 @@ def rotate(
     name: Name,
     *,
     environment: Environment = "",
+    kubeconfig: ManagementKubeconfig = None,
     namespace: Namespace = "default",
     drop: Annotated[
         bool,
@@ -39,7 +40,7 @@ def rotate(
     from capelin_infra.clusters.cluster_verbs import ClusterName
     from capelin_infra.clusters.rotation import Drop, rotate_cluster
 
-    which = ClusterName(name, namespace, environment)
+    which = ClusterName(name, namespace, environment, kubeconfig)
     if force and not drop:
         raise InvalidInputError(
             "--force needs --drop.",

@@ -3,7 +3,7 @@
 import typer
 
 from capelin_infra.cli.clusters import Name, add_cluster_verb
-from capelin_infra.cli.options import Environment, Namespace, Within
+from capelin_infra.cli.options import Environment, ManagementKubeconfig, Namespace, Within
 from capelin_infra.cli.runner import run
 
 _INTERRUPTED = "The provider continues: see capelin status."
@@ -19,6 +19,7 @@ def sleep(
     name: Name,
     *,
     environment: Environment = "",
+    kubeconfig: ManagementKubeconfig = None,
     namespace: Namespace = "default",
     within: Within = 300,
 ) -> None:
@@ -29,13 +30,17 @@ def sleep(
     from capelin_infra.clusters.cluster_verbs import ClusterName
     from capelin_infra.clusters.sleep import sleep_cluster
 
-    run(sleep_cluster(ClusterName(name, namespace, environment), within), interrupted=_INTERRUPTED)
+    run(
+        sleep_cluster(ClusterName(name, namespace, environment, kubeconfig), within),
+        interrupted=_INTERRUPTED,
+    )
 
 
 def wake(
     name: Name,
     *,
     environment: Environment = "",
+    kubeconfig: ManagementKubeconfig = None,
     namespace: Namespace = "default",
     within: Within = 600,
 ) -> None:
@@ -43,4 +48,7 @@ def wake(
     from capelin_infra.clusters.cluster_verbs import ClusterName
     from capelin_infra.clusters.sleep import wake_cluster
 
-    run(wake_cluster(ClusterName(name, namespace, environment), within), interrupted=_INTERRUPTED)
+    run(
+        wake_cluster(ClusterName(name, namespace, environment, kubeconfig), within),
+        interrupted=_INTERRUPTED,
+    )

@@ -24,13 +24,12 @@ from capelin_infra.clusters.backup_places import (
     required_settings,
 )
 from capelin_infra.clusters.cluster_verbs import ClusterName
-from capelin_infra.environments.connection import find_environment
 from capelin_infra.terminal.checklist import Checklist
 
 
 async def verify_stored(which: ClusterName, place: BackupPlace, name: str | None) -> None:
     """Decrypt a backup, restore it into a throw-away etcd, and print the result."""
-    environment = find_environment(which.environment)
+    folder = which.folder()
     key = await key_of(which, place)
     async with open_backups(which, place) as found:
         backup = choose_backup(found, which, name)
@@ -39,9 +38,7 @@ async def verify_stored(which: ClusterName, place: BackupPlace, name: str | None
             programs = await etcd_programs(checklist)
             with checklist.step(f"backup {manifest.name} restored into a throw-away etcd") as line:
                 try:
-                    trial = await verify_backup(
-                        backup.store, manifest, key, programs, environment.folder
-                    )
+                    trial = await verify_backup(backup.store, manifest, key, programs, folder)
                 except BackupError as error:
                     raise UserError(
                         f"Backup {manifest.name} of cluster {which.name} cannot be restored.",

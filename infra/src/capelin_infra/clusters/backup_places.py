@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from capelin_infra.clusters.backups import backup_folder, backup_settings, find_control_plane
 from capelin_infra.clusters.cluster_verbs import ClusterName
-from capelin_infra.environments.connection import client_of, find_environment
+from capelin_infra.environments.connection import find_environment
 
 KEY_ID: Final = "AWS_ACCESS_KEY_ID"
 SECRET: Final = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - the name of a variable
@@ -94,7 +94,7 @@ def credentials_of(environ: Mapping[str, str]) -> S3Credentials:
 
 async def required_settings(which: ClusterName) -> EtcdBackup:
     """The settings of the backups of a cluster that exists."""
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         return backup_settings(await find_control_plane(client, which))
 
 
@@ -109,7 +109,7 @@ async def key_of(which: ClusterName, place: BackupPlace) -> bytes:
     hint = "Name a copy of the key with --key-file."
     try:
         settings = await required_settings(which)
-        async with client_of(find_environment(which.environment)) as client:
+        async with which.client() as client:
             return await encryption_key(client, settings, which.namespace)
     except MissingError as error:
         raise MissingError(error.message, reason=error.reason, hint=hint) from error
@@ -170,18 +170,24 @@ async def _stores(which: ClusterName, place: BackupPlace) -> AsyncGenerator[list
         async with s3_store(bucket, *names, credentials_of(os.environ)) as store:
             yield [store]
         return
-    environment = find_environment(which.environment)
     destination = await _destination(which)
     if destination is not None and destination.s3 is not None:
         stores = Stores(endpoints=read_endpoints(destination.s3.endpoint))
         async with (
-            client_of(environment) as client,
+            which.client() as client,
             stores.open(client, destination, *names) as store,
         ):
             yield [store]
         return
+    if which.kubeconfig is not None:
+        raise InvalidInputError(
+            f"The place of the backups of cluster {which.name} is not known.",
+            reason="Without an environment, backups in folders cannot be read.",
+            hint="Name their bucket with --bucket.",
+        )
+    root = backup_folder(find_environment(which.environment))
     # Also earlier folders of the control plane.
-    folders = {backup.folder for backup in stored_backups(backup_folder(environment), *names)}
+    folders = {backup.folder for backup in stored_backups(root, *names)}
     workers = Workers(1)
     try:
         yield [FolderStore(folder, Path(), workers) for folder in sorted(folders)]
@@ -191,7 +197,7 @@ async def _stores(which: ClusterName, place: BackupPlace) -> AsyncGenerator[list
 
 async def _destination(which: ClusterName) -> BackupDestination | None:
     """Where a cluster's backups are stored. None if the cluster is lost, or has none."""
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         try:
             backup = (await find_control_plane(client, which)).spec.etcd.backup
         except (MissingError, NotFound):

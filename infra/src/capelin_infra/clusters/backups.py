@@ -17,7 +17,7 @@ from capelin_control_plane.backups import BACKUP_ANNOTATION, Manifest
 from rich.console import Console
 
 from capelin_infra.clusters.cluster_verbs import ClusterName
-from capelin_infra.environments.connection import client_of, find_environment
+from capelin_infra.environments.connection import find_environment
 from capelin_infra.environments.kubeconfigs import find_cluster
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.tables import Column, Format, print_list
@@ -98,8 +98,7 @@ def backup_folder(environment: Environment) -> Path:
 
 async def take_backup(which: ClusterName, within: float) -> None:
     """Request a backup, and wait until it exists."""
-    environment = find_environment(which.environment)
-    async with client_of(environment) as client:
+    async with which.client() as client:
         control_plane = await find_control_plane(client, which)
         backup_settings(control_plane)
         check_awake(control_plane, which)

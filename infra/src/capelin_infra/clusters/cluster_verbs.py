@@ -5,11 +5,13 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from tempfile import gettempdir
 
 import yaml
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
-from capelin.client import AlreadyExists, ApiError, Client, Unavailable, Unreachable
+from capelin.client import AlreadyExists, ApiError, Client, Config, Unavailable, Unreachable
 from capelin.embedded.management import Environment, UpRequest, workload_programs
 from capelin.errors import InvalidInputError, MissingError, NotReadyError, WaitTimeoutError
 from rich.console import Console
@@ -52,11 +54,27 @@ class ClusterName:
     name: str
     namespace: str = "default"
     environment: str = "default"
+    kubeconfig: Path | None = None
+    """That of a management cluster that `capelin up` did not start, in place of an environment."""
+
+    def client(self) -> Client:
+        """A client of its management cluster."""
+        if self.kubeconfig is not None:
+            return Client(Config.from_kubeconfig(self.kubeconfig), manager="capelin-cli")
+        return client_of(find_environment(self.environment))
+
+    def folder(self) -> Path:
+        """An existing folder with room for decrypted data, which only this user can read."""
+        if self.kubeconfig is not None:
+            return Path(gettempdir())
+        return find_environment(self.environment).folder
 
     def command(self, verb: str, *options: str) -> str:
         """The command that applies a verb to this cluster."""
         namespace = [] if self.namespace == "default" else ["-n", self.namespace]
         environment = [] if self.environment == "default" else ["-e", self.environment]
+        if self.kubeconfig is not None:
+            environment = ["--kubeconfig", str(self.kubeconfig)]
         arguments = (verb, "cluster", self.name, *options, *namespace, *environment)
         return f"capelin {shlex.join(arguments)}"
 
@@ -136,7 +154,7 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
 
 async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
     """Delete a Cluster and wait until it is gone."""
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         cluster = await find_cluster(client, which.name, which.namespace)
         if run.dry_run:
             _print(f"delete: Cluster {cluster.namespace}/{cluster.name}\n")
@@ -151,7 +169,7 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
 
     If Cluster API already works on this upgrade, only wait for it.
     """
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         cluster = await find_cluster(client, which.name, which.namespace)
         reference = cluster.spec.control_plane_ref
         known = known_versions(reference.kind if reference else None)
@@ -177,7 +195,7 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
 
 async def scale_cluster(which: ClusterName, options: ScaleOptions, run: RunOptions) -> None:
     """Change a Cluster's numbers and wait until it has them."""
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         cluster = await find_cluster(client, which.name, which.namespace)
         topology_version(cluster)
         await _patch(client, which, cluster, scale_patch(cluster, options), run)
@@ -191,7 +209,7 @@ async def scale_cluster(which: ClusterName, options: ScaleOptions, run: RunOptio
 async def wait_for_cluster(which: ClusterName, run: RunOptions, *, deleted: bool) -> None:
     """Wait until a Cluster is as its spec desires, or until it is deleted."""
     run.interruption.text = _continues(which, *(["--deleted"] if deleted else []))
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         if not deleted:
             await find_cluster(client, which.name, which.namespace)
             await _follow_readiness(client, which, run, _Work(f"cluster {which.name} ready"))

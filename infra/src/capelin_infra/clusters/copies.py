@@ -15,7 +15,6 @@ from capelin_control_plane.encryption_keys import ENCRYPTION_ANNOTATION
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.clusters.lost_clusters import IN_PROGRESS, Identity, LostCluster
 from capelin_infra.clusters.topology import check_cluster_name
-from capelin_infra.environments.connection import client_of, find_environment
 
 _CLUSTER: Final = Cluster.resource.kind
 _REQUESTS: Final = "controlplane.cluster.x-k8s.io/"
@@ -29,7 +28,7 @@ async def begun_copy(source: ClusterName, new: ClusterName) -> str | None:
         InvalidInputError: another cluster or copy has the name, or the name is invalid.
     """
     check_cluster_name(new.name)
-    async with client_of(find_environment(new.environment)) as client:
+    async with new.client() as client:
         cluster = await client.find(Cluster, new.name, new.namespace)
     begun = None if cluster is None else cluster.metadata.annotations.get(IN_PROGRESS)
     if source.name == new.name or (cluster is not None and begun is None):

@@ -37,7 +37,6 @@ from capelin_infra.clusters.backup_places import (
     open_backups,
 )
 from capelin_infra.clusters.cluster_verbs import ClusterName
-from capelin_infra.environments.connection import client_of, find_environment
 
 IN_PROGRESS: Final = "controlplane.cluster.x-k8s.io/capelin-restored-from"
 """On a Cluster that is being created again, `SOURCE/BACKUP`: the backup and its cluster."""
@@ -81,7 +80,7 @@ async def read_lost_cluster(
 
 async def is_lost(which: ClusterName) -> bool:
     """Whether a Cluster does not exist, or an earlier command did not complete it."""
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         cluster = await client.find(Cluster, which.name, which.namespace)
     return cluster is None or IN_PROGRESS in cluster.metadata.annotations
 

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from capelin_infra.clusters.backups import Persistent, check_awake, find_control_plane
 from capelin_infra.clusters.cluster_verbs import ClusterName
-from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import wait_for
 
@@ -24,7 +23,7 @@ from capelin_infra.terminal.waiting import wait_for
 async def move_cluster(which: ClusterName, within: float, *, check_only: bool) -> None:
     """Request a move, and print the next command. With `check_only`, leave no request."""
     title = f"control plane of cluster {which.name} can move"
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         with Checklist(Console()).shown() as checklist, checklist.step(title) as line:
             await request_move(
                 client, which, within, checklist.showing(line), check_only=check_only
@@ -72,10 +71,7 @@ async def request_move(
     is_accepted = False
     hint = "Check whether the provider runs: capelin status."
     try:
-        # The condition does not name the request that it belongs to.
-        await request.annotate(None)
-        await wait_for("the end of an earlier request", request.earlier, within, show, hint)
-        await request.annotate(datetime.now(UTC).isoformat())
+        await request.annotate(request.value)
         await wait_for("the provider's check", request.reason, within, show, hint)
         is_accepted = True
     finally:
@@ -89,6 +85,7 @@ class _Request:
     client: Client
     control_plane: str
     which: ClusterName
+    value: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
     failing: Persistent = field(default_factory=Persistent)
 
     async def annotate(self, value: str | None) -> None:
@@ -97,26 +94,21 @@ class _Request:
             CapelinControlPlane, self.control_plane, self.which.namespace, patch
         )
 
-    async def earlier(self) -> str | None:
-        """Why to wait. None if the provider reports no earlier request as accepted."""
-        is_accepted = is_condition_true(await self._conditions(), MOVABLE)
-        return "the provider withdraws an earlier request" if is_accepted else None
-
     async def reason(self) -> str | None:
         """Why to wait. None if the control plane can move."""
-        condition = find_condition(await self._conditions(), MOVABLE)
+        found = await self.client.get(CapelinControlPlane, self.control_plane, self.which.namespace)
+        status = found.status or Status()
+        condition = find_condition(status.conditions, MOVABLE)
         if condition is None or condition.reason == str(Reason.MOVE_NOT_REQUESTED):
             return "the provider begins"
         if condition.status == "True":
-            return None
+            # The condition may be that of an earlier request.
+            is_accepted = status.accepted_move == self.value
+            return None if is_accepted else "the provider checks the request"
         # A failure of an earlier request disappears within seconds.
         if self.failing.stays(f"{condition.reason}: {condition.message}"):
             raise self.refused(condition)
         return condition.message
-
-    async def _conditions(self) -> list[Condition]:
-        found = await self.client.get(CapelinControlPlane, self.control_plane, self.which.namespace)
-        return (found.status or Status()).conditions
 
     def refused(self, condition: Condition) -> UserError:
         return UserError(

@@ -35,7 +35,7 @@ from capelin_infra.clusters.backups import (
 )
 from capelin_infra.clusters.cluster_verbs import ClusterName, start_bootstrap_provider
 from capelin_infra.clusters.lost_clusters import LostCluster, create_again, create_secrets
-from capelin_infra.environments.connection import client_of, find_environment
+from capelin_infra.environments.connection import find_environment
 from capelin_infra.status.readiness import follow_until_ready
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import wait_for
@@ -53,7 +53,7 @@ class RestorePlan:
 
 async def plan_restore(which: ClusterName, backup: str | None) -> RestorePlan:
     """Find the control plane, and the newest backup if none is named."""
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         try:
             control_plane = await find_control_plane(client, which)
         except MissingError as error:
@@ -86,7 +86,7 @@ async def restore_cluster(plan: RestorePlan, within: float) -> None:
     """Request a restore, and wait until the cluster is ready again."""
     which = plan.which
     request = restore_request(plan.backup, datetime.now(UTC))
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         withdraw = await request_restore(client, plan, request)
         with Checklist(Console()).shown() as checklist:
             await _follow(checklist, client, plan, within, withdraw)
@@ -121,11 +121,12 @@ async def restore_lost_cluster(
     which: ClusterName, lost: LostCluster, within: float, *, new_endpoint: bool
 ) -> None:
     """Create a lost cluster again from its backup, and wait until it is ready."""
-    environment = find_environment(which.environment)
     kinds = {str(item["kind"]) for item in lost.objects.items}
-    async with client_of(environment) as client:
+    async with which.client() as client:
         with Checklist(Console()).shown() as checklist:
-            if any(kind.startswith("KubeadmConfig") for kind in kinds):
+            # Another management cluster has its own providers.
+            if which.kubeconfig is None and any(it.startswith("KubeadmConfig") for it in kinds):
+                environment = find_environment(which.environment)
                 with environment.locked("create"):
                     await start_bootstrap_provider(environment, checklist)
             with checklist.step(f"objects of cluster {which.name} created") as line:
@@ -185,7 +186,7 @@ async def create_authorities(which: ClusterName, name: str | None, key_file: Pat
         backup = choose_backup(found, which, name)
         content = await read_authorities(backup.store, backup.manifest, key)
     secrets = [Secret.read(item) for item in json.loads(content)["items"]]
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         await create_secrets(client, which, tuple(secrets))
     names = ", ".join(secret.name for secret in secrets)
     Console().print(f"Secrets from backup {backup.manifest.name}: {names}.", soft_wrap=True)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 from capelin.errors import InvalidInputError, UserError
 from capelin_control_plane.backup_encryption import BackupError
@@ -17,16 +18,20 @@ from capelin_infra.clusters.backup_places import (
     open_backups,
 )
 from capelin_infra.clusters.cluster_verbs import ClusterName
-from capelin_infra.environments.connection import find_environment
 from capelin_infra.terminal.checklist import Checklist
 
+LATEST: Final = "latest"
+"""In place of a moment: with all archived changes."""
 
-def parse_moment(text: str, now: datetime) -> datetime:
-    """A moment in the past with a time zone.
+
+def parse_moment(text: str, now: datetime) -> datetime | None:
+    """A moment in the past with a time zone. None is the latest one.
 
     Raises:
         InvalidInputError: it is none.
     """
+    if text == LATEST:
+        return None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -35,22 +40,24 @@ def parse_moment(text: str, now: datetime) -> datetime:
         raise InvalidInputError(
             f"{text!r} is not a moment in the past.",
             reason="It needs a date, a time and a time zone.",
-            hint=f"Write it as {now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}.",
+            hint=f"Write it as {now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}, or write {LATEST}.",
         )
     return moment
 
 
-async def create_backup_as_of(which: ClusterName, place: BackupPlace, moment: datetime) -> str:
+async def create_backup_as_of(
+    which: ClusterName, place: BackupPlace, moment: datetime | None
+) -> str:
     """Create a backup of a moment from the archive of changes. Returns its name."""
-    environment = find_environment(which.environment)
+    folder, text = which.folder(), f"{moment:%Y-%m-%dT%H:%M:%S%z}" if moment else LATEST
     key = await key_of(which, place)
     async with open_backups(which, place) as found:
         store = choose_backup(found, which, None).store
         with Checklist(Console()).shown() as checklist:
             programs = await etcd_programs(checklist)
             with (
-                checklist.step(f"backup as of {moment:%Y-%m-%dT%H:%M:%S%z}") as line,
-                TemporaryDirectory(prefix="rewind-", dir=environment.folder) as work,
+                checklist.step(f"backup as of {text}") as line,
+                TemporaryDirectory(prefix="rewind-", dir=folder) as work,
             ):
                 try:
                     manifest = await backup_as_of(store, key, moment, programs, Path(work))

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from capelin_infra.clusters.backups import Persistent, check_awake, find_control_plane
 from capelin_infra.clusters.cluster_verbs import ClusterName
-from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.status.readiness import follow_until_ready
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import wait_for
@@ -43,7 +42,7 @@ async def rotate_cluster(which: ClusterName, drop: Drop | None, within: float) -
         drop: Whether and how to drop the old CAs then. Without it, this prints the clients.
         within: How long to wait, in seconds.
     """
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         control_plane = await find_control_plane(client, which)
         check_awake(control_plane, which)
         rotation = _Rotation(client, which, control_plane.name)

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from capelin_infra.clusters.backups import find_control_plane
 from capelin_infra.clusters.cluster_verbs import ClusterName
-from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.status.readiness import follow_until_ready
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import wait_for
@@ -21,7 +20,7 @@ _HINT = "The provider continues: see capelin status."
 
 async def sleep_cluster(which: ClusterName, within: float) -> None:
     """Request the sleep of a cluster, and wait until none of its components runs."""
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         control_plane = await _annotated(client, which, SLEEP_ANNOTATION)
         checklist = Checklist(Console())
         with checklist.shown(), checklist.step(f"cluster {which.name} sleeps") as line:
@@ -33,7 +32,7 @@ async def sleep_cluster(which: ClusterName, within: float) -> None:
 
 async def wake_cluster(which: ClusterName, within: float) -> None:
     """Request the end of a cluster's sleep, and wait until it is ready."""
-    async with client_of(find_environment(which.environment)) as client:
+    async with which.client() as client:
         control_plane = await _annotated(client, which, WAKE_ANNOTATION)
         with Checklist(Console()).shown() as checklist:
             with checklist.step(f"API of cluster {which.name} serves") as line:

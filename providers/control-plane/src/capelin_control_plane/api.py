@@ -570,6 +570,8 @@ class Status(ControlPlaneStatus):
     """The last complete backup."""
     encryption: EncryptionStatus | None = None
     """The present encryption of objects in etcd."""
+    accepted_move: Annotated[str, MaxLen(63)] | None = None
+    """The request of a move that the provider has accepted: the value of its annotation."""
 
 
 def _follows(version: str, before: str) -> str:

@@ -38,6 +38,7 @@ from capelin_control_plane.moves import (
     UNBLOCKING,
     MovePhase,
     Remains,
+    accepted_move,
     handing_over,
     movable,
     move_phase,
@@ -236,6 +237,17 @@ def _is_expired(change: Change) -> bool:
     return change.value is None and b64decode(change.key).startswith(_EXPIRING)
 
 
+@dataclass(frozen=True, slots=True)
+class MoveCheck:
+    """Whether a control plane may move."""
+
+    conditions: tuple[ConditionSpec, ...] = ()
+    accepted: str | None = None
+    """The accepted request."""
+    next: datetime | None = None
+    """When to look again."""
+
+
 async def check_move(
     ctx: Context,
     obj: CapelinControlPlane,
@@ -244,14 +256,14 @@ async def check_move(
     *,
     endpoint: Endpoint,
     backend: MovingBackend,
-) -> tuple[ConditionSpec, datetime | None]:
-    """Whether a control plane may move, and when to look again."""
+) -> MoveCheck:
+    """Check whether a control plane may move."""
     try:
         request = move_request(obj, desired.now)
     except InvalidSpecError as error:
-        return not_requested(error), None
+        return MoveCheck((not_requested(error),))
     if not request.valid:
-        return not_requested(), request.next
+        return MoveCheck((not_requested(),), next=request.next)
     named = user_objects(obj.spec)
     found = await asyncio.gather(
         *(ctx.client.find(_KINDS[kind], name, obj.namespace) for kind, name in named)
@@ -265,7 +277,7 @@ async def check_move(
     condition = movable(
         obj, desired, observed, host=endpoint.host, own_hosts=hosts, staying=staying
     )
-    return condition, request.next
+    return MoveCheck((condition,), accepted_move(obj, condition), request.next)
 
 
 async def abandon_move(ctx: Context, obj: CapelinControlPlane) -> None:

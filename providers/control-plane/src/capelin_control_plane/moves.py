@@ -93,8 +93,11 @@ def is_moving(control_plane: CapelinControlPlane, now: datetime) -> bool:
     is_checked = status.observed_generation == control_plane.metadata.generation
     if not is_checked or not is_condition_true(status.conditions, MOVABLE):
         return False
-    # No provider may have been there to withdraw the condition when the hour ended.
-    return _has_begun(control_plane, status) or _is_valid(control_plane, now)
+    if _has_begun(control_plane, status):
+        return True
+    # No provider may have run when the hour ended, or since another request.
+    request = control_plane.metadata.annotations.get(MOVE_ANNOTATION)
+    return status.accepted_move == request and _is_valid(control_plane, now)
 
 
 def _has_begun(control_plane: CapelinControlPlane, status: Status) -> bool:
@@ -194,6 +197,13 @@ def movable(
         Reason.MOVE_REQUESTED,
         "the next pause of the Cluster stops the API, for clusterctl move",
     )
+
+
+def accepted_move(control_plane: CapelinControlPlane, condition: ConditionSpec) -> str | None:
+    """The request that a true condition `Movable` accepts. The condition does not name it."""
+    if condition.status != "True":
+        return None
+    return control_plane.metadata.annotations[MOVE_ANNOTATION]
 
 
 def not_requested(problem: InvalidSpecError | None = None) -> ConditionSpec:

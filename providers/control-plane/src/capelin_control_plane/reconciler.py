@@ -54,7 +54,13 @@ from capelin_control_plane.encryption import uses_keyring
 from capelin_control_plane.encryption_keys import EncryptionKeys, find_encryption_keys
 from capelin_control_plane.encryption_tasks import ENCRYPTION_AT_REST, Encryptions
 from capelin_control_plane.instances import Endpoint, Observed
-from capelin_control_plane.move_tasks import Moves, MovingBackend, abandon_move, check_move
+from capelin_control_plane.move_tasks import (
+    MoveCheck,
+    Moves,
+    MovingBackend,
+    abandon_move,
+    check_move,
+)
 from capelin_control_plane.moves import is_handed_over, is_moving
 from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy
@@ -250,14 +256,12 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             await ensure_kubeconfig(
                 ctx.client, obj, desired, endpoint=endpoint, authorities=authorities, now=now
             )
-        move_next = None
+        move = MoveCheck()
         if isinstance(backend, MovingBackend):
-            movable, move_next = await check_move(
-                ctx, obj, desired, observed, endpoint=endpoint, backend=backend
-            )
-            ctx.set_conditions(movable)
+            move = await check_move(ctx, obj, desired, observed, endpoint=endpoint, backend=backend)
+            ctx.set_conditions(*move.conditions)
         if desired.asleep:
-            moments = (sleep.next, move_next)
+            moments = (sleep.next, move.next)
             return self._sleep(
                 ctx, obj, desired, observed, progress=authorities.progress, moments=moments
             )
@@ -284,7 +288,13 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         )
         ctx.set_status(
             conditions.running_status(
-                obj, desired, observed, backup=backup, space=space, encryption=encryption
+                obj,
+                desired,
+                observed,
+                backup=backup,
+                space=space,
+                encryption=encryption,
+                accepted_move=move.accepted,
             )
         )
         ctx.set_conditions(
@@ -310,7 +320,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             authorities=authorities,
             config=partial(backend.client_config, endpoint),
         )
-        moments = (backup and backup.next, encryption.next, rotation.next, move_next, sleep.next)
+        moments = (backup and backup.next, encryption.next, rotation.next, move.next, sleep.next)
         return _requeue(desired, observed, now, *moments)
 
     def _sleep(

@@ -32,14 +32,16 @@ _LEASE: Final = timedelta(hours=1)
 
 
 async def backup_as_of(
-    store: Store, key: bytes, moment: datetime, programs: tuple[Path, Path], work: Path
+    store: Store, key: bytes, moment: datetime | None, programs: tuple[Path, Path], work: Path
 ) -> Manifest:
     """Create a backup with every change up to a moment, from the last backup before it.
+
+    Without changes after the newest backup, that backup has all of them, and is returned.
 
     Args:
         store: The backups and the archive of a control plane.
         key: The key that encrypts them.
-        moment: The last moment to include.
+        moment: The last moment to include. None includes all archived changes.
         programs: etcd and etcdutl.
         work: A private, empty folder with room for three copies of the snapshot.
 
@@ -54,7 +56,11 @@ async def backup_as_of(
         async with throw_away_etcd(*programs, path) as etcd:
             changes = read_changes(store, key, base.authority, (await etcd.status()).revision)
             reached = await replay(etcd, changes, base.taken_at, moment)
-            if moment - reached > _TOLERANCE:
+            if moment is None:
+                if reached == base.taken_at:
+                    return base
+                moment = _second_after(reached)
+            elif moment - reached > _TOLERANCE:
                 end = f"{reached.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
                 raise BackupError(f"the archive is not complete after {end}")
             status = await etcd.status()
@@ -77,13 +83,18 @@ async def backup_as_of(
     return manifest
 
 
-def base_backup(manifests: Sequence[Manifest], moment: datetime) -> Manifest:
-    """The last backup before a moment.
+def _second_after(moment: datetime) -> datetime:
+    """The next second, since another backup may have the name of the present one."""
+    return moment.replace(microsecond=0) + timedelta(seconds=1)
+
+
+def base_backup(manifests: Sequence[Manifest], moment: datetime | None) -> Manifest:
+    """The last backup before a moment, or the newest one.
 
     Raises:
-        BackupError: all are later.
+        BackupError: all are later, or none exists.
     """
-    before = [manifest for manifest in manifests if manifest.taken_at <= moment]
+    before = [it for it in manifests if moment is None or it.taken_at <= moment]
     if not before:
         oldest = min((it.name for it in manifests), default="none")
         raise BackupError(f"no backup is as old as this moment. The oldest one: {oldest}")
@@ -91,15 +102,15 @@ def base_backup(manifests: Sequence[Manifest], moment: datetime) -> Manifest:
 
 
 async def replay(
-    etcd: EtcdApi, batches: AsyncIterable[Batch], start: datetime, moment: datetime
+    etcd: EtcdApi, batches: AsyncIterable[Batch], start: datetime, moment: datetime | None
 ) -> datetime:
-    """Apply archived changes to an etcd, up to a moment.
+    """Apply archived changes to an etcd, up to a moment if there is one.
 
     Returns the last moment before it up to which the archive is complete.
     """
     reached, pending, leases = start, Pending(), set[int]()
     async for batch in batches:
-        if batch.received_at > moment:
+        if moment is not None and batch.received_at > moment:
             # Otherwise, the provider did not run and received the changes later.
             if batch.received_at - reached <= _TOLERANCE:
                 reached = moment

@@ -54,6 +54,7 @@ def asleep_status(
     kept = [ConditionSpec.of(it) for it in before.conditions if it.type not in types]
     return before.model_copy(
         update={
+            "accepted_move": None,
             "conditions": update_conditions(
                 before.conditions,
                 [*own, *kept],

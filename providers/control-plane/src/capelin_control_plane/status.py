@@ -52,6 +52,7 @@ def running_status(
     backup: BackupState | None = None,
     space: ConditionSpec | None = None,
     encryption: EncryptionReport | None = None,
+    accepted_move: str | None = None,
 ) -> Status:
     """The status of a control plane that runs or starts, without the frame's own fields."""
     before = control_plane.status or Status()
@@ -81,6 +82,7 @@ def running_status(
     return Status(
         backup=None if backup is None else backup.newest,
         encryption=None if encryption is None else encryption.status,
+        accepted_move=accepted_move,
         conditions=update_conditions(
             before.conditions,
             conditions,

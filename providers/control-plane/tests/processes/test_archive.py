@@ -196,3 +196,16 @@ async def test_a_killed_provider_loses_no_change(rig: Rig, tmp_path: Path) -> No
 
         await until(are_archived, within=30)
         await provider.close()
+        programs = await Binaries().fetch(PROGRAMS)
+        etcd_path, etcdutl = (programs[program].path for program in PROGRAMS)
+        async with stores.open(ctx.client, BACKUP.destination, "default", "one") as store:
+            # With all archived changes, also by a command that is repeated.
+            for attempt in ("first", "again"):
+                work = private_folder(tmp_path / attempt)
+                manifest = await backup_as_of(store, SECRET, None, (etcd_path, etcdutl), work)
+            snapshot = tmp_path / "restored.db"
+            with snapshot.open("wb") as file:
+                async for piece in read_snapshot(store, manifest, SECRET):
+                    file.write(piece)
+        await restore(rig, control_plane(NEW), snapshot)
+        assert {f"written-{number}" for number in range(count)} <= await names(workload)
