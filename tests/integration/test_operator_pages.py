@@ -1,6 +1,7 @@
 """The commands of the pages for operators, typed as they are."""
 
 import sys
+import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane, EncryptionStatus
 
 from tests.e2e.install_page import CommandFailedError, Shell, sections
+from tests.support.kms_plugin import KmsPlugin
 
 from .homes import Home
 from .kubeadm_machine import is_possible, kubeadm_machine
@@ -183,6 +185,36 @@ async def test_encryption_is_enabled_rotated_and_disabled_as_on_the_page(
             return await encryption_status(home) is None
 
         await until(is_off, within=300)
+
+
+async def test_a_kms_plugin_encrypts_as_on_the_page(
+    home: Home, variables: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Paths of sockets are short.
+    with tempfile.TemporaryDirectory(prefix="kms-") as folder:
+        plugin = KmsPlugin(Path(folder))
+        plugin.use("first")
+        await plugin.start()
+        monkeypatch.setenv("CAPELIN_KMS_PLUGINS", f"vault={plugin.socket}")
+        try:
+            await up(home)
+            shell = Shell(tmp_path / "user", variables)
+            await shell.run(ENCRYPTION["Enable"])
+            await shell.run(ENCRYPTION["Key management service"])
+            status = await encryption_status(home)
+            assert status is not None
+            assert status.provider == "kms"
+
+            async def is_settled() -> bool:
+                status = await encryption_status(home)
+                return status is not None and status.stage is None
+
+            await until(is_settled, within=300)
+            assert "sha256:" in await until(
+                lambda: shell.run(ENCRYPTION["Another key of the plugin"]), within=420
+            )
+        finally:
+            await plugin.stop()
 
 
 async def test_authorities_are_rotated_as_on_the_page(

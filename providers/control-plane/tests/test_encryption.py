@@ -64,7 +64,7 @@ def settled_rings(keyring: Keyring, wanted: Goal) -> list[tuple[str, ...]]:
         pending = to_rewrite(keyring, wanted)
         following = next_keyring(keyring, wanted)
         if following == keyring and pending:
-            following = rewrote(keyring, pending)
+            following = rewrote(keyring, pending, wanted)
         if following == keyring:
             return rings
         keyring = following
@@ -90,7 +90,7 @@ def test_a_key_is_not_dropped_before_a_rewrite_nor_before_all_api_servers_droppe
     keyring = next_keyring(next_keyring(keyring, wanted), wanted)
     assert next_keyring(keyring, wanted).rings == {"secrets": ("b", "a")}
     assert to_rewrite(keyring, wanted) == ("secrets",)
-    dropped = next_keyring(rewrote(keyring, ["secrets"]), wanted)
+    dropped = next_keyring(rewrote(keyring, ["secrets"], wanted), wanted)
     assert dropped.rings == {"secrets": ("b",)}
     assert {*dropped.keys} == {"a", "b"}, "API servers that end may still need it"
     assert {*next_keyring(dropped, wanted).keys} == {"b"}
@@ -103,7 +103,7 @@ def test_each_stage_has_a_name() -> None:
         pending = to_rewrite(keyring, wanted)
         following = next_keyring(keyring, wanted)
         if following == keyring and pending:
-            following = rewrote(keyring, pending)
+            following = rewrote(keyring, pending, wanted)
         if following == keyring:
             break
         keyring = following
@@ -175,7 +175,7 @@ class Cluster(RuleBasedStateMachine):
         for entry in due[:count]:
             self.stored[entry] = self.servers[-1].ring(entry[0])[0]
         if count >= len(due):
-            self.secret = rewrote(self.secret, pending)
+            self.secret = rewrote(self.secret, pending, self.goal)
 
     @invariant()
     def every_api_server_reads_every_stored_object_and_all_that_others_write(self) -> None:
@@ -211,7 +211,7 @@ def test_the_configuration_has_every_key_in_order() -> None:
     keyring = next_keyring(
         first_keyring(goal("a")), Goal(frozenset({"secrets"}), key("b", "aesgcm"))
     )
-    file = keyring.files.current
+    file = keyring.files().current
     assert file is not None
     providers = json.loads(file.content)["resources"][0]["providers"]
     assert [[*provider] for provider in providers] == [["secretbox"], ["aesgcm"]]
@@ -290,8 +290,8 @@ def test_a_stage_waits_for_every_api_server() -> None:
 def test_api_servers_restart_for_another_configuration_only() -> None:
     desired = desired_control_plane("v1.34.4")
     keyring = next_keyring(first_keyring(goal("a")), goal("b"))
-    encrypted = replace(desired, encryption=keyring.files)
-    settled = replace(desired, encryption=replace(keyring, previous=None).files)
+    encrypted = replace(desired, encryption=keyring.files())
+    settled = replace(desired, encryption=replace(keyring, previous=None).files())
     arguments = components_of(encrypted).api_server(0).arguments
     flag = f"--encryption-provider-config=/state/127.64.0.9/pki/encryption-{keyring.name}.json"
     assert flag in arguments
@@ -310,7 +310,7 @@ def test_a_patch_cannot_change_the_configuration(patch: dict[str, Any]) -> None:
     target = {"kind": "Deployment", "component": "kube-apiserver"}
     patched = replace(on_pods(), pods=pod_settings(patches=[{"target": target, "merge": merge}]))
     objects_of(patched)
-    encrypted = replace(patched, encryption=first_keyring(goal("a")).files)
+    encrypted = replace(patched, encryption=first_keyring(goal("a")).files())
     with pytest.raises(InvalidSpecError, match=r"^spec\.pods\.patches"):
         objects_of(encrypted)
     objects_of(replace(encrypted, pods=pod_settings()))
@@ -321,7 +321,7 @@ def test_files_on_processes_are_private_and_go_with_their_keys(tmp_path: Path) -
     keys = authorities(datetime.now(UTC))
 
     def files(keyring: Keyring) -> dict[str, int]:
-        desired = replace(desired_control_plane("v1.34.4"), encryption=keyring.files)
+        desired = replace(desired_control_plane("v1.34.4"), encryption=keyring.files())
         renew_certificates(state_dir, desired, keys, "127.64.0.9")
         found = state_dir.pki.glob("encryption-*")
         return {path.name: path.stat().st_mode & 0o777 for path in found}

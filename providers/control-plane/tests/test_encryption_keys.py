@@ -30,6 +30,7 @@ from capelin_control_plane.encryption_keys import (
     find_encryption_keys,
 )
 from capelin_control_plane.encryption_tasks import EncryptionReport, Encryptions
+from capelin_control_plane.kms_tasks import PluginChecks
 
 NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
 NAME = "one-encryption"
@@ -144,7 +145,7 @@ class Scene:
 
     async def live(self) -> EncryptionReport:
         """Reconcile until the first write of the Secret kills the provider, or all is done."""
-        encryptions = Encryptions(self.wake)
+        encryptions = Encryptions(self.wake, PluginChecks(self.wake))
         recorder = Recorder(self.management, "test", "test", now=lambda: NOW)
         ctx = Context(self.management, logging.getLogger(), recorder)
         config = Config(Server("https://fake.invalid"))

@@ -19,11 +19,13 @@ from capelin_control_plane.backends import Backend
 from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.backends.processes import ProcessesBackend
 from capelin_control_plane.backup_stores import AllowedEndpoint, Stores, read_endpoints
+from capelin_control_plane.kms import Plugins, read_plugins
 from capelin_control_plane.policy import Network, Policy, read_names, read_networks
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
 _BACKUP_FOLDER = os.environ.get("CAPELIN_BACKUP_FOLDER", "")
 _ENDPOINT_NETWORKS = os.environ.get("CAPELIN_ENDPOINT_NETWORKS", "")
+_KMS_PLUGINS = os.environ.get("CAPELIN_KMS_PLUGINS", "")
 
 
 def read_backends(text: str) -> tuple[BackendName, ...]:
@@ -78,6 +80,13 @@ class ControlPlaneOptions(Options):
         shown="$CAPELIN_ENDPOINT_NETWORKS, else only each control plane's own loopback address",
     )
 
+    kms_plugins: Plugins = flag(
+        read_plugins(_KMS_PLUGINS),
+        read_plugins,
+        "KMS v2 plugins that users may encrypt with, as NAME=SOCKET,... Each socket is in a folder"
+        " of its own, on the machine or on the nodes of API servers.",
+        shown="$CAPELIN_KMS_PLUGINS, else none",
+    )
     backup_folder: Path | None = flag(
         Path(_BACKUP_FOLDER) if _BACKUP_FOLDER else None,
         Path,
@@ -112,6 +121,7 @@ class ControlPlaneOptions(Options):
             extra_args=self.allow_extra_args,
             extra_env=self.allow_extra_env,
             endpoint_networks=self.endpoint_networks,
+            kms_plugins=self.kms_plugins,
         )
 
     @property

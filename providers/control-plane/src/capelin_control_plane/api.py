@@ -7,6 +7,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from capelin.api import (
     Column,
     Definition,
+    DNSLabel,
     DNSSubdomain,
     Host,
     Int32,
@@ -40,7 +41,7 @@ GROUP = "controlplane.cluster.x-k8s.io"
 VERSION = "v1alpha1"
 
 BackendName = Literal["Processes", "Pods"]
-EncryptionProvider = Literal["secretbox", "aesgcm"]
+EncryptionProvider = Literal["secretbox", "aesgcm", "kms"]
 EncryptedResource = Annotated[
     str,
     MaxLen(253),
@@ -156,7 +157,11 @@ class Encryption(Model):
     """Encryption of objects in etcd."""
 
     provider: EncryptionProvider = "secretbox"
-    """The algorithm. Keys of `aesgcm` have to be rotated before they have written 200,000 times."""
+    """The algorithm, or `kms` for a key management service. Keys of `aesgcm` have to be rotated
+    before they have written 200,000 times."""
+    kms_plugin: DNSLabel | None = None
+    """The KMS v2 plugin that has the key, for the provider `kms`. The provider's option
+    `--kms-plugins` lists the names."""
     resources: Annotated[
         list[EncryptedResource], MinLen(1), MaxLen(16), set_list(), _CUSTOM_RESOURCES
     ] = ["secrets"]
@@ -180,6 +185,16 @@ class Encryption(Model):
             " || has(self.rotateAfterDays)",
             "aesgcm is safe only if its keys are rotated: write rotateAfterDays, or use secretbox",
             field_path=".rotateAfterDays",
+        ),
+        rule(
+            "(has(self.provider) && self.provider == 'kms') == has(self.kmsPlugin)",
+            "the provider kms needs a kmsPlugin, and the others need none",
+            field_path=".kmsPlugin",
+        ),
+        rule(
+            "!has(self.kmsPlugin) || !has(self.keysFrom) && !has(self.rotateAfterDays)",
+            "the plugin has the key: leave keysFrom and rotateAfterDays out",
+            field_path=".kmsPlugin",
         ),
     )
 
@@ -556,7 +571,10 @@ class EncryptionStatus(Model):
     key: Annotated[str, MaxLen(63)] | None = None
     """The name of the key that API servers write with. Each key has another name."""
     provider: EncryptionProvider | None = None
-    """The algorithm."""
+    """The algorithm, or `kms`."""
+    plugin_key: Annotated[str, MaxLen(256)] | None = None
+    """The SHA-256 digest of the identifier of the KMS plugin's key that all objects are stored
+    with."""
     stage: Annotated[str, MaxLen(63)] | None = None
     """The stage of a change: `Distributing`, `Promoting`, `Rewriting` or `Dropping`."""
     rewritten: Annotated[Int64, Ge(0)] | None = None

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import PurePath, PurePosixPath
 from typing import Final
 
 from capelin.embedded.components import CertificateFiles, ClientFiles
@@ -38,6 +38,8 @@ class EncryptionFile:
     configuration: str
     """Names the use of keys. Another one has another file, so that API servers restart."""
     content: bytes = field(repr=False)
+    sockets: frozenset[PurePosixPath] = frozenset()
+    """The sockets of the KMS plugins that it names."""
 
     @property
     def name(self) -> str:

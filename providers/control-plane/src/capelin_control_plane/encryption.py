@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
@@ -19,6 +20,7 @@ from capelin_control_plane.api import Encryption, EncryptionProvider
 from capelin_control_plane.component_files import OFF, EncryptionFile, EncryptionFiles
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Observed
+from capelin_control_plane.kms import Plugins, kms_provider, provider_name, socket_of
 
 IDENTITY: Final = "identity"
 """In the place of a key: objects are stored as they are."""
@@ -40,10 +42,14 @@ class Key:
     name: str
     provider: EncryptionProvider
     secret: str = field(repr=False)
-    """In base64."""
+    """In base64. Empty if a plugin has the key."""
     created: datetime
     generated: bool
     """Whether the provider has generated it."""
+    plugin: str | None = None
+    """The KMS plugin that has the key."""
+    plugin_key: str | None = None
+    """The plugin's key that all objects of this key are stored with. None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +83,32 @@ class Keyring:
         """The names of the configurations that API servers may have."""
         return frozenset(_name(rings) for rings in (self.rings, self.previous) if rings is not None)
 
-    @property
-    def files(self) -> EncryptionFiles:
-        """The configurations that API servers may start with now."""
-        changing = self.previous is not None or any(len(ring) > 1 for ring in self.rings.values())
-        return EncryptionFiles(self._file(self.rings), self._file(self.previous), changing)
+    def files(self, plugins: Plugins = ()) -> EncryptionFiles:
+        """The configurations that API servers may start with now.
 
-    def _file(self, rings: Mapping[str, Ring] | None) -> EncryptionFile | None:
+        Args:
+            plugins: The KMS plugins that the administrator lists.
+
+        Raises:
+            Blocked: a plugin with a key is not one of them.
+        """
+        changing = self.previous is not None or any(len(ring) > 1 for ring in self.rings.values())
+        current, previous = (self._file(ring, plugins) for ring in (self.rings, self.previous))
+        return EncryptionFiles(current, previous, changing)
+
+    def _file(self, rings: Mapping[str, Ring] | None, plugins: Plugins) -> EncryptionFile | None:
         if not rings:
             return None
+        sockets = {
+            name: socket_of(key.plugin, plugins)
+            for name, key in self.keys.items()
+            if key.plugin is not None and any(name in ring for ring in rings.values())
+        }
         resources = [
-            {"resources": [resource], "providers": [self._provider(name) for name in ring]}
+            {
+                "resources": [resource],
+                "providers": [self._provider(name, resource, sockets) for name in ring],
+            }
             for resource, ring in sorted(rings.items())
         ]
         content = {
@@ -95,11 +116,16 @@ class Keyring:
             "kind": "EncryptionConfiguration",
             "resources": resources,
         }
-        return EncryptionFile(_name(rings), json.dumps(content).encode())
+        used = frozenset(sockets.values())
+        return EncryptionFile(_name(rings), json.dumps(content).encode(), used)
 
-    def _provider(self, name: str) -> Mapping[str, Any]:
+    def _provider(
+        self, name: str, resource: str, sockets: Mapping[str, PurePosixPath]
+    ) -> Mapping[str, Any]:
         if name == IDENTITY:
             return {IDENTITY: {}}
+        if name in sockets:
+            return kms_provider(provider_name(name, resource), sockets[name])
         key = self.keys[name]
         return {key.provider: {"keys": [{"name": key.name, "secret": key.secret}]}}
 
@@ -111,6 +137,8 @@ class Goal:
     resources: frozenset[str] = frozenset()
     key: Key | None = None
     """The key of these resources. Others are not encrypted."""
+    plugin_key: str | None = None
+    """The key that its plugin now has. None if it is not known, or no plugin has the key."""
 
     def target(self, resource: str) -> str:
         """The only key of a resource's ring in the end."""
@@ -148,6 +176,7 @@ def desired_goal(
     rotate_before: datetime | None,
     now: datetime,
     random: bytes,
+    plugin_key: tuple[str, str] | None = None,
 ) -> Goal:
     """The desired encryption, with a key of the keyring or a new one.
 
@@ -158,6 +187,7 @@ def desired_goal(
         rotate_before: Generated keys from before this moment are replaced.
         now: The present.
         random: Random bytes for a new name and a new key.
+        plugin_key: The name of a key, and the plugin's key that all API servers use for it.
     """
     if encryption is None:
         return Goal()
@@ -167,7 +197,7 @@ def desired_goal(
         key
         for name, key in keyring.keys.items()
         if name in used
-        and key.provider == encryption.provider
+        and (key.provider, key.plugin) == (encryption.provider, encryption.kms_plugin)
         and (key.generated if secret is None else key.secret == secret)
     ]
     key = max(candidates, key=lambda candidate: candidate.created, default=None)
@@ -178,14 +208,18 @@ def desired_goal(
             key = None
     if key is None:
         name, generated = random[:NAME_BYTES], random[NAME_BYTES:]
+        if encryption.kms_plugin is not None:
+            generated = b""
         key = Key(
             name=f"key-{name.hex()}",
             provider=encryption.provider,
             secret=secret or base64.b64encode(generated).decode(),
             created=now,
             generated=secret is None,
+            plugin=encryption.kms_plugin,
         )
-    return Goal(frozenset(encryption.resources), key)
+    observed = plugin_key[1] if plugin_key is not None and plugin_key[0] == key.name else None
+    return Goal(frozenset(encryption.resources), key, observed)
 
 
 def rotation_due(encryption: Encryption, key: Key) -> datetime | None:
@@ -230,6 +264,8 @@ def next_keyring(keyring: Keyring, goal: Goal) -> Keyring:
 
 def to_rewrite(keyring: Keyring, goal: Goal) -> tuple[str, ...]:
     """The resources whose objects are to be rewritten, once all API servers write with one key."""
+    if has_other_plugin_key(keyring, goal):
+        return tuple(sorted(keyring.rings))
     return tuple(
         resource
         for resource, ring in sorted(keyring.rings.items())
@@ -239,9 +275,29 @@ def to_rewrite(keyring: Keyring, goal: Goal) -> tuple[str, ...]:
     )
 
 
-def rewrote(keyring: Keyring, resources: Iterable[str]) -> Keyring:
+def has_other_plugin_key(keyring: Keyring, goal: Goal) -> bool:
+    """Whether only the key of the plugin has changed since objects were rewritten."""
+    key = goal.key
+    return (
+        key is not None
+        and goal.plugin_key is not None
+        and keyring.rings == dict.fromkeys(goal.resources, (key.name,))
+        and keyring.keys[key.name].plugin_key != goal.plugin_key
+    )
+
+
+def rewrote(keyring: Keyring, resources: Iterable[str], goal: Goal) -> Keyring:
     """The keyring after all objects of these resources were rewritten."""
+    if goal.key is not None and has_other_plugin_key(keyring, goal):
+        key = replace(keyring.keys[goal.key.name], plugin_key=goal.plugin_key)
+        return replace(keyring, keys={**keyring.keys, key.name: key})
     return replace(keyring, rewritten=tuple(sorted({*keyring.rewritten, *resources})))
+
+
+def restored_keyring(keyring: Keyring) -> Keyring:
+    """The keyring after a restore: stored objects may have earlier keys of their plugin."""
+    keys = {name: replace(key, plugin_key=None) for name, key in keyring.keys.items()}
+    return replace(keyring, keys=keys)
 
 
 def stage(keyring: Keyring, goal: Goal) -> Stage | None:
@@ -261,6 +317,13 @@ def stage(keyring: Keyring, goal: Goal) -> Stage | None:
     if any(later > earlier for earlier, later in pairs):
         return "Distributing"
     return "Dropping" if any(later < earlier for earlier, later in pairs) else "Promoting"
+
+
+def used_plugin_key(keyring: Keyring) -> Key | None:
+    """The newest key of a plugin that API servers may use."""
+    used = {name for ring in keyring.rings.values() for name in ring}
+    keys = [key for name, key in keyring.keys.items() if name in used and key.plugin is not None]
+    return max(keys, key=lambda key: key.created, default=None)
 
 
 def uses_keyring(desired: ControlPlane, observed: Observed) -> bool:

@@ -2,8 +2,9 @@
 
 import base64
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 
 from capelin.api.core import Secret
 from capelin.client import Client
@@ -24,6 +25,7 @@ from capelin_control_plane.encryption import (
     rotation_due,
     write_keyring,
 )
+from capelin_control_plane.kms import Plugins, socket_of
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.secrets import CREATED_ANNOTATION, find_secret
 
@@ -46,11 +48,17 @@ class EncryptionKeys:
     problem: Blocked | None = None
     next: datetime | None = None
     """When a key is to be replaced."""
+    plugins: Plugins = ()
+    """The KMS plugins that the administrator lists."""
 
     @property
     def files(self) -> EncryptionFiles:
-        """The configurations of API servers."""
-        return self.keyring.files
+        """The configurations of API servers.
+
+        Raises:
+            Blocked: the administrator does not list the plugin of a key any more.
+        """
+        return self.keyring.files(self.plugins)
 
     @property
     def annotations(self) -> dict[str, str]:
@@ -59,7 +67,14 @@ class EncryptionKeys:
 
 
 async def find_encryption_keys(
-    client: Client, obj: CapelinControlPlane, cluster: str, now: datetime, *, is_new: bool
+    client: Client,
+    obj: CapelinControlPlane,
+    cluster: str,
+    now: datetime,
+    *,
+    is_new: bool,
+    plugins: Plugins = (),
+    plugin_key: tuple[str, str] | None = None,
 ) -> EncryptionKeys | None:
     """The keys of a control plane. None if nothing is or shall be encrypted.
 
@@ -69,6 +84,8 @@ async def find_encryption_keys(
         cluster: The name of its Cluster.
         now: The present.
         is_new: Whether nothing of it has ever been started. Then it starts with encryption.
+        plugins: The KMS plugins that the administrator lists.
+        plugin_key: The name of a key, and the plugin's key that all API servers use for it.
 
     Raises:
         Blocked: keys in use are missing, or a new control plane has no usable key.
@@ -82,13 +99,15 @@ async def find_encryption_keys(
     keyring = _checked(name, secret, used)
     rotate_before = annotated_moment(obj, ROTATE_ANNOTATION)
     given, problem = None, None
-    if settings is not None and settings.keys_from is not None:
-        try:
+    try:
+        if settings is not None and settings.keys_from is not None:
             given = await _given_key(client, settings.keys_from, obj.namespace)
-        except Blocked as blocked:
-            if is_new:
-                raise
-            problem = blocked
+        if settings is not None and settings.kms_plugin is not None:
+            _check_plugin(settings.kms_plugin, plugins, obj)
+    except Blocked as blocked:
+        if is_new:
+            raise
+        problem = blocked
     goal = None
     if problem is None:
         goal = desired_goal(
@@ -98,6 +117,7 @@ async def find_encryption_keys(
             rotate_before=rotate_before if rotate_before and rotate_before <= now else None,
             now=now,
             random=os.urandom(NAME_BYTES + KEY_BYTES),
+            plugin_key=plugin_key,
         )
     moments = [rotate_before]
     if settings is not None and goal is not None and goal.key is not None:
@@ -109,6 +129,7 @@ async def find_encryption_keys(
         secret.metadata.resource_version if secret else None,
         problem,
         min((moment for moment in moments if moment and moment > now), default=None),
+        plugins,
     )
     if is_new and secret is None and goal is not None:
         return await store(client, obj, keys, first_keyring(goal))
@@ -135,9 +156,7 @@ async def store(
         }
         name = secret_name(keys.cluster, "encryption")
         written = await client.patch(Secret, name, obj.namespace, patch)
-    return EncryptionKeys(
-        keyring, keys.goal, keys.cluster, written.metadata.resource_version, next=keys.next
-    )
+    return replace(keys, keyring=keyring, version=written.metadata.resource_version, problem=None)
 
 
 def _checked(name: str, secret: Secret | None, used: str | None) -> Keyring:
@@ -158,6 +177,17 @@ def _checked(name: str, secret: Secret | None, used: str | None) -> Keyring:
         else f"Secret {name} has other keys than the API servers: it is older"
     )
     raise Blocked(Reason.ENCRYPTION_KEYS_MISSING, message, hint)
+
+
+def _check_plugin(plugin: str, plugins: Plugins, obj: CapelinControlPlane) -> None:
+    """Check that API servers can find the socket of a plugin, where the provider can look."""
+    socket = socket_of(plugin, plugins)
+    if obj.spec.backend == "Processes" and not Path(socket).is_socket():
+        raise Blocked(
+            Reason.KMS_PLUGIN_NOT_HEALTHY,
+            f"the socket of the KMS plugin {plugin} does not exist on the provider's machine",
+            "ask its administrator to start the plugin",
+        )
 
 
 async def _given_key(client: Client, source: SecretKey, namespace: str | None) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -28,12 +28,16 @@ from capelin_control_plane.encryption import (
     Keyring,
     Ring,
     Stage,
+    has_other_plugin_key,
     next_keyring,
+    restored_keyring,
     rewrote,
     stage,
     to_rewrite,
+    used_plugin_key,
 )
 from capelin_control_plane.encryption_keys import EncryptionKeys, store
+from capelin_control_plane.kms_tasks import PluginCheck, PluginChecks
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.tasks import Tasks
 
@@ -54,6 +58,14 @@ _MESSAGES: Final[Mapping[Stage, str]] = {
     "Dropping": "stage 4 of 4: all API servers lose the old key",
 }
 
+_OTHER_PLUGIN_KEY: Final = (
+    "the KMS plugin has another key: all stored objects are rewritten with it. Keep the earlier key"
+)
+_UNHEALTHY: Final = (
+    "API servers cannot use the KMS plugin {}, and soon reject writes of encrypted objects: start"
+    " it where they run, and read its log"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class EncryptionReport:
@@ -71,7 +83,9 @@ class _Rewrite:
 
     resources: tuple[str, ...]
     rings: Mapping[str, Ring]
-    """The rings of all API servers when it began, and the reason why it began."""
+    """The rings of all API servers when it began."""
+    plugin_key: str | None
+    """The key of the KMS plugin when it began."""
     count: int = 0
     complete: bool = False
     failure: str = ""
@@ -85,8 +99,9 @@ class Encryptions(Tasks[_Rewrite]):
     rewrite: objects that are stored with the new key already are not written again.
     """
 
-    def __init__(self, wake: Callable[[ObjectKey], None]) -> None:
+    def __init__(self, wake: Callable[[ObjectKey], None], plugins: PluginChecks) -> None:
         super().__init__(wake)
+        self._plugins = plugins
         self._slots = asyncio.Semaphore(_MOST_REWRITES)
 
     async def reconcile(
@@ -97,8 +112,9 @@ class Encryptions(Tasks[_Rewrite]):
         config: Callable[[], Config],
         *,
         settled: bool,
+        restoring: bool = False,
     ) -> EncryptionReport:
-        """Take the next stage if every API server has taken the last one.
+        """Take the next stage if every API server has taken the last one, and check its plugin.
 
         Args:
             ctx: The context of the reconcile.
@@ -106,46 +122,76 @@ class Encryptions(Tasks[_Rewrite]):
             keys: Its keys.
             config: How to reach its API servers.
             settled: Whether every API server runs with the present configuration of these keys.
+            restoring: Whether objects of an earlier time come back.
         """
+        key = ObjectKey(obj.namespace or "", obj.name)
+        check = None
+        used = None if keys is None else used_plugin_key(keys.keyring)
+        if used is None:
+            self._plugins.forget(key)
+        else:
+            check = self._plugins.reconcile(ctx, key, used.name, config)
+        if keys is not None and restoring and keys.keyring != restored_keyring(keys.keyring):
+            keys = await store(ctx.client, obj, keys, restored_keyring(keys.keyring))
+        keys, rewrite = await self._advance(ctx, obj, keys, config, settled=settled)
+        report = _report(keys, rewrite, check)
+        moments = [report.next, check and check.next]
+        if keys is not None and keys.problem is not None:
+            moments.append(ctx.now() + _RETRY)
+        return replace(report, next=min(filter(None, moments), default=None))
+
+    async def _advance(
+        self,
+        ctx: Context,
+        obj: CapelinControlPlane,
+        keys: EncryptionKeys | None,
+        config: Callable[[], Config],
+        *,
+        settled: bool,
+    ) -> tuple[EncryptionKeys | None, _Rewrite | None]:
         key = ObjectKey(obj.namespace or "", obj.name)
         if keys is None or keys.goal is None:
             self.forget(key)
-            return _report(keys, None)
+            return keys, None
         keyring, goal = keys.keyring, keys.goal
         rewrite = self.state(key)
-        if rewrite is not None and rewrite.rings != keyring.rings:
+        if rewrite is not None and (rewrite.rings, rewrite.plugin_key) != (
+            keyring.rings,
+            goal.plugin_key,
+        ):
             self.forget(key)
             rewrite = None
         if not settled:
-            return _report(keys, rewrite)
+            return keys, rewrite
         following, pending = keyring, to_rewrite(keyring, goal)
         if rewrite is None or rewrite.resources != pending:
             following = next_keyring(keyring, goal)
         elif rewrite.complete:
-            following = rewrote(keyring, pending)
+            following = rewrote(keyring, pending, goal)
         if following != keyring:
             self.forget(key)
             before, keys = keys, await store(ctx.client, obj, keys, following)
             _record(ctx, obj, before.keyring, following, goal)
             self.wake(key)
-            return _report(keys, None)
+            return keys, None
         if pending:
-            rewrite = self._rewriting(key, ctx, keyring, pending, config)
-        return _report(keys, rewrite)
+            rewrite = self._rewriting(key, ctx, keyring, goal, config)
+        return keys, rewrite
 
     def _rewriting(
         self,
         key: ObjectKey,
         ctx: Context,
         keyring: Keyring,
-        pending: tuple[str, ...],
+        goal: Goal,
         config: Callable[[], Config],
     ) -> _Rewrite:
         rewrite = self.state(key)
         if rewrite is not None and (rewrite.retry_at is None or rewrite.retry_at > ctx.now()):
             return rewrite
         failure = rewrite.failure if rewrite is not None else ""
-        rewrite = _Rewrite(pending, keyring.rings, failure=failure)
+        pending = to_rewrite(keyring, goal)
+        rewrite = _Rewrite(pending, keyring.rings, goal.plugin_key, failure=failure)
         self.start(key, rewrite, self._rewrite(key, ctx, rewrite, config()))
         return rewrite
 
@@ -263,10 +309,14 @@ def _record(
         ctx.event(obj, "Normal", "EncryptionChanging", f"encryption of {names} is {what}")
     elif stage(after, goal) is None:
         what = "is off" if goal.key is None else f"uses {goal.key.name} only"
+        if has_other_plugin_key(before, goal):
+            what = f"uses only the present key of the KMS plugin {goal.key and goal.key.plugin}"
         ctx.event(obj, "Normal", "EncryptionChanged", f"encryption of {names} {what}")
 
 
-def _report(keys: EncryptionKeys | None, rewrite: _Rewrite | None) -> EncryptionReport:
+def _report(
+    keys: EncryptionKeys | None, rewrite: _Rewrite | None, check: PluginCheck | None
+) -> EncryptionReport:
     if keys is None:
         return EncryptionReport(None, None)
     keyring, goal = keys.keyring, keys.goal
@@ -276,6 +326,7 @@ def _report(keys: EncryptionKeys | None, rewrite: _Rewrite | None) -> Encryption
     status = EncryptionStatus(
         key=newest and newest.name,
         provider=newest and newest.provider,
+        plugin_key=newest and newest.plugin_key,
         stage=current,
         rewritten=rewrite.count if rewrite is not None and current == "Rewriting" else None,
     )
@@ -288,6 +339,11 @@ def _report(keys: EncryptionKeys | None, rewrite: _Rewrite | None) -> Encryption
         reason, message = keys.problem.reason, str(keys.problem)
     elif rewrite is not None and rewrite.failure:
         reason, message = Reason.REWRITE_FAILED, rewrite.failure
+    elif check is not None and check.healthy is False:
+        plugin = keyring.keys[check.key].plugin
+        reason, message = Reason.KMS_PLUGIN_NOT_HEALTHY, _UNHEALTHY.format(plugin)
+    elif goal is not None and has_other_plugin_key(keyring, goal):
+        reason, message = Reason.ENCRYPTION_CHANGING, _OTHER_PLUGIN_KEY
     elif current is not None:
         reason, message = Reason.ENCRYPTION_CHANGING, _MESSAGES[current]
     elif not resources:

@@ -20,6 +20,8 @@ from typing import Final
 
 from capelin.versions import Version
 
+from capelin_control_plane.kms import Plugins
+
 Network = IPv4Network | IPv6Network
 
 Values = str | range | tuple[str, range]
@@ -218,6 +220,8 @@ class Policy:
     """Environment variables, as `kube-apiserver.HTTPS_PROXY`."""
     endpoint_networks: tuple[Network, ...] = ()
     """The networks of addresses of this machine at which endpoints may listen."""
+    kms_plugins: Plugins = ()
+    """The KMS plugins that users may choose."""
 
     def problem_of_argument(
         self, component: str, version: str, flag: str, value: str

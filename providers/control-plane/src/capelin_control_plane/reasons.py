@@ -269,6 +269,22 @@ class Reason(Reasons):
         "the Secret of `spec.apiServer.encryption.keysFrom` is missing, or its key is not usable",
         "create the Secret with exactly 32 random bytes. The keys in use stay in use meanwhile",
     )
+    KMS_PLUGIN_NOT_LISTED = (
+        "KMSPluginNotListed",
+        "the provider does not list the KMS plugin that encrypts stored objects",
+        (
+            "choose a plugin of the message, or ask the provider's administrator for"
+            " `--kms-plugins`. Running components continue meanwhile"
+        ),
+    )
+    KMS_PLUGIN_NOT_HEALTHY = (
+        "KMSPluginNotHealthy",
+        "API servers cannot use their KMS plugin",
+        (
+            "[start the plugin](how-to/encryption.md#if-a-plugin-fails), and read its log. API"
+            " servers try again by themselves"
+        ),
+    )
     ENCRYPTION_CHANGING = (
         "EncryptionChanging",
         "encryption at rest is being enabled, rotated or disabled",

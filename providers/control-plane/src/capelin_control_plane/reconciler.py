@@ -1,7 +1,7 @@
 """Reconciles hosted control planes: observes, decides, applies, reports."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -52,8 +52,13 @@ from capelin_control_plane.desired import (
 )
 from capelin_control_plane.encryption import uses_keyring
 from capelin_control_plane.encryption_keys import EncryptionKeys, find_encryption_keys
-from capelin_control_plane.encryption_tasks import ENCRYPTION_AT_REST, Encryptions
+from capelin_control_plane.encryption_tasks import (
+    ENCRYPTION_AT_REST,
+    EncryptionReport,
+    Encryptions,
+)
 from capelin_control_plane.instances import Endpoint, Observed
+from capelin_control_plane.kms_tasks import PluginChecks
 from capelin_control_plane.move_tasks import (
     MoveCheck,
     Moves,
@@ -83,7 +88,12 @@ FINALIZER = "controlplane.cluster.x-k8s.io/capelin"
 MANAGER = "capelin-control-plane"
 
 _ABOUT_CERTIFICATES = {Reason.CERTIFICATES_MISSING, Reason.CERTIFICATES_NOT_USABLE}
-_ABOUT_ENCRYPTION = {Reason.ENCRYPTION_KEYS_MISSING, Reason.ENCRYPTION_KEY_NOT_USABLE}
+_ABOUT_ENCRYPTION = {
+    Reason.ENCRYPTION_KEYS_MISSING,
+    Reason.ENCRYPTION_KEY_NOT_USABLE,
+    Reason.KMS_PLUGIN_NOT_LISTED,
+    Reason.KMS_PLUGIN_NOT_HEALTHY,
+}
 _RETRY_SECONDS = 5.0
 _WORKLOAD_SECONDS = 10.0
 """How long one reconcile waits for the workload cluster: meanwhile the status gets older."""
@@ -141,10 +151,11 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         self._archives = Archives(stores, self.wake)
         self._restores = Restores(stores, self.wake)
         self._space = SpaceTasks(self.wake)
-        self._encryptions = Encryptions(self.wake)
+        self._plugins = PluginChecks(self.wake)
+        self._encryptions = Encryptions(self.wake, self._plugins)
         self._tasks = (
             *(self._backups, self._archives, self._restores),
-            *(self._space, self._encryptions),
+            *(self._space, self._encryptions, self._plugins),
         )
         self._rotations = Rotations(self.wake)
         self._moves = Moves(stores, self.wake)
@@ -265,26 +276,17 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             return self._sleep(
                 ctx, obj, desired, observed, progress=authorities.progress, moments=moments
             )
-        authority = authorities.identity
+        authority, config = authorities.identity, partial(backend.client_config, endpoint)
         backup = self._back_up(ctx, obj, desired, authorities, backend)
         space = self._check_space(ctx, obj, desired, observed, backend)
-        encryption = await self._encryptions.reconcile(
-            ctx,
-            obj,
-            keys,
-            partial(backend.client_config, endpoint),
-            # A restore brings back objects from before a rewrite.
-            settled=uses_keyring(desired, observed)
-            and (desired.restore, observed.restore) == (None, None)
-            and not is_rolling(desired.rotation),
-        )
+        encryption = await self._encrypt(ctx, obj, desired, observed, keys=keys, config=config)
         rotation = await self._rotations.reconcile(
             ctx,
             obj,
             desired,
             observed,
             authorities=authorities,
-            config=partial(backend.client_config, endpoint),
+            config=config,
         )
         ctx.set_status(
             conditions.running_status(
@@ -307,8 +309,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         ctx.set_conditions(_workload_before(obj, observed))
         if observed.answers:
             await ctx.send_status()
-            config = backend.client_config(endpoint)
-            objects = await self._sync_workload(key, config, endpoint, desired, authorities)
+            objects = await self._sync_workload(key, config(), endpoint, desired, authorities)
             ctx.set_conditions(objects)
             if objects.status == "False":
                 return After(_RETRY_SECONDS)
@@ -318,7 +319,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             desired,
             observed,
             authorities=authorities,
-            config=partial(backend.client_config, endpoint),
+            config=config,
         )
         moments = (backup and backup.next, encryption.next, rotation.next, move.next, sleep.next)
         return _requeue(desired, observed, now, *moments)
@@ -385,7 +386,15 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         """The desired state, with its CAs and keys. New ones are created only if it is new."""
         client, now = ctx.client, ctx.now()
         audit_policy = await find_audit_policy(client, obj)
-        keys = await find_encryption_keys(client, obj, ctx.cluster.name, now, is_new=is_new)
+        keys = await find_encryption_keys(
+            client,
+            obj,
+            ctx.cluster.name,
+            now,
+            is_new=is_new,
+            plugins=self._policy.kms_plugins,
+            plugin_key=self._plugins.settled_key(_key(obj), now),
+        )
         files = keys and keys.files
         desired = desired_state(obj, ctx.cluster, now, self._policy, audit_policy, encryption=files)
         authorities = await ensure_authorities(client, obj, desired, may_create=is_new)
@@ -418,6 +427,24 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         if archive is not None:
             ctx.set_conditions(archive.condition_with(state))
         return state
+
+    async def _encrypt(
+        self,
+        ctx: Context,
+        obj: CapelinControlPlane,
+        desired: ControlPlane,
+        observed: Observed,
+        *,
+        keys: EncryptionKeys | None,
+        config: Callable[[], Config],
+    ) -> EncryptionReport:
+        """Take the next stage of encryption, unless something else changes the API servers."""
+        # It brings back objects from before a rewrite.
+        restoring = (desired.restore, observed.restore) != (None, None)
+        settled = uses_keyring(desired, observed) and not is_rolling(desired.rotation)
+        return await self._encryptions.reconcile(
+            ctx, obj, keys, config, settled=settled and not restoring, restoring=restoring
+        )
 
     def _check_space(
         self,

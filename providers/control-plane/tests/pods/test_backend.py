@@ -363,7 +363,7 @@ async def test_a_stage_of_encryption_keeps_the_files_of_pods_that_still_end(rig:
     ]
     old, new = (Goal(frozenset({"secrets"}), key) for key in keys)
     keyring = next_keyring(first_keyring(old), new)
-    encrypted = replace(rig.desired, encryption=keyring.files)
+    encrypted = replace(rig.desired, encryption=keyring.files())
     await rig.apply(encrypted)
     files = (await rig.client.get(SECRETS, PKI, rig.namespace))["data"].keys()
     assert {file for file in files if file.startswith("encryption-")} == {

@@ -129,7 +129,8 @@ def patch_problem(before: Unstructured, after: Unstructured) -> str:
         return problem
     pod = value_at(after, "spec", "template", "spec")
     annotations = fields_at(after, "spec", "template", "metadata", "annotations")
-    return "" if pod is None else next(pod_problems(pod, annotations), "")
+    generated = fields_at(before, "spec", "template", "spec")
+    return "" if pod is None else next(pod_problems(pod, annotations, generated), "")
 
 
 def changed_paths(before: Any, after: Any, path: Path = ()) -> Iterator[Path]:

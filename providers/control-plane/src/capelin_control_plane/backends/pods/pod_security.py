@@ -4,7 +4,7 @@ Patched pods must also stay without identity: no service account token, no reque
 to other hosts. The standard allows some of that, so these rules are stricter.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from capelin_control_plane.backends.pods.trees import fields_at, items_at, value_at
@@ -43,19 +43,25 @@ _SECCOMP_ANNOTATIONS: Final = (
 )
 
 
-def pod_problems(pod: Mapping[str, Any], annotations: Mapping[str, Any] = {}) -> Iterator[str]:
+def pod_problems(
+    pod: Mapping[str, Any],
+    annotations: Mapping[str, Any] = {},
+    generated: Mapping[str, Any] = {},
+) -> Iterator[str]:
     """Violations of the standard.
 
     Args:
         pod: The spec of the pod.
         annotations: Its annotations.
+        generated: The spec without patches. Its volumes are allowed: they may be folders of the
+            node that an administrator lists.
     """
     yield from _annotation_problems(annotations)
     for field in _REFUSED:
         if pod.get(field):
             yield f"{field} is not allowed"
     yield from _identity_problems(pod)
-    yield from _volume_problems(pod)
+    yield from _volume_problems(pod, items_at(generated, "volumes"))
     context = fields_at(pod, "securityContext")
     if context.get("sysctls"):
         yield "sysctls are not allowed"
@@ -89,8 +95,12 @@ def _annotation_problems(annotations: Mapping[str, Any]) -> Iterator[str]:
             yield f"the annotation {name} is not allowed: write securityContext.seccompProfile"
 
 
-def _volume_problems(pod: Mapping[str, Any]) -> Iterator[str]:
+def _volume_problems(
+    pod: Mapping[str, Any], generated: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
     for volume in items_at(pod, "volumes"):
+        if volume in generated:
+            continue
         if others := volume.keys() - {"name"} - _VOLUMES:
             yield f"a volume of the type {', '.join(sorted(others))} is not allowed"
         for source in items_at(volume, "projected", "sources"):

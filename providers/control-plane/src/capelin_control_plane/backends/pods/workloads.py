@@ -1,7 +1,7 @@
 """The workloads of a control plane's components: a StatefulSet and Deployments. Pure."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -54,6 +54,8 @@ _SHUTDOWN = {
     "shutdown-watch-termination-grace-period": "10s",
     "goaway-chance": "0.001",
 }
+PLUGIN_VOLUME = "kms-plugin-"
+"""The names of volumes with the sockets of KMS plugins begin with it."""
 _LONGEST_REQUEST_SECONDS = 60
 _MARGIN_SECONDS = 15
 
@@ -209,9 +211,24 @@ def api_server_deployment(
         # The program in upstream's image has this capability, and does not start without it.
         capabilities=("NET_BIND_SERVICE",),
     )
+    if desired.encryption.current is not None:
+        _mount_plugins(template["spec"], desired.encryption.current.sockets)
     if has_konnectivity:
         template = with_server(template, desired, names, konnectivity_pem)
     return _deployment(desired, names, "kube-apiserver", desired.replicas, template)
+
+
+def _mount_plugins(pod: dict[str, Any], sockets: Iterable[PurePosixPath]) -> None:
+    """Mount the folders of the sockets of KMS plugins on the node.
+
+    A mount of a socket itself would end with the plugin that created it.
+    """
+    for number, folder in enumerate(sorted({str(socket.parent) for socket in sockets})):
+        name = f"{PLUGIN_VOLUME}{number}"
+        pod["volumes"].append({"name": name, "hostPath": {"path": folder, "type": "Directory"}})
+        pod["containers"][0]["volumeMounts"].append(
+            {"name": name, "mountPath": folder, "readOnly": True}
+        )
 
 
 def _etcd_hosts(desired: ControlPlane, names: Names) -> list[str]:
