@@ -48,6 +48,7 @@ from capelin_control_plane.tasks import Tasks
 BACKUP_HEALTHY: Final = "BackupHealthy"
 _RETRY: Final = timedelta(minutes=1)
 _LONGEST: Final = timedelta(hours=6)
+_LONGEST_WAIT: Final = timedelta(hours=1)
 _AT_ONCE: Final = 16
 """How many backups may run at once. Each takes about 20 MiB of memory."""
 _AT_ONCE_OF_NAMESPACE: Final = 2
@@ -78,6 +79,9 @@ class _Run:
 
     settings: tuple[object, ...]
     result: BackupState | None
+    tries: int = 0
+    """How many tasks in sequence took no backup that the archive needs."""
+    ended: datetime | None = None
 
 
 class Backups(Tasks[_Run]):
@@ -127,13 +131,18 @@ class Backups(Tasks[_Run]):
         settings = (backup, requested, authority)
         run = self.state(key)
         result = None if run is None else run.result
+        tries = 0
+        if run is not None and result is not None and needed is not None:
+            if result.meets(needed):
+                run.tries = 0
+            elif (needed_at := _needed_at(run, result)) is not None:
+                tries = run.tries + 1
+                result = replace(result, next=min(filter(None, (result.next, needed_at))))
         is_due = result is None or (result.next is not None and result.next <= desired.now)
-        if result is not None and result.condition.status == "True":
-            is_due = is_due or (needed is not None and not result.meets(needed))
         is_current = run is not None and run.settings == settings
         if not is_current or (is_due and not self.is_running(key)):
             job = BackupJob(ctx, obj, backup, desired, authority, etcd, self._stores, epoch, needed)
-            run = _Run(settings, result)
+            run = _Run(settings, result, tries)
             self.start(key, run, self._run(key, run, job))
         state = result or _reported(obj)
         self.metrics.update(key, _age(obj, backup, state, desired.now))
@@ -154,6 +163,7 @@ class Backups(Tasks[_Run]):
                 run.result = await job.run()
         except Exception as error:  # noqa: BLE001 - the condition shows it, and the next task retries
             run.result = job.failed(error, run.result)
+        run.ended = job.ctx.now()
         self.wake(key)
 
 
@@ -316,6 +326,17 @@ async def _authorities(client: Client, desired: ControlPlane) -> bytes:
         }
         secrets.append({"apiVersion": "v1", "kind": "Secret", **content})
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": secrets}).encode()
+
+
+def _needed_at(run: _Run, result: BackupState) -> datetime | None:
+    """When to take a backup that the archive needs. None if a task runs, or a failure is retried.
+
+    At first at once, and then less and less often: a store may damage each new backup.
+    """
+    is_complete = result.condition.reason in {BACKUP_HEALTHY, Reason.BACKUP_DAMAGED}
+    if run.ended is None or not is_complete:
+        return None
+    return run.ended + min(_RETRY * (2 ** min(run.tries, 10) - 1), _LONGEST_WAIT)
 
 
 def _reported(obj: CapelinControlPlane) -> BackupState:
