@@ -152,6 +152,11 @@ class Observed:
         return frozenset(status.name for status in self.statuses if status.ready)
 
     @property
+    def awaits_data(self) -> bool:
+        """Whether a restore is requested whose data is not in use yet: etcd may be empty."""
+        return self.restore is Phase.PREPARING
+
+    @property
     def answers(self) -> bool:
         """Whether clients reach the API: an API server and the relay are ready."""
         return any(status.ready for status in self.of("kube-apiserver")) and all(

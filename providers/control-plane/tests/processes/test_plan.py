@@ -74,6 +74,16 @@ def test_api_servers_do_not_wait_for_etcd_to_be_ready() -> None:
     assert names(second) - names(first) == {"kube-apiserver-0", "kube-apiserver-1"}
 
 
+def test_nothing_starts_before_its_data_is_restored() -> None:
+    desired = components(replicas=2, etcd=3)
+    assert names(next_plan(Plan(), desired, (), awaits_data=True)) == {"relay-0"}
+    started = Plan((*desired.etcd, desired.relay))
+    assert next_plan(started, desired, names(started), awaits_data=True) == started
+    # One that serves continues until the data is replaced.
+    serving = started.including(desired.api_server(0))
+    assert names(next_plan(serving, desired, names(serving), awaits_data=True)) > names(serving)
+
+
 def test_controllers_start_when_an_api_server_is_ready() -> None:
     desired = components()
     plan = Plan((*desired.etcd, desired.relay, desired.api_server(0)))

@@ -104,6 +104,34 @@ async def test_a_restore_returns_to_the_backup_and_clients_notice_it(
 
 
 @pytest.mark.integration
+@pytest.mark.timeout(300)
+@pytest.mark.needs_programs("etcdutl")
+async def test_no_api_server_runs_with_empty_data_before_a_first_restore(
+    rig: Rig, tmp_path: Path
+) -> None:
+    desired = control_plane(OLD)
+    await rig.until(desired, settled)
+    file = tmp_path / "etcd.db"
+    async with rig.client() as client:
+        await client.create(ConfigMap.of("before", "default"))
+        await snapshot(rig, file)
+    await rig.backend.delete(KEY)
+    rig.endpoint = None
+
+    lost = replace(desired, restore=REQUEST)
+    # Something else that changes: by then, an API server would run.
+    await rig.until(lost, lambda observed: "relay-0" in observed.ready)
+    for _ in range(5):
+        observed = await rig.reconcile(lost)
+        assert observed.restore is Phase.PREPARING
+        assert not observed.answers
+        assert rig.pids().keys() == {"relay-0"}
+    await restore(rig, desired, file)
+    async with rig.client() as client:
+        assert "before" in await names(client)
+
+
+@pytest.mark.integration
 @pytest.mark.timeout(120)
 @pytest.mark.needs_programs("etcdutl")
 async def test_a_snapshot_is_tried_out(rig: Rig, tmp_path: Path) -> None:

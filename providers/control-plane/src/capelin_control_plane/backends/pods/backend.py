@@ -253,7 +253,7 @@ class PodsBackend:
             members=planned,
             voters=known.etcd_state.voters or 0,
             started_members=sum(is_member(pod) and is_running(pod) for pod in known.pods),
-            awaits_data=desired.restore not in {None, known.etcd_state.restored},
+            awaits_data=observed.awaits_data,
         )
         applied = [
             await self._own.ensure(workload.manifest, known.live.get(workload.component))

@@ -85,6 +85,7 @@ def next_step(desired: DesiredComponents, observed: Observed) -> Step:
             joined=observed.joined,
             leader=leader,
             controllers_may_start=observed.controllers_may_start,
+            awaits_data=observed.awaits_data,
         )
         if following == plan:
             break
@@ -198,6 +199,7 @@ def next_plan(
     joined: Collection[int] = (),
     leader: int | None = None,
     controllers_may_start: bool = True,
+    awaits_data: bool = False,
 ) -> Plan:
     """One change towards the desired instances, in Kubernetes' order.
 
@@ -213,8 +215,12 @@ def next_plan(
         joined: The indexes of the etcd members that were ever ready.
         leader: The index of etcd's leader, if it is known.
         controllers_may_start: Whether a first controller manager and scheduler may start.
+        awaits_data: Whether a restore is requested whose data is not in use yet.
     """
     plan = plan.including(desired.relay)
+    if awaits_data and not plan.of("kube-apiserver"):
+        # Nodes that reach an API server without their data end all their pods.
+        return plan
     if not plan.of("etcd"):
         # If the plan was lost, a member without data must not begin a second cluster: it joins.
         known = [member for member in desired.etcd if member.index in joined]
