@@ -14,6 +14,7 @@ from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
 
+from .deployments import DEPLOYED, deployment_manifests
 from .pools import (
     OLDER,
     POOL,
@@ -302,46 +303,8 @@ async def test_a_pool_follows_an_external_manager_of_its_replicas(whole: Whole) 
     await whole.remove_pool()
 
 
-def deployment_manifests(whole: Whole, replicas: int) -> list[Unstructured]:
-    meta = {"name": "deployed", "namespace": whole.namespace}
-    node = {"name": "{{ ds.meta_data.local_hostname }}"}
-    join = {"joinConfiguration": {"nodeRegistration": node}}
-    instant = {"simulated": {"startupSeconds": 0, "startupJitterSeconds": 0}}
-    machine = {
-        "clusterName": whole.name,
-        "version": VERSION,
-        "failureDomain": "west",
-        "bootstrap": {"configRef": reference("bootstrap", "KubeadmConfigTemplate", "deployed")},
-        "infrastructureRef": reference("infrastructure", "CapelinMachineTemplate", "deployed"),
-    }
-    return [
-        {
-            "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
-            "kind": "KubeadmConfigTemplate",
-            "metadata": meta,
-            "spec": {"template": {"spec": join}},
-        },
-        {
-            "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1",
-            "kind": "CapelinMachineTemplate",
-            "metadata": meta,
-            "spec": {"template": {"spec": instant}},
-        },
-        {
-            "apiVersion": "cluster.x-k8s.io/v1beta2",
-            "kind": "MachineDeployment",
-            "metadata": meta,
-            "spec": {
-                "clusterName": whole.name,
-                "replicas": replicas,
-                "template": {"spec": machine},
-            },
-        },
-    ]
-
-
 async def test_machines_of_a_deployment_become_ready_and_are_replaced(whole: Whole) -> None:
-    for manifest in deployment_manifests(whole, 2):
+    for manifest in deployment_manifests(whole, 2, domain="west"):
         await whole.management.apply(manifest)
 
     async def are_ready() -> bool:
@@ -363,7 +326,7 @@ async def test_machines_of_a_deployment_become_ready_and_are_replaced(whole: Who
 
     await until(replaced)
     await whole.management.delete(MachineHealthCheck, "silent", whole.namespace)
-    await whole.management.delete(MachineDeployment, "deployed", whole.namespace)
+    await whole.management.delete(MachineDeployment, DEPLOYED, whole.namespace)
 
     async def gone() -> bool:
         return not [*await whole.machines(), *await whole.instances(), *await whole.nodes()]

@@ -66,6 +66,8 @@ def test_the_endpoint_of_the_control_plane_overrides_that_of_its_cluster() -> No
     assert (desired(cluster=theirs).host, desired(cluster=theirs).port) == ("theirs", 1)
     own = desired({"controlPlaneEndpoint": {"host": "own"}}, theirs)
     assert (own.host, own.port) == ("own", 1)
+    assert own.is_port_given
+    assert not desired({"controlPlaneEndpoint": {"host": "own"}}).is_port_given
 
 
 @pytest.mark.parametrize(("days", "is_due"), [(-1, True), (1, False)])

@@ -24,6 +24,7 @@ from capelin_control_plane.api import (
     Spec,
 )
 from capelin_control_plane.component_files import ENCRYPTION_FLAG, AuditPolicyFile, EncryptionFiles
+from capelin_control_plane.endpoints import other_hosts
 from capelin_control_plane.pod_settings import Pods
 from capelin_control_plane.policy import (
     DEFAULT_POLICY,
@@ -104,6 +105,8 @@ class ControlPlane:
     host: str | None
     """Where the API answers. None lets the backend choose."""
     port: int
+    is_port_given: bool = False
+    """Whether the spec or the Cluster names the port. Otherwise an exposure may choose another."""
     service_cidrs: tuple[str, ...]
     pod_cidrs: tuple[str, ...]
     service_domain: str
@@ -177,7 +180,7 @@ def desired_state(
     """
     spec = control_plane.spec
     network = cluster.spec.cluster_network
-    host, port = _endpoint(spec, cluster)
+    host, port, is_port_given = _endpoint(spec, cluster)
     version = with_v(spec.version)
     renewal = requested_renewal(control_plane)
     if spec.api_server.encryption is not None and ENCRYPTION_FLAG in spec.api_server.extra_args:
@@ -195,6 +198,7 @@ def desired_state(
         etcd_replicas=spec.etcd.replicas,
         host=host,
         port=port,
+        is_port_given=is_port_given,
         service_cidrs=_service_cidrs(network.services.cidr_blocks) or (DEFAULT_SERVICE_CIDR,),
         pod_cidrs=_cidrs(network.pods.cidr_blocks, "pods"),
         service_domain=_name(
@@ -204,7 +208,8 @@ def desired_state(
         cert_sans=tuple(
             _host(host, "spec.apiServer.certSANs", may_be_wildcard=True)
             for host in spec.api_server.cert_sans
-        ),
+        )
+        + other_hosts(control_plane, cluster),
         algorithm=_algorithm(spec.certificates),
         validity=timedelta(days=spec.certificates.validity_days),
         renew_before=timedelta(days=spec.certificates.renew_before_days),
@@ -287,26 +292,22 @@ def _past(moment: datetime | None, now: datetime) -> datetime | None:
     return moment if moment is not None and moment <= now else None
 
 
-def _endpoint(spec: Spec, cluster: Cluster) -> tuple[str | None, int]:
-    """The control plane's own endpoint, else the Cluster's."""
+def _endpoint(spec: Spec, cluster: Cluster) -> tuple[str | None, int, bool]:
+    """The control plane's own endpoint, else the Cluster's, and whether one of them has a port."""
     own = spec.control_plane_endpoint
     theirs = cluster.spec.control_plane_endpoint
     host = (own.host if own else None) or theirs.host or None
     if host is not None:
         whose = "" if own and own.host else "Cluster "
         _host(host, f"{whose}spec.controlPlaneEndpoint.host")
-    port = (
-        (own.port if own else None)
-        or theirs.port
-        or cluster.spec.cluster_network.api_server_port
-        or DEFAULT_PORT
-    )
+    given = (own.port if own else None) or theirs.port
+    port = given or cluster.spec.cluster_network.api_server_port or DEFAULT_PORT
     if problem := problem_of_port(port):
         raise InvalidSpecError(
             "port of spec.controlPlaneEndpoint, or of the Cluster's spec.controlPlaneEndpoint or"
             f" spec.clusterNetwork.apiServerPort: {problem}"
         )
-    return host, port
+    return host, port, bool(given)
 
 
 def _host(host: str, field_: str, *, may_be_wildcard: bool = False) -> str:

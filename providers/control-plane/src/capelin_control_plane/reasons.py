@@ -27,6 +27,18 @@ class Reason(Reasons):
         "the Secret of a CA is invalid",
         "correct the Secret that the message names, or restore it from a backup",
     )
+    CLUSTER_HAS_OTHER_ENDPOINT = (
+        "ClusterHasOtherEndpoint",
+        (
+            "the Cluster has the endpoint of its infrastructure, and the control plane another "
+            "one. Certificates are valid for both"
+        ),
+        (
+            "make sure that the endpoint of the Cluster leads to the API servers. In the next "
+            "cluster, leave out the `spec.controlPlaneEndpoint` of the control plane or that of "
+            "the infrastructure"
+        ),
+    )
     NOT_INITIALIZED = (
         "NotInitialized",
         "its API has never answered yet",

@@ -57,6 +57,7 @@ from capelin_control_plane.encryption_tasks import (
     EncryptionReport,
     Encryptions,
 )
+from capelin_control_plane.endpoints import endpoint_conflict
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.kms_tasks import PluginChecks
 from capelin_control_plane.move_tasks import (
@@ -304,7 +305,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 ctx, obj, desired, authority=authority, backend=backend, phase=observed.restore
             )
         )
-        ctx.set_conditions(*rotation.conditions)
+        ctx.set_conditions(*rotation.conditions, endpoint_conflict(obj, ctx.cluster))
         self._forget_replaced(key, observed)
         ctx.set_conditions(_workload_before(obj, observed))
         if observed.answers:

@@ -62,6 +62,13 @@ def test_a_node_port_uses_the_first_ready_node_by_name() -> None:
     assert (endpoint.host, endpoint.port) == ("192.0.2.2", 30123)
 
 
+def test_a_balancer_of_the_user_forwards_its_own_port_to_the_node_port() -> None:
+    desired = replace(exposed("NodePort", "lb.example.com"), is_port_given=True)
+    found = service(desired, ports=[{"port": 6443, "nodePort": 30123}])
+    endpoint = endpoint_of(desired, NAMES, found)
+    assert (endpoint.host, endpoint.port) == ("lb.example.com", 6443)
+
+
 def test_the_port_of_an_endpoint_outlives_its_service() -> None:
     (port,) = api_server_service(exposed("NodePort", "192.0.2.2", 30123), NAMES)["spec"]["ports"]
     assert port["nodePort"] == 30123

@@ -75,6 +75,9 @@ def endpoint_of(
         Blocked: no address is available yet.
     """
     host, port = _address(desired, service, desired.host, desired.port, nodes)
+    if desired.host and desired.is_port_given:
+        # A load balancer of the infrastructure, or of the user, forwards it to the node port.
+        port = desired.port
     return Endpoint(names.api_server_host, host, port)
 
 
