@@ -1,7 +1,7 @@
 """The real cluster autoscaler scales pools of Capelin from zero and to zero.
 
-Its module is not offered by every Go proxy, so `CAPELIN_CLUSTER_AUTOSCALER` names the program:
-`docs/testing.md` says how to build it.
+Not every Go proxy offers its module, so `CAPELIN_CLUSTER_AUTOSCALER` names the program:
+`docs/testing.md` describes its build.
 """
 
 import os
@@ -126,7 +126,7 @@ async def test_a_pool_follows_its_pods_from_zero_and_to_zero(whole: Whole) -> No
     await run(whole, 3)
     await until(lambda: whole.is_whole(3, VERSION))
     await run(whole, 1)
-    # The machine that is left is the one whose pod still runs.
+    # The autoscaler keeps the machine whose pod still runs.
     (pod,) = (await whole.workload.list(Pod, "default")).items
     assert [node.name for node in await whole.nodes()] == [pod.spec.node_name]
     await run(whole, 0)

@@ -1,4 +1,4 @@
-"""The shell of somebody who has uv, git and Go, but no checkout of Capelin."""
+"""The shell of a user who has uv, git and Go, but no checkout of Capelin."""
 
 import hashlib
 import os
