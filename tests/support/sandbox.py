@@ -61,8 +61,18 @@ join)
     iptables -N KUBE-SERVICES
     iptables -A INPUT -j KUBE-SERVICES
     iptables -t nat -N KUBE-NAT
-    cp /bin/sleep /usr/local/bin/kubelet
+    cat >/usr/local/bin/kubelet <<'END'
+#!/bin/sh
+[ "$1" != --version ] || { echo Kubernetes v1.33.13; exit; }
+while :; do sleep 1; done
+END
+    chmod 755 /usr/local/bin/kubelet
     setsid kubelet 3600 </dev/null >/dev/null 2>&1 &
+    ;;
+upgrade)
+    echo "$* $(kubelet --version) $(head -n 1 /var/lib/capelin/marker)" >>/var/log/upgrades
+    [ ! -e /etc/fail-upgrade ] || { echo 'no such host'; exit 4; }
+    [ ! -e /etc/slow-upgrade ] || sleep "$(cat /etc/slow-upgrade)"
     ;;
 reset)
     [ ! -e /etc/fail-reset ] || exit 1

@@ -19,6 +19,7 @@ from capelin_machine_pool.backends.containers import ContainersBackend
 from capelin_machine_pool.backends.hosts import HostsBackend
 from capelin_machine_pool.backends.kubelet import SimulatedKubelet
 from capelin_machine_pool.backends.simulated import SimulatedBackend
+from capelin_machine_pool.bootstrap import Archives
 from capelin_machine_pool.containers.desired import ContainerPolicy
 from capelin_machine_pool.containers.engine import Engine, socket_of
 from capelin_machine_pool.desired import MANAGER
@@ -66,6 +67,13 @@ class MachinePoolOptions(Options):
         "Socket of the container engine, Docker or Podman.",
         shown="that of DOCKER_HOST, else /var/run/docker.sock or /run/podman/podman.sock",
     )
+    host_bundles: Path | None = flag(
+        None,
+        Path,
+        "Directory with archives of kubelet, kubeadm and container runtime, which the provider"
+        " installs on hosts, and their file SHA256SUMS.",
+        shown="none",
+    )
     container_network: str = flag("bridge", str, "Name of the containers' network.")
 
 
@@ -77,17 +85,18 @@ def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
         network=options.container_network,
         provider=str(options.state_folder),
     )
+    archives = Archives(options.host_bundles)
     backends: dict[BackendName, Backend] = {
         "Simulated": simulated,
         "Containers": ContainersBackend(Engine(options.container_engine), policy),
-        "Hosts": HostsBackend(),
+        "Hosts": HostsBackend(archives),
     }
     return [
         ClusterReconciler(),
         MachineReconciler(backends, serving=kubelet.serving, refresh=simulated.kwok.refresh),
         MachinePoolReconciler(),
         MachineTemplateReconciler(),
-        HostReconciler(Destinations.from_environ()),
+        HostReconciler(Destinations.from_environ(), archives),
     ]
 
 

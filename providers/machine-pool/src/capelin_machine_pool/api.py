@@ -46,7 +46,10 @@ Seconds = Annotated[int, Ge(0), Le(86_400)]
 Labels = Annotated[dict[str, LabelValue], MaxLen(64)]
 Capacity = Annotated[dict[str, Quantity], MaxLen(32)]
 CleanCommands = Annotated[list[Annotated[str, MinLen(1), MaxLen(4096)]], MaxLen(20), atomic()]
+InstallCommands = Annotated[list[Annotated[str, MinLen(1), MaxLen(4096)]], MaxLen(20), atomic()]
 BackendName = Literal["Simulated", "Containers", "Hosts"]
+UpdateMethod = Literal["Replace", "InPlace"]
+Profile = Literal["Image", "Bundle", "Commands"]
 
 
 class ClusterTemplateSpec(Model):
@@ -133,6 +136,23 @@ class Hosts(Model):
     clean_commands: CleanCommands = []
     """Shell commands that the clean-up of a host runs as root. If one fails, the host is not used
     again until you confirm that it is clean."""
+    profile: Profile = "Image"
+    """How a host gets its container runtime, kubelet and kubeadm. `Image`: its image has them.
+    `Bundle`: the provider copies the archive for the version from its folder `--host-bundles`, and
+    a clean-up restores the former files. `Commands`: `installCommands` install them."""
+    install_commands: InstallCommands = []
+    """Shell commands of the profile `Commands`. They run as root before the bootstrap and in each
+    update in place, with the version in `$KUBERNETES_VERSION`. If one fails, the others do not
+    run. A clean-up does not undo them."""
+
+    rules = (
+        rule(
+            "(has(self.profile) && self.profile == 'Commands') =="
+            " (has(self.installCommands) && size(self.installCommands) > 0)",
+            "the profile Commands needs installCommands, and other profiles do not use them",
+            field_path=".installCommands",
+        ),
+    )
 
 
 class HostReference(Model):
@@ -159,10 +179,15 @@ class MachineTemplateSpec(Model):
 
 
 class RollingUpdate(Model):
-    """How a pool replaces outdated machines."""
+    """How a pool replaces or updates outdated machines."""
 
+    method: UpdateMethod = "Replace"
+    """Whether a new version of Kubernetes replaces machines, or updates them in place. `InPlace`
+    needs the backend `Hosts` with a profile other than `Image`. It drains a Node, installs the
+    version, runs `kubeadm upgrade node` and restarts the kubelet. Other changes, and versions that
+    kubeadm cannot reach in one step, still replace machines."""
     max_surge: IntOrPercent = 1
-    """Number or percentage of machines above `replicas` during a rollout."""
+    """Number or percentage of machines above `replicas` while machines are replaced."""
     max_unavailable: IntOrPercent = 0
     """Number or percentage of machines that may be unavailable during a rollout."""
     delete_policy: Literal["Oldest", "Newest", "Random"] = "Oldest"
@@ -177,6 +202,12 @@ class RollingUpdate(Model):
             "maxSurge and maxUnavailable are both zero: no machine could ever be replaced",
             field_path=".maxUnavailable",
         ),
+        rule(
+            "!has(self.method) || self.method != 'InPlace' || (has(self.maxUnavailable)"
+            " && !string(self.maxUnavailable).matches('^0+%?$'))",
+            "set maxUnavailable: a machine is unavailable during its update in place",
+            field_path=".maxUnavailable",
+        ),
     )
 
 
@@ -184,7 +215,18 @@ class MachinePoolTemplateSpec(MachineTemplateSpec):
     """Settings shared by CapelinMachinePool and its template."""
 
     rolling_update: RollingUpdate = RollingUpdate()
-    """How outdated machines are replaced."""
+    """How outdated machines are replaced or updated."""
+
+    rules = (
+        rule(
+            "!has(self.rollingUpdate) || !has(self.rollingUpdate.method)"
+            " || self.rollingUpdate.method != 'InPlace' || (has(self.backend)"
+            " && self.backend == 'Hosts' && has(self.hosts) && has(self.hosts.profile)"
+            " && self.hosts.profile != 'Image')",
+            "InPlace needs the backend Hosts and hosts.profile Bundle or Commands",
+            field_path=".rollingUpdate.method",
+        ),
+    )
 
 
 class MachinePoolSpec(MachinePoolTemplateSpec, InfraMachinePoolSpec):

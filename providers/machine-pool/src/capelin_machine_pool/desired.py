@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 from capelin.api import BaseObject, ObjectMeta
@@ -134,6 +135,9 @@ class DesiredPool:
     """None if the bootstrap config cannot be read: outdated machines are then unknown."""
     unreadable: Blocked | None = None
     """Why the bootstrap config cannot be read."""
+    revision_of_version: Callable[[str], str] | None = None
+    """The revision of machines that differ from the desired ones only in their version. None if
+    the pool does not update machines in place."""
     failure_domains: Sequence[str] = ()
 
     @property
@@ -152,6 +156,9 @@ def desired_pool(
     unreadable = bootstrap_spec if isinstance(bootstrap_spec, Blocked) else None
     replicas = 1 if machine_pool.spec.replicas is None else machine_pool.spec.replicas
     rolling = pool.spec.rolling_update
+    of_version: Callable[[str], str] | None = None
+    if rolling.method == "InPlace" and not isinstance(bootstrap_spec, Blocked):
+        of_version = partial(_revision, pool, machine_pool, bootstrap_spec)
     return DesiredPool(
         cluster=cluster.name,
         machine_pool=machine_pool,
@@ -164,6 +171,7 @@ def desired_pool(
             else revision_of(pool, machine_pool, bootstrap_spec)
         ),
         unreadable=unreadable,
+        revision_of_version=of_version,
         failure_domains=machine_pool.spec.failure_domains
         or [domain.name for domain in cluster.status.failure_domains],
     )
@@ -231,9 +239,19 @@ def revision_of(
 
     It leaves out defaults, so that a new field of a later release replaces no machine.
     """
+    version = machine_pool.spec.template.spec.version
+    return _revision(pool, machine_pool, bootstrap_spec, version)
+
+
+def _revision(
+    pool: CapelinMachinePool,
+    machine_pool: MachinePool,
+    bootstrap_spec: Mapping[str, Any],
+    version: str | None,
+) -> str:
     spec = machine_pool.spec.template.spec
     template = {
-        "version": spec.version,
+        "version": version,
         "simulated": pool.spec.simulated.model_dump(mode="json", exclude_defaults=True),
         "bootstrap": _without_discovery(bootstrap_spec),
     }
@@ -241,7 +259,10 @@ def revision_of(
         containers = pool.spec.containers
         template["containers"] = containers.model_dump(mode="json", exclude_defaults=True)
     if pool.spec.hosts is not None:
-        template["hosts"] = pool.spec.hosts.model_dump(mode="json", exclude_defaults=True)
+        # The programs that they install follow from the version.
+        template["hosts"] = pool.spec.hosts.model_dump(
+            mode="json", exclude_defaults=True, exclude={"profile", "install_commands"}
+        )
     if spec.bootstrap.config_ref is None and spec.bootstrap.data_secret_name is not None:
         # The user's own Secret: another name is another content. A bootstrap provider's Secret
         # changes with every token.

@@ -32,11 +32,19 @@ from capelin_machine_pool.desired import (
     RolloutLimits,
     has_revision,
 )
+from capelin_machine_pool.in_place import (
+    is_observed,
+    is_updatable,
+    next_updates,
+    without_updatable,
+)
+from capelin_machine_pool.members import MachineInfo, PoolMember
 from capelin_machine_pool.reasons import Reason
 from capelin_machine_pool.status import (
     is_lost,
     is_provisioned,
     is_ready,
+    update_failed,
 )
 
 SOON = 2.0
@@ -55,32 +63,6 @@ _NEW_FOR = timedelta(minutes=1)
 _HOSTED_CONTROL_PLANE = "CapelinControlPlane"
 _NAMED = 3
 """Machines that an event names."""
-
-
-@dataclass(frozen=True, slots=True)
-class MachineInfo:
-    """The part of a Machine that matters for choosing which one to delete."""
-
-    deleting_since: datetime | None
-    node_ready: bool
-    delete_first: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolMember:
-    """The part of a pool's machine that matters for choosing which one to delete."""
-
-    name: str
-    up_to_date: bool
-    ready: bool
-    created: datetime
-    deleting: bool = False
-    has_machine: bool = True
-    """Whether core has created its Machine. A machine is only deleted through that."""
-    delete_first: bool = False
-    """Whether it has the annotation `cluster.x-k8s.io/delete-machine`."""
-    lost: bool = False
-    """Whether its Node was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +91,8 @@ class PoolStep:
     create: tuple[str | None, ...]
     """The failure domain of each machine to create."""
     requeue_after: float
+    update: tuple[str, ...] = ()
+    """The machines whose update in place begins."""
 
 
 def cluster_waits_for(infrastructure: CapelinCluster, cluster: Cluster) -> Blocked | None:
@@ -213,21 +197,29 @@ def machine_info(machine: Machine) -> MachineInfo:
 
 
 def pool_member(
-    machine: CapelinMachine, infos: Mapping[str, MachineInfo], revision: str, now: datetime
+    desired: DesiredPool, machine: CapelinMachine, infos: Mapping[str, MachineInfo], now: datetime
 ) -> PoolMember:
     """A pool's machine together with its Machine."""
     info = infos.get(machine.name)
+    up_to_date = has_revision(machine, desired.revision or "")
+    updates = desired.revision_of_version is not None
     return PoolMember(
         name=machine.name,
-        up_to_date=has_revision(machine, revision),
-        # A machine without a ready Node runs no pods.
-        ready=is_ready(machine) and info is not None and info.node_ready,
+        up_to_date=up_to_date,
+        # A machine without a ready Node runs no pods. One whose update was just requested is not
+        # ready either.
+        ready=is_ready(machine)
+        and info is not None
+        and info.node_ready
+        and (not updates or is_observed(machine)),
         created=machine.metadata.creation_timestamp or now,
         deleting=machine.metadata.deletion_timestamp is not None
         or (info is not None and info.deleting_since is not None),
         has_machine=info is not None,
         delete_first=info is not None and info.delete_first,
         lost=is_lost(machine),
+        updatable=not up_to_date and is_updatable(desired, machine),
+        update_failed=updates and update_failed(machine),
     )
 
 
@@ -263,12 +255,13 @@ def next_pool_step(desired: DesiredPool, observed: ObservedPool, now: datetime) 
         # The Machines are not watched: look again to see whether the others are gone, or ready.
         changing = observed.miscounted or deletions_under_way(observed.infos.values(), now)
         return PoolStep((), (), SOON if changing or _are_new(machines, now) else LATER)
-    members = [pool_member(machine, observed.infos, revision, now) for machine in machines]
+    members = [pool_member(desired, machine, observed.infos, now) for machine in machines]
     deletions = max(0, _MAX_DELETIONS - deletions_under_way(observed.infos.values(), now))
-    changes = next_changes(members, desired.limits, max_deletions=deletions)
+    changes = next_changes(without_updatable(members), desired.limits, max_deletions=deletions)
+    updates = () if changes.delete else next_updates(members, desired.limits)
     domains = _next_failure_domains(desired, machines, changes.create)
     # The Machines of a pool are not watched: look again to see whether their Nodes are ready.
-    return PoolStep(changes.delete, domains, SOON)
+    return PoolStep(changes.delete, domains, SOON, updates)
 
 
 def step_events(
@@ -295,6 +288,10 @@ def step_events(
         for reason, why, machines in groups
         if machines
     ]
+    if step.update:
+        version = desired.machine_pool.spec.template.spec.version
+        updated = [machine for machine in observed.machines if machine.name in step.update]
+        events.append(("UpdatingInPlace", f"updating {_names(updated)} to {version} in place"))
     if step.create:
         count = len(step.create)
         events.append(("MachinesCreated", f"created {count} of {desired.limits.replicas} machines"))

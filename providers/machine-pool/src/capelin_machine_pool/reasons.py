@@ -159,6 +159,27 @@ class Reason(Reasons):
         "the bootstrap data are missing, or contain something that is not supported",
         "change the bootstrap config, and delete the Machine",
     )
+    UPDATING = (
+        "Updating",
+        (
+            "the machine is updated in place. While pods leave its Node, the message names those "
+            "that remain"
+        ),
+        "wait. If a PodDisruptionBudget never allows an eviction, change it or add replicas",
+    )
+    UPDATE_FAILED = (
+        "UpdateFailed",
+        (
+            "the update in place failed, or was interrupted. It is not repeated, and the pool "
+            "updates no other machine"
+        ),
+        "read the message and delete the Machine: its replacement has the new version",
+    )
+    ARCHIVE_MISSING = (
+        "ArchiveMissing",
+        "the provider has no archive with the programs of this Kubernetes version",
+        "add it to the [folder of `--host-bundles`](how-to/hosts.md#install-kubernetes-on-hosts)",
+    )
     CLEANING = "Cleaning", "the bootstrap of the host is being undone", "wait"
     MACHINE_MISSING = (
         "MachineMissing",

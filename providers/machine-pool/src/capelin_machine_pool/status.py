@@ -29,6 +29,11 @@ NODE_RUNNING = "NodeRunning"
 
 
 def machine_conditions(observed: InstanceStatus) -> list[ConditionSpec]:
+    if observed.updating:
+        return [
+            ConditionSpec(READY, "False", observed.reason, observed.message),
+            ConditionSpec(NODE_RUNNING, "True", NODE_RUNNING),
+        ]
     if observed.running and not (observed.lost or observed.failed):
         return [
             ConditionSpec(READY, "True", READY),
@@ -117,6 +122,12 @@ def is_ready(machine: CapelinMachine) -> bool:
     return machine.status is not None and is_condition_true(machine.status.conditions, READY)
 
 
+def update_failed(machine: CapelinMachine) -> bool:
+    """Whether the update of a machine in place has failed."""
+    ready = find_condition(machine.status.conditions, READY) if machine.status else None
+    return ready is not None and ready.reason == str(Reason.UPDATE_FAILED)
+
+
 def is_lost(machine: CapelinMachine) -> bool:
     """Whether a machine had a Node and the Node was deleted."""
     running = find_condition(machine.status.conditions, NODE_RUNNING) if machine.status else None
@@ -128,6 +139,12 @@ def _up_to_date(desired: DesiredPool, machines: Sequence[CapelinMachine]) -> Con
     if desired.revision is None:
         why = desired.unreadable or Blocked(Reason.WAITING_FOR_BOOTSTRAP_CONFIG, "")
         return ConditionSpec(UP_TO_DATE, "Unknown", why.reason, str(why))
+    if failed := next(filter(update_failed, machines), None):
+        message = (
+            f"the update of the machine {failed.name} failed, and no other one is updated: read its"
+            " condition Ready"
+        )
+        return ConditionSpec(UP_TO_DATE, "False", Reason.UPDATE_FAILED, message)
     if outdated := sum(not has_revision(machine, desired.revision) for machine in machines):
         message = f"{outdated} machines are outdated"
         return ConditionSpec(UP_TO_DATE, "False", f"Not{UP_TO_DATE}", message)

@@ -55,7 +55,7 @@ async def test_machine_claims_a_host_once() -> None:
     )
     assert await BACKEND.allocate(desired, client) == PROVIDER_ID
     claim = (await client.get(CapelinHost, "a", NAMESPACE)).spec.claim
-    assert claim == a_claim(id=machine.uid, clean_commands=["true"])
+    assert claim == a_claim(id=machine.uid, clean_commands=["true"], version="v1.34.4")
     found = await client.get(CapelinMachine, "one", NAMESPACE)
     assert found.spec.host == HostReference(name="a", claim=machine.uid)
     client.requests.clear()

@@ -12,6 +12,7 @@ from capelin_machine_pool.bootstrap import (
     File,
     HostState,
     JobState,
+    UpdateStep,
 )
 from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost
 from capelin_machine_pool.hosts.facts import HostFacts
@@ -246,3 +247,61 @@ def test_same_visit_gives_the_same_status() -> None:
     addresses = [(address.type, address.address) for address in host.status.addresses]
     assert addresses == [("Hostname", "host-1"), ("InternalIP", "10.0.0.7")]
     assert find_condition(host.status.conditions, "Ready") is not None
+
+
+UPDATE_JOB = JobState(alive=False, exit_code=1, output="no such host\n")
+
+
+def updating_host(**status: Any) -> CapelinHost:
+    host = a_host(phase="Ready", claim=a_claim(version="v1.33.13", update_version="v1.34.4"))
+    assert host.status is not None
+    for name, value in status.items():
+        setattr(host.status, name, value)
+    return host
+
+
+def test_update_is_a_visit_of_its_own_until_it_succeeds() -> None:
+    machine = a_machine(host=RECORDED)
+    assert next_host_step(updating_host(), machine) is Visit.UPDATE
+    assert next_host_step(updating_host(phase="Updating"), machine) is Visit.UPDATE
+    done = updating_host(updated_version="v1.34.4")
+    assert next_host_step(done, machine) is Visit.CHECK
+    # After a move, the marker on the host shows the bootstrap first.
+    assert next_host_step(updating_host(phase=None), machine) is Visit.BOOTSTRAP
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (None, ("Updating", Reason.UPDATING, "the update waits")),
+        (UpdateStep.WAIT, ("Updating", Reason.UPDATING, "the update to v1.34.4 runs")),
+        (
+            UpdateStep.FAILED,
+            (
+                "Updating",
+                Reason.UPDATE_FAILED,
+                "the update to v1.34.4 failed with exit code 1: no such host",
+            ),
+        ),
+        (UpdateStep.SUCCEEDED, ("Ready", "Ready", "")),
+    ],
+)
+def test_update_decides_the_phase(step: UpdateStep | None, expected: tuple[str, str, str]) -> None:
+    host = updating_host()
+    observed = state(marker="uid-one", update=UPDATE_JOB, update_version="v1.34.4")
+    its = outcome(
+        host, VisitResult(visit=Visit.UPDATE, step=step, state=observed, version="v1.34.4")
+    )
+    assert ready(its) == expected
+
+
+def test_status_keeps_the_version_of_an_update_for_its_claim() -> None:
+    host = updating_host()
+    succeeded = VisitResult(
+        visit=Visit.UPDATE, step=UpdateStep.SUCCEEDED, state=state(), version="v1.34.4"
+    )
+    host.status = host_status(host, succeeded, "Ready")
+    assert host.status.updated_version == "v1.34.4"
+    assert host_status(host, None, "Ready").updated_version == "v1.34.4"
+    host.spec.claim = a_claim(id="another")
+    assert host_status(host, None, "Claimed").updated_version is None

@@ -38,6 +38,8 @@ class InstanceStatus:
     """Whether it had a Node and the Node was deleted."""
     failed: bool = False
     """Whether it ended after it joined. Its Node still exists."""
+    updating: bool = False
+    """Whether it is being updated in place, or the update has failed."""
     heartbeats: bool = True
     """Whether the backend keeps its Node ready."""
     reason: Reason = Reason.STARTING

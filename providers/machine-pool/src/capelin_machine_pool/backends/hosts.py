@@ -6,20 +6,30 @@ from typing import Final
 
 from capelin.api.core import Node
 from capelin.client import Client, Conflict
-from capelin.contract import DELETING, READY, find_condition
+from capelin.contract import DELETING, READY, find_condition, upgrade_problem
 from capelin.provider import Blocked
 
 from capelin_machine_pool.api import CapelinMachine
 from capelin_machine_pool.backends import InstanceStatus, NothingShared, Workload, node_taken
+from capelin_machine_pool.bootstrap import Archives, NoArchiveError, is_version
 from capelin_machine_pool.bootstrap_data import bootstrap_secret
 from capelin_machine_pool.desired import Instance
 from capelin_machine_pool.hosts.api import CapelinHost, HostClaim
 from capelin_machine_pool.hosts.claims import (
     HostRequest,
     NoFreeHostError,
+    change_claim,
     claim_host,
     holds,
     release_host,
+)
+from capelin_machine_pool.hosts.node_updates import (
+    NodeStep,
+    cordon,
+    evict_pods,
+    next_node_step,
+    uncordon,
+    updated_claim,
 )
 from capelin_machine_pool.hosts.plan import is_bootstrapped
 from capelin_machine_pool.plan import LATER, SOON
@@ -30,7 +40,14 @@ _LONGEST_RELEASE: Final = timedelta(minutes=5)
 
 
 class HostsBackend(NothingShared):
-    """Machines that are existing hosts."""
+    """Machines that are existing hosts.
+
+    Args:
+        archives: Programs that are installed on hosts.
+    """
+
+    def __init__(self, archives: Archives | None = None) -> None:
+        self._archives = archives or Archives(None)
 
     @property
     def deletes_nodes(self) -> bool:
@@ -62,6 +79,9 @@ class HostsBackend(NothingShared):
                 provider_id=instance.provider_id,
                 bootstrap_secret=await bootstrap_secret(instance, management),
                 clean_commands=instance.hosts.clean_commands,
+                version=instance.version if is_version(instance.version) else None,
+                profile=instance.hosts.profile,
+                install_commands=instance.hosts.install_commands,
             ),
             match_labels=instance.hosts.match_labels,
             failure_domain=instance.failure_domain,
@@ -82,11 +102,7 @@ class HostsBackend(NothingShared):
         host = await management.find(CapelinHost, instance.host.name, instance.key.namespace)
         if not holds(host, instance.host.claim):
             return observed_status(instance, None, None)
-        names = [instance.key.name, host.status.host_name if host and host.status else None]
-        for name in dict.fromkeys(filter(None, names)):
-            if (node := await workload.client.find(Node, name)) is not None:
-                return observed_status(instance, host, node)
-        return observed_status(instance, host, None)
+        return observed_status(instance, host, await _find_node(instance, host, workload.client))
 
     async def apply(
         self,
@@ -96,12 +112,70 @@ class HostsBackend(NothingShared):
         management: Client,
         now: datetime,
     ) -> InstanceStatus:
-        """Give the Node its provider ID, if the bootstrap data do not set it."""
-        del management
-        if observed.node is None:
+        """Give the Node its provider ID if the bootstrap data do not set it, or update it."""
+        soon = now + timedelta(seconds=SOON)
+        if observed.node is not None:
+            await workload.set_provider_id(observed.node, instance.provider_id)
+            return replace(observed, changes_at=soon)
+        if not observed.running or observed.lost or instance.host is None:
             return observed
-        await workload.set_provider_id(observed.node, instance.provider_id)
-        return replace(observed, changes_at=now + timedelta(seconds=SOON))
+        host = await management.find(CapelinHost, instance.host.name, instance.key.namespace)
+        node = await _find_node(instance, host, workload.client)
+        if host is None or node is None or not holds(host, instance.host.claim):
+            return observed
+        waits = await self._update(instance, host, node, workload.client, management)
+        return observed if waits is None else _updating(observed, waits, soon)
+
+    async def _update(
+        self,
+        instance: Instance,
+        host: CapelinHost,
+        node: Node,
+        workload: Client,
+        management: Client,
+    ) -> tuple[Reason, str] | None:
+        """Carry out the next step of an update in place, and return why it is not complete."""
+        version = instance.version
+        match next_node_step(version, instance.hosts, host, node):
+            case NodeStep.NOTHING:
+                return None
+            case NodeStep.UNCORDON:
+                await uncordon(workload, node)
+                return None
+            case NodeStep.WAIT_FOR_NODE:
+                return Reason.UPDATING, f"the kubelet does not report {version} yet"
+            case NodeStep.WAIT_FOR_HOST:
+                return _host_problem(host) or _begins(host)
+            case NodeStep.DRAIN:
+                return await self._prepare(instance, host, node, workload, management)
+
+    async def _prepare(
+        self,
+        instance: Instance,
+        host: CapelinHost,
+        node: Node,
+        workload: Client,
+        management: Client,
+    ) -> tuple[Reason, str]:
+        """Drain a Node, and have its host updated afterwards."""
+        version, claim = instance.version, host.spec.claim
+        current = claim and (claim.update_version or claim.version)
+        if not current or not is_version(version):
+            return Reason.UPDATE_FAILED, f"{version} is not a version: write v1.2.3"
+        if problem := upgrade_problem(current, version):
+            return Reason.UPDATE_FAILED, f"no update in place: {problem}"
+        if instance.hosts.profile == "Bundle":
+            info = host.status.node_info if host.status else None
+            try:
+                await self._archives.find(version, info.architecture if info else "")
+            except NoArchiveError as error:
+                return Reason.ARCHIVE_MISSING, str(error)
+        await cordon(workload, node, version)
+        if (pods := await evict_pods(workload, node.name)) is not None:
+            return Reason.UPDATING, pods
+        if claim is not None:
+            await change_claim(management, host, updated_claim(claim, version, instance.hosts))
+        return _begins(host)
 
     async def delete(
         self, machine: CapelinMachine, workload: Client | None, management: Client, now: datetime
@@ -161,12 +235,41 @@ def _released(instance: Instance) -> InstanceStatus:
 
 
 def _bootstrapping(host: CapelinHost) -> InstanceStatus:
+    if (problem := _host_problem(host)) is None:
+        return _waiting(f"the host {host.name} begins its bootstrap")
+    reason, message = problem
+    return _waiting(message, reason)
+
+
+def _host_problem(host: CapelinHost) -> tuple[Reason, str] | None:
+    """The reason and the message of a host that is not ready."""
     ready = find_condition(host.status.conditions, READY) if host.status else None
     if ready is None or ready.status == "True":
-        return _waiting(f"the host {host.name} begins its bootstrap")
+        return None
     reasons = {str(reason): reason for reason in Reason}
     reason = reasons.get(ready.reason, Reason.WAITING_FOR_HOST)
-    return _waiting(f"host {host.name}: {ready.message}", reason)
+    return reason, f"host {host.name}: {ready.message}"
+
+
+def _begins(host: CapelinHost) -> tuple[Reason, str]:
+    return Reason.UPDATING, f"host {host.name}: the update begins"
+
+
+def _updating(
+    observed: InstanceStatus, waits: tuple[Reason, str], soon: datetime
+) -> InstanceStatus:
+    reason, message = waits
+    # A problem that a person has to solve is not looked at as often.
+    again = soon if reason is Reason.UPDATING else None
+    return replace(observed, updating=True, reason=reason, message=message, changes_at=again)
+
+
+async def _find_node(instance: Instance, host: CapelinHost | None, workload: Client) -> Node | None:
+    names = [instance.key.name, host.status.host_name if host and host.status else None]
+    for name in dict.fromkeys(filter(None, names)):
+        if (node := await workload.find(Node, name)) is not None:
+            return node
+    return None
 
 
 def must_wait(host: CapelinHost, claim: HostClaim, now: datetime) -> bool:

@@ -13,6 +13,14 @@ from capelin_machine_pool.bootstrap.executor import (
     bootstrap_message,
     clean_message,
     observe,
+    update_message,
+)
+from capelin_machine_pool.bootstrap.installation import (
+    NOTHING,
+    Archives,
+    Installation,
+    NoArchiveError,
+    is_version,
 )
 from capelin_machine_pool.bootstrap.masking import mask, secrets_of
 from capelin_machine_pool.bootstrap.plan import (
@@ -20,8 +28,10 @@ from capelin_machine_pool.bootstrap.plan import (
     CleanStep,
     HostState,
     JobState,
+    UpdateStep,
     next_bootstrap_step,
     next_clean_step,
+    next_update_step,
     read_host_state,
 )
 from capelin_machine_pool.bootstrap.transport import (
@@ -32,6 +42,8 @@ from capelin_machine_pool.bootstrap.transport import (
 )
 
 __all__ = [
+    "NOTHING",
+    "Archives",
     "BootstrapStep",
     "CleanStep",
     "CloudConfig",
@@ -40,19 +52,25 @@ __all__ = [
     "FailureKind",
     "File",
     "HostState",
+    "Installation",
     "JobState",
     "MachineBootstrap",
+    "NoArchiveError",
     "Transport",
     "TransportError",
+    "UpdateStep",
     "User",
     "bootstrap_message",
     "clean_message",
     "instance_metadata",
+    "is_version",
     "mask",
     "next_bootstrap_step",
     "next_clean_step",
+    "next_update_step",
     "observe",
     "read_cloud_config",
     "read_host_state",
     "secrets_of",
+    "update_message",
 ]

@@ -1,25 +1,37 @@
 """Carries out the steps of bootstraps and clean-ups on a machine."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from capelin_machine_pool.bootstrap import scripts
 from capelin_machine_pool.bootstrap.cloud_config import CloudConfig
+from capelin_machine_pool.bootstrap.installation import (
+    NOTHING,
+    STATE_FOLDER,
+    Archive,
+    Installation,
+)
 from capelin_machine_pool.bootstrap.masking import mask, secrets_of
 from capelin_machine_pool.bootstrap.plan import (
     BootstrapStep,
     CleanStep,
     HostState,
+    JobState,
     UnreadableStateError,
+    UpdateStep,
     next_bootstrap_step,
     next_clean_step,
+    next_update_step,
     problems,
     read_host_state,
 )
 from capelin_machine_pool.bootstrap.transport import CommandResult, Transport, TransportError
 
 _ANOTHER, _NODE, _BUSY = 65, 66, 75
+_CHUNK: Final = 2 << 20
+"""Bytes of an archive that are sent at once."""
 _SHOWN: Final = 600
 """Characters of the output's end that a message contains."""
 
@@ -34,7 +46,11 @@ class MachineBootstrap:
     """Its namespace and name, for people who look at the machine."""
 
     async def bootstrap(
-        self, transport: Transport, config: CloudConfig, observed: HostState
+        self,
+        transport: Transport,
+        config: CloudConfig,
+        observed: HostState,
+        installation: Installation = NOTHING,
     ) -> BootstrapStep:
         """Carry out the next step of the bootstrap and return it. It can run again at any time."""
         step = next_bootstrap_step(self.uid, observed)
@@ -45,7 +61,20 @@ class MachineBootstrap:
                 return BootstrapStep.DIRTY
             _check(result, "mark the machine")
         elif step is BootstrapStep.START:
-            await self._launch(transport, "bootstrap", scripts.bootstrap_script(self.uid, config))
+            await send_archive(transport, installation.archive)
+            script = scripts.bootstrap_script(self.uid, config, installation)
+            await self._launch(transport, "bootstrap", script)
+        return step
+
+    async def update(
+        self, transport: Transport, installation: Installation, observed: HostState
+    ) -> UpdateStep:
+        """Carry out the next step of an update and return it. It can run again at any time."""
+        step = next_update_step(self.uid, installation.version, observed)
+        if step is UpdateStep.START:
+            await send_archive(transport, installation.archive)
+            script = scripts.update_script(self.uid, installation)
+            await self._launch(transport, "update", script)
         return step
 
     async def clean(
@@ -61,7 +90,7 @@ class MachineBootstrap:
         if step is CleanStep.START:
             if commands:
                 content = scripts.clean_commands(commands).encode()
-                await transport.write_file(f"{scripts.STATE_FOLDER}/clean/commands", content)
+                await transport.write_file(f"{STATE_FOLDER}/clean/commands", content)
             await self._launch(transport, "clean", scripts.clean_script(self.uid))
         return step
 
@@ -72,6 +101,31 @@ class MachineBootstrap:
         # Another controller has started it, or has cleaned the machine. The next look shows it.
         if result.exit_code != _ANOTHER and "already" not in result.message:
             _check(result, f"start capelin-{job}")
+
+
+async def send_archive(transport: Transport, archive: Archive | None) -> None:
+    """Copy an archive to a machine that does not have it. A cut connection continues later.
+
+    Raises:
+        TransportError: The machine does not answer, or cannot store the archive.
+    """
+    if archive is None:
+        return
+    size = -1
+    while size < archive.size:
+        script = scripts.receive_script(archive.sha256, size, archive.size)
+        command = f"/bin/sh -c {shlex.quote(script)}"
+        # The first request finds out how much of it the machine has.
+        async with archive.part(max(size, 0), 0 if size < 0 else _CHUNK) as part:
+            if size >= 0 and not part:
+                raise TransportError(f"cannot copy {archive.name}: the provider's file has changed")
+            result = await transport.run(command, stdin=part, timeout_seconds=120)
+        _check(result, f"copy {archive.name}")
+        try:
+            size = int(result.output)
+        except ValueError:
+            message = f"cannot copy {archive.name}: the machine's answer is not complete"
+            raise TransportError(message) from None
 
 
 async def observe(transport: Transport) -> HostState:
@@ -101,7 +155,21 @@ def bootstrap_message(step: BootstrapStep, observed: HostState, config: CloudCon
         return f"the host is a node already: it has {', '.join(observed.node_files)}"
     message = messages.get(step, "the bootstrap runs")
     with_output = step in {BootstrapStep.INTERRUPTED, BootstrapStep.FAILED}
-    return message + (_end(observed, config) if with_output else "")
+    return message + (_end(observed.bootstrap, secrets_of(config)) if with_output else "")
+
+
+def update_message(step: UpdateStep, observed: HostState, version: str) -> str:
+    """The reason of an update's state for a condition."""
+    code = observed.update.exit_code if observed.update else None
+    messages = {
+        UpdateStep.OTHER: "the host belongs to another machine, or is being cleaned",
+        UpdateStep.INTERRUPTED: f"the update to {version} was killed, and is not repeated",
+        UpdateStep.FAILED: f"the update to {version} failed with exit code {code}",
+        UpdateStep.SUCCEEDED: "",
+    }
+    message = messages.get(step, f"the update to {version} runs")
+    with_output = step in {UpdateStep.INTERRUPTED, UpdateStep.FAILED}
+    return message + (_end(observed.update, frozenset()) if with_output else "")
 
 
 def clean_message(observed: HostState) -> str:
@@ -110,9 +178,8 @@ def clean_message(observed: HostState) -> str:
     return mask("; ".join(problems(output)) or "the clean-up failed", frozenset())[:_SHOWN]
 
 
-def _end(observed: HostState, config: CloudConfig) -> str:
-    output = observed.bootstrap.output if observed.bootstrap else ""
-    masked = mask(output, secrets_of(config)).strip()
+def _end(job: JobState | None, secrets: frozenset[str]) -> str:
+    masked = mask(job.output if job else "", secrets).strip()
     shortened = masked if len(masked) <= _SHOWN else f"...{masked[-_SHOWN:]}"
     return f": {shortened}" if masked else ""
 

@@ -37,6 +37,9 @@ class HostState:
     missing: tuple[str, ...] = ()
     """Required programs that it does not have."""
     bootstrap: JobState | None = None
+    update: JobState | None = None
+    update_version: str | None = None
+    """The Kubernetes version of the last update in place."""
     clean: JobState | None = None
 
 
@@ -57,6 +60,19 @@ class BootstrapStep(Enum):
     """The machine lacks programs that the scripts need."""
     DIRTY = auto()
     """The machine is another one's, or is already a node."""
+
+
+class UpdateStep(Enum):
+    """The next step of an update in place."""
+
+    START = auto()
+    WAIT = auto()
+    SUCCEEDED = auto()
+    FAILED = auto()
+    INTERRUPTED = auto()
+    """The execution was killed, for instance by a reboot. It is not repeated."""
+    OTHER = auto()
+    """The machine is another one's, or is being cleaned."""
 
 
 class CleanStep(Enum):
@@ -86,6 +102,18 @@ def next_bootstrap_step(uid: str, observed: HostState) -> BootstrapStep:
         return BootstrapStep.WAIT if job.alive else BootstrapStep.INTERRUPTED
     # By the contract, the sentinel decides. Commands after kubeadm may have failed.
     return BootstrapStep.SUCCEEDED if job.sentinel else BootstrapStep.FAILED
+
+
+def next_update_step(uid: str, version: str, observed: HostState) -> UpdateStep:
+    """The next step of an update. It is started at most once for a uid and a version."""
+    if observed.marker != uid or observed.clean is not None:
+        return UpdateStep.OTHER
+    job = observed.update
+    if job is None or observed.update_version != version:
+        return UpdateStep.START
+    if job.exit_code is None:
+        return UpdateStep.WAIT if job.alive else UpdateStep.INTERRUPTED
+    return UpdateStep.SUCCEEDED if job.exit_code == 0 else UpdateStep.FAILED
 
 
 def next_clean_step(uid: str, observed: HostState, *, retry: bool = False) -> CleanStep:
@@ -121,6 +149,8 @@ def read_host_state(output: bytes) -> HostState:
         node_files=tuple(values.get("node", ())),
         missing=tuple(values.get("missing", ())),
         bootstrap=_job(values, "bootstrap"),
+        update=_job(values, "update"),
+        update_version=_first(values, "update.version"),
         clean=_job(values, "clean"),
     )
 

@@ -9,8 +9,13 @@ from importlib.resources import files
 from typing import Final
 
 from capelin_machine_pool.bootstrap.cloud_config import CloudConfig, File, User
+from capelin_machine_pool.bootstrap.installation import (
+    ARCHIVES,
+    NOTHING,
+    STATE_FOLDER,
+    Installation,
+)
 
-STATE_FOLDER: Final = "/var/lib/capelin"
 OUTPUT_BYTES: Final = 4096
 """How much of the end of a script's output is read."""
 _MARK: Final = "CAPELIN-END-OF-CONTENT"
@@ -26,16 +31,29 @@ def mark_script(uid: str, machine: str) -> str:
     return _script("mark", uid=uid, machine=machine)
 
 
+def receive_script(sha256: str, offset: int, total: int) -> str:
+    """Append the standard input to an archive that has this many bytes of the total."""
+    return _script("receive", sha256=sha256, offset=str(offset), total=str(total))
+
+
 def launch_script(uid: str, job: str, path: str) -> str:
     """Start a script that was written to a path."""
     return _script("launch", uid=uid, job=job, script=path)
 
 
-def bootstrap_script(uid: str, config: CloudConfig) -> str:
-    """Execute bootstrap data. The script contains them."""
-    steps = "\n".join(_steps(config))
+def bootstrap_script(uid: str, config: CloudConfig, installation: Installation = NOTHING) -> str:
+    """Install programs, and execute bootstrap data. The script contains them."""
+    steps = "\n".join([*_install(installation), *_steps(config)])
     digest = hashlib.sha256(steps.encode()).hexdigest()[:16]
-    return f"#!/bin/sh\n{_script('bootstrap', uid=uid, digest=digest)}\n{steps}\n"
+    script = _script("install", "bootstrap", uid=uid, digest=digest)
+    return f"#!/bin/sh\n{script}\n{steps}\n"
+
+
+def update_script(uid: str, installation: Installation) -> str:
+    """Install the programs of another version, and update the node."""
+    steps = "\n".join([*_install(installation), "upgrade_node"])
+    script = _script("install", "update", uid=uid, version=installation.version)
+    return f"#!/bin/sh\n{script}\n{steps}\n"
 
 
 def clean_script(uid: str) -> str:
@@ -67,6 +85,19 @@ def _steps(config: CloudConfig) -> Iterable[str]:
     yield "code=0"
     yield from _commands("run", config.commands)
     yield 'finish "$code"'
+
+
+def _install(installation: Installation) -> Iterable[str]:
+    if (archive := installation.archive) is not None:
+        path = f"{ARCHIVES}/{archive.sha256}"
+        failure = shlex.quote(f"cannot install {archive.name}")
+        yield f"install_archive {path} {archive.sha256} || fail {failure}"
+    if installation.commands:
+        path = '"$job/install.commands"'
+        yield _decoded("\n".join([*installation.commands, ""]).encode(), f">{path}")
+        version = f"KUBERNETES_VERSION={shlex.quote(installation.version)}"
+        yield f"(umask 022; cd / && {version} exec /bin/sh -e {path}) 9>&- ||"
+        yield '    fail "the commands of installCommands failed with exit code $?"'
 
 
 def _commands(name: str, commands: Iterable[str]) -> Iterable[str]:
@@ -116,9 +147,9 @@ def _decoded(content: bytes, consumer: str) -> str:
     return f"base64 -d <<'{_MARK}' {consumer}\n{encoded}{_MARK}"
 
 
-def _script(name: str, **values: str) -> str:
+def _script(*names: str, **values: str) -> str:
     assignments = [f"{key}={shlex.quote(value)}" for key, value in values.items()]
-    return "\n".join([*assignments, _source("common"), _source(name)])
+    return "\n".join([*assignments, *map(_source, ("common", *names))])
 
 
 @cache

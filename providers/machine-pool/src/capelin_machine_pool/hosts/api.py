@@ -21,7 +21,15 @@ from capelin.api import (
 from capelin.provider import CONTRACTS, MachineAddress, ProviderID
 from pydantic import Field
 
-from capelin_machine_pool.api import GROUP, VERSION, Capacity, CleanCommands, NodeInfo
+from capelin_machine_pool.api import (
+    GROUP,
+    VERSION,
+    Capacity,
+    CleanCommands,
+    InstallCommands,
+    NodeInfo,
+    Profile,
+)
 
 CLEAN_AGAIN_ANNOTATION: Final = "capelin.cluster.x-k8s.io/clean-again"
 """Requests another clean-up of a broken host, after which it can be used again."""
@@ -30,7 +38,19 @@ MOVE_LABEL: Final = "clusterctl.cluster.x-k8s.io/move"
 PRIVATE_KEY: Final = "ssh-privatekey"
 """The key of the private key in a Secret of the type `kubernetes.io/ssh-auth`."""
 
-Phase = Literal["Unavailable", "Free", "Claimed", "Bootstrapping", "Ready", "Cleaning", "Broken"]
+Phase = Literal[
+    "Unavailable",
+    "Free",
+    "Claimed",
+    "Bootstrapping",
+    "Ready",
+    "Updating",
+    "Cleaning",
+    "Broken",
+]
+KubernetesVersion = Annotated[
+    str, MaxLen(64), Field(pattern=r"^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$")
+]
 PublicKey = Annotated[
     str,
     MinLen(32),
@@ -67,6 +87,15 @@ class HostClaim(Model):
     """Name of the Secret with the bootstrap data."""
     clean_commands: CleanCommands = []
     """Shell commands of the machine for the clean-up."""
+    version: KubernetesVersion | None = None
+    """Kubernetes version for which the machine claimed the host."""
+    update_version: KubernetesVersion | None = None
+    """Kubernetes version to which the host is updated in place. The machine sets it after it has
+    drained the Node."""
+    profile: Profile = "Image"
+    """How the host gets its container runtime, kubelet and kubeadm."""
+    install_commands: InstallCommands = []
+    """Shell commands of the machine that install them."""
     released_at: Time | None = None
     """When the machine released the host. The clean-up then begins."""
 
@@ -132,6 +161,8 @@ class HostStatus(Model):
     """Version of its kernel."""
     kubelet_version: ShortText | None = None
     """Version of the installed kubelet."""
+    updated_version: ShortText | None = None
+    """Kubernetes version of the last update in place for the present claim."""
 
 
 COLUMNS: Final = (

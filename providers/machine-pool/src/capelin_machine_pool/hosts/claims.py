@@ -145,6 +145,16 @@ async def release_host(client: Client, host: CapelinHost, now: datetime) -> None
         await _swap_claim(client, host, claim)
 
 
+async def change_claim(client: Client, host: CapelinHost, claim: HostClaim) -> None:
+    """Change the claim of the same machine.
+
+    Raises:
+        Conflict: Another controller changed the host.
+    """
+    if host.spec.claim != claim:
+        await _swap_claim(client, host, claim)
+
+
 async def end_claim(client: Client, host: CapelinHost, claim: HostClaim) -> None:
     """Make a host free, if it still has this claim.
 

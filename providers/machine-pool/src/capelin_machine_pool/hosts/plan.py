@@ -17,6 +17,8 @@ class Visit(Enum):
     """Read its state."""
     BOOTSTRAP = auto()
     """Execute the bootstrap data of the machine that has claimed it."""
+    UPDATE = auto()
+    """Install another version of Kubernetes, and update the node in place."""
     CLEAN = auto()
     """Undo the bootstrap."""
     CLEAN_AGAIN = auto()
@@ -70,7 +72,19 @@ def next_host_step(host: CapelinHost, machine: CapelinMachine | None) -> HostSte
         return Wait(_RECORD_SECONDS)
     if (machine.spec.host.name, machine.spec.host.claim) != (host.name, claim.id):
         return Release()
-    return Visit.CHECK if is_bootstrapped(host) else Visit.BOOTSTRAP
+    return _own_visit(host, claim)
+
+
+def _own_visit(host: CapelinHost, claim: HostClaim) -> Visit:
+    if not is_bootstrapped(host):
+        return Visit.BOOTSTRAP
+    return Visit.CHECK if is_updated(host, claim) else Visit.UPDATE
+
+
+def is_updated(host: CapelinHost, claim: HostClaim) -> bool:
+    """Whether no update in place is left. The host shows it again, if the status is missing."""
+    updated = host.status.updated_version if host.status else None
+    return claim.update_version is None or claim.update_version == updated
 
 
 def is_bootstrapped(host: CapelinHost) -> bool:
@@ -82,7 +96,8 @@ def is_bootstrapped(host: CapelinHost) -> bool:
     return (
         status is not None
         and claim is not None
-        and (status.phase, status.claim) == ("Ready", claim.id)
+        and status.phase in {"Ready", "Updating"}
+        and status.claim == claim.id
     )
 
 

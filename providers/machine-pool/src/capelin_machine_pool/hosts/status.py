@@ -14,8 +14,10 @@ from capelin_machine_pool.bootstrap import (
     CloudConfig,
     FailureKind,
     HostState,
+    UpdateStep,
     bootstrap_message,
     clean_message,
+    update_message,
 )
 from capelin_machine_pool.hosts.api import (
     CLEAN_AGAIN_ANNOTATION,
@@ -30,6 +32,7 @@ from capelin_machine_pool.reasons import Reason
 REACHABLE: Final = "Reachable"
 BOOTSTRAPPED: Final = "Bootstrapped"
 CLEAN: Final = "Clean"
+UPDATED: Final = "Updated"
 FIT: Final = "Fit"
 
 _SOON: Final = 2.0
@@ -53,7 +56,9 @@ class VisitResult:
     failure: tuple[Reason, str] | None = None
     """Why it could not be completed."""
     state: HostState | None = None
-    step: BootstrapStep | CleanStep | None = None
+    step: BootstrapStep | CleanStep | UpdateStep | None = None
+    version: str = ""
+    """The Kubernetes version of an update."""
     facts: HostFacts | None = None
     clock: float = 0.0
     """Seconds since 1970 by the provider's clock, when the facts were read."""
@@ -86,6 +91,8 @@ def begun(host: CapelinHost, visit: Visit) -> Outcome | None:
     phase = host.status.phase if host.status else None
     if visit is Visit.BOOTSTRAP and phase not in {"Ready", "Bootstrapping"}:
         return _outcome("Bootstrapping", Reason.BOOTSTRAPPING, "the bootstrap begins", BOOTSTRAPPED)
+    if visit is Visit.UPDATE and phase != "Updating":
+        return _outcome("Updating", Reason.UPDATING, "the update begins", UPDATED)
     if visit in {Visit.CLEAN, Visit.CLEAN_AGAIN} and phase not in {"Cleaning", "Broken"}:
         return _outcome("Cleaning", Reason.CLEANING, "the clean-up begins", CLEAN)
     if phase is None:
@@ -112,6 +119,8 @@ def outcome(host: CapelinHost, result: VisitResult) -> Outcome:
         return _outcome("Unavailable", Reason.NOT_CHECKED, "", REACHABLE)
     if result.visit is Visit.BOOTSTRAP:
         return _bootstrap(host, result, result.state)
+    if result.visit is Visit.UPDATE:
+        return _update(result, result.state)
     if result.visit is Visit.CHECK:
         return _check(host, result, result.state)
     return _clean(result, result.state)
@@ -125,6 +134,7 @@ def host_status(host: CapelinHost, result: VisitResult | None, phase: Phase) -> 
         "claim": None if host.spec.claim is None else host.spec.claim.id,
         "observed_generation": host.metadata.generation,
         "addresses": _addresses(host, result),
+        "updated_version": _updated_version(host, result),
     }
     if result is not None and result.state is not None:
         update["host_name"] = result.state.hostname[:256]
@@ -145,7 +155,8 @@ def _check(host: CapelinHost, result: VisitResult, state: HostState) -> Outcome:
         if state.marker != host.spec.claim.id:
             message = "the host has lost the marker of its machine"
             return _outcome("Ready", Reason.HOST_CHANGED, message)
-        return Outcome(phase="Ready", conditions=(*_READY_CONDITIONS, _true(BOOTSTRAPPED)))
+        done = (BOOTSTRAPPED, UPDATED) if host.spec.claim.update_version else (BOOTSTRAPPED,)
+        return Outcome(phase="Ready", conditions=(*_READY_CONDITIONS, *map(_true, done)))
     fit = _fitness(result)
     was_broken = host.status is not None and host.status.phase == "Broken"
     remains = _remains(state)
@@ -186,6 +197,33 @@ def _bootstrap(host: CapelinHost, result: VisitResult, state: HostState) -> Outc
         case _:
             running = _outcome("Bootstrapping", Reason.BOOTSTRAPPING, message, BOOTSTRAPPED)
             return replace(running, again_after=_SOON)
+
+
+def _update(result: VisitResult, state: HostState) -> Outcome:
+    if not isinstance(result.step, UpdateStep):
+        running = _outcome("Updating", Reason.UPDATING, "the update waits", UPDATED)
+        return replace(running, again_after=_SOON)
+    message = update_message(result.step, state, result.version)
+    match result.step:
+        case UpdateStep.SUCCEEDED:
+            done = (*_READY_CONDITIONS, _true(BOOTSTRAPPED), _true(UPDATED))
+            return Outcome(phase="Ready", conditions=done, again_after=_SOON)
+        case UpdateStep.FAILED | UpdateStep.INTERRUPTED:
+            return _outcome("Updating", Reason.UPDATE_FAILED, message, UPDATED)
+        case UpdateStep.OTHER:
+            return _outcome("Updating", Reason.HOST_CHANGED, message, UPDATED)
+        case _:
+            running = _outcome("Updating", Reason.UPDATING, message, UPDATED)
+            return replace(running, again_after=_SOON)
+
+
+def _updated_version(host: CapelinHost, result: VisitResult | None) -> str | None:
+    """The version of the last update for the present claim."""
+    if result is not None and result.step is UpdateStep.SUCCEEDED:
+        return result.version
+    status, claim = host.status, host.spec.claim
+    is_same = status is not None and claim is not None and status.claim == claim.id
+    return status.updated_version if status is not None and is_same else None
 
 
 def _clean(result: VisitResult, state: HostState) -> Outcome:

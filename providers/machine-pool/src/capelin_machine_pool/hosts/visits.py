@@ -16,14 +16,18 @@ from capelin.client import ClientError, Destinations
 from capelin.controller import ObjectKey
 
 from capelin_machine_pool.bootstrap import (
+    NOTHING,
     BootstrapStep,
     CleanStep,
     CloudConfig,
     HostState,
+    Installation,
     MachineBootstrap,
     Transport,
     TransportError,
+    UpdateStep,
     next_bootstrap_step,
+    next_update_step,
     observe,
 )
 from capelin_machine_pool.bootstrap.ssh import SshHost, connect_ssh, read_host_key
@@ -59,8 +63,10 @@ class VisitPlan:
     """Namespace and name of the machine, for people who look at the host."""
     config: CloudConfig = field(default_factory=CloudConfig, repr=False)
     clean_commands: tuple[str, ...] = ()
+    installation: Installation = NOTHING
+    """The programs of the bootstrap, or of the update."""
     is_claimed: Claimed | None = None
-    """Whether the claim still exists. Asked right before the host is marked."""
+    """Whether the claim still exists. Asked right before the host is marked or updated."""
 
 
 async def carry_out(plan: VisitPlan, slots: asyncio.Semaphore) -> VisitResult:
@@ -93,16 +99,23 @@ async def _work(plan: VisitPlan, transport: Transport) -> VisitResult:
         is_over = step not in {
             *(BootstrapStep.MARK, BootstrapStep.START, BootstrapStep.WAIT),
             *(CleanStep.START, CleanStep.WAIT),
+            *(UpdateStep.START, UpdateStep.WAIT),
         }
         if is_over or time.monotonic() > ends:
-            return VisitResult(visit=plan.visit, state=state, step=step, config=plan.config)
-        if step in {BootstrapStep.WAIT, CleanStep.WAIT}:
+            return VisitResult(
+                visit=plan.visit,
+                state=state,
+                step=step,
+                config=plan.config,
+                version=plan.installation.version,
+            )
+        if step in {BootstrapStep.WAIT, CleanStep.WAIT, UpdateStep.WAIT}:
             await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _step(
     plan: VisitPlan, transport: Transport, state: HostState, *, again: bool
-) -> BootstrapStep | CleanStep | None:
+) -> BootstrapStep | CleanStep | UpdateStep | None:
     uid = plan.uid or state.marker
     if uid is None:
         return CleanStep.CLEAN
@@ -111,7 +124,12 @@ async def _step(
         marks = next_bootstrap_step(uid, state) is BootstrapStep.MARK
         if marks and plan.is_claimed is not None and not await plan.is_claimed():
             return None
-        return await machine.bootstrap(transport, plan.config, state)
+        return await machine.bootstrap(transport, plan.config, state, plan.installation)
+    if plan.visit is Visit.UPDATE:
+        begins = next_update_step(uid, plan.installation.version, state) is UpdateStep.START
+        if begins and plan.is_claimed is not None and not await plan.is_claimed():
+            return None
+        return await machine.update(transport, plan.installation, state)
     return await machine.clean(transport, state, plan.clean_commands, retry=again)
 
 

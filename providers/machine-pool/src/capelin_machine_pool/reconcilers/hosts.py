@@ -20,7 +20,13 @@ from capelin.controller import (
 from capelin.provider import Blocked
 
 from capelin_machine_pool.api import CapelinMachine
-from capelin_machine_pool.bootstrap import CloudConfig
+from capelin_machine_pool.bootstrap import (
+    NOTHING,
+    Archives,
+    CloudConfig,
+    Installation,
+    NoArchiveError,
+)
 from capelin_machine_pool.bootstrap.ssh import InvalidKeyError, SshHost
 from capelin_machine_pool.bootstrap_data import bootstrap_config
 from capelin_machine_pool.desired import FINALIZER
@@ -60,8 +66,11 @@ class HostReconciler(Reconciler[CapelinHost]):
         Permission("", ("secrets",), ("get",)),
     )
 
-    def __init__(self, destinations: Destinations | None = None) -> None:
+    def __init__(
+        self, destinations: Destinations | None = None, archives: Archives | None = None
+    ) -> None:
         self._destinations = destinations
+        self._archives = archives or Archives(None)
         self._visits = Visits(self.wake)
 
     @asynccontextmanager
@@ -150,9 +159,32 @@ class HostReconciler(Reconciler[CapelinHost]):
             if claim is None or visit is not Visit.BOOTSTRAP
             else await _bootstrap_config(client, host.namespace or "", claim),
             clean_commands=() if claim is None else tuple(claim.clean_commands),
+            installation=await self._installation(host, visit),
             is_claimed=None if claim is None else partial(_is_claimed, client, host, claim),
         )
         return partial(carry_out, plan)
+
+    async def _installation(self, host: CapelinHost, visit: Visit) -> Installation:
+        """The programs that a visit installs.
+
+        Raises:
+            Blocked: The provider has no archive with them.
+        """
+        claim, status = host.spec.claim, host.status
+        if claim is None or visit not in {Visit.BOOTSTRAP, Visit.UPDATE}:
+            return NOTHING
+        updates = visit is Visit.UPDATE
+        version = (claim.update_version if updates else claim.version) or ""
+        archive = None
+        if claim.profile == "Bundle":
+            info = status.node_info if status else None
+            try:
+                archive = await self._archives.find(version, info.architecture if info else "")
+            except NoArchiveError as error:
+                raise Blocked(Reason.ARCHIVE_MISSING, str(error)) from None
+        return Installation(
+            version=version, commands=tuple(claim.install_commands), archive=archive
+        )
 
 
 async def _machine_of(client: Client, host: CapelinHost) -> CapelinMachine | None:
@@ -164,7 +196,9 @@ async def _machine_of(client: Client, host: CapelinHost) -> CapelinMachine | Non
 
 async def _is_claimed(client: Client, host: CapelinHost, claim: HostClaim) -> bool:
     live = await client.find(CapelinHost, host.name, host.namespace)
-    return live is not None and live.uid == host.uid and holds(live, claim.id)
+    if live is None or live.uid != host.uid or live.spec.claim is None:
+        return False
+    return holds(live, claim.id) and live.spec.claim.update_version == claim.update_version
 
 
 async def _ssh_host(client: Client, host: CapelinHost) -> SshHost:
@@ -253,6 +287,8 @@ _WARNED = frozenset(
         Reason.HOST_NOT_CLEAN,
         Reason.HOST_CHANGED,
         Reason.BOOTSTRAP_FAILED,
+        Reason.UPDATE_FAILED,
+        Reason.ARCHIVE_MISSING,
         Reason.INVALID_BOOTSTRAP_DATA,
         Reason.MACHINE_MISSING,
     }

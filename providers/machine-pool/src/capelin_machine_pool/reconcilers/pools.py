@@ -46,13 +46,14 @@ from capelin.provider import (
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolStatus
 from capelin_machine_pool.desired import (
     FINALIZER,
+    REVISION_LABEL,
     DesiredPool,
     desired_pool,
     pool_machine,
 )
+from capelin_machine_pool.members import MachineInfo
 from capelin_machine_pool.plan import (
     SOON,
-    MachineInfo,
     ObservedPool,
     PoolStep,
     is_counted,
@@ -182,9 +183,10 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
         if is_asleep(ctx.cluster):
             ctx.set_conditions(asleep_pool(len(step.create), len(step.delete)))
             return Done()
-        if step.delete or step.create:
+        if step.delete or step.create or step.update:
             await ctx.send_status()
             await _apply(ctx.client, obj, desired, step)
+            await _begin_updates(ctx.client, obj, desired, observed, step)
             for reason, message in step_events(desired, observed, step):
                 ctx.event(obj, "Normal", reason, message)
         elif observed.miscounted:
@@ -295,6 +297,29 @@ async def _apply(
         for domain in step.create
     ]
     await _for_each(created, client.create)
+
+
+async def _begin_updates(
+    client: Client,
+    pool: CapelinMachinePool,
+    desired: DesiredPool,
+    observed: ObservedPool,
+    step: PoolStep,
+) -> None:
+    """Give machines the version of their pool. Their backend then updates them in place."""
+    for machine in observed.machines:
+        if machine.name in step.update:
+            patch = {
+                "metadata": {
+                    "resourceVersion": machine.metadata.resource_version,
+                    "labels": {REVISION_LABEL: desired.revision},
+                },
+                "spec": {
+                    "version": desired.machine_pool.spec.template.spec.version,
+                    "hosts": pool.spec.hosts.dump() if pool.spec.hosts else None,
+                },
+            }
+            await client.patch(CapelinMachine, machine.name, machine.namespace, patch)
 
 
 async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[str, Any] | Blocked:

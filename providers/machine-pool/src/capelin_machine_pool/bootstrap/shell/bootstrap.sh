@@ -24,15 +24,6 @@ fail() {
     echo "capelin: $1"
     finish 1
 }
-# Nothing is changed without a record of it, also on a full disk.
-record() { printf '%s\n' "$*" >>"$job/manifest"; }
-
-make_folder() {
-    [ ! -d "$1" ] || return 0
-    make_folder "$(dirname -- "$1")" || return 1
-    record "folder $1" || return 1
-    (umask 022 && mkdir -- "$1")
-}
 
 # put PATH OWNER MODE write|append <CONTENT
 put() {

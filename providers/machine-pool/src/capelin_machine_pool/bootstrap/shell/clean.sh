@@ -23,16 +23,18 @@ problem() {
 # A program that hangs must not hold up the others for ever.
 limited() { timeout --kill-after=10 "$@" 8>&- 9>&-; }
 
-# A bootstrap that still runs ends first. Its processes are one group.
-if [ -e "$job/started" ] && is_alive "$job/started"; then
-    read -r runner _ <"$job/started"
-    kill -s TERM -- "-$runner" 2>/dev/null
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
-        is_alive "$job/started" || break
-        sleep 1
-    done
-    kill -s KILL -- "-$runner" 2>/dev/null
-fi
+# A bootstrap or an update that still runs ends first. Its processes are one group.
+for started in "$job/started" "$state"/update/*/started; do
+    if [ -e "$started" ] && is_alive "$started"; then
+        read -r runner _ <"$started"
+        kill -s TERM -- "-$runner" 2>/dev/null
+        for _ in 1 2 3 4 5 6 7 8 9 10; do
+            is_alive "$started" || break
+            sleep 1
+        done
+        kill -s KILL -- "-$runner" 2>/dev/null
+    fi
+done
 exec 9>>"$state/lock"
 if ! flock -w 30 9; then
     problem "another process holds the lock of the host"
@@ -112,6 +114,11 @@ sed '1!G;h;$!d' "$job/manifest" | while read -r what rest; do
     case $what in
     created) rm -f -- "$rest" ;;
     replaced) cp -p -- "$job/backup$rest" "$rest" ;;
+    program)
+        # It may run, so it is not written to.
+        cp -a -- "$job/backup$rest" "$rest.capelin" && mv -f -- "$rest.capelin" "$rest"
+        ;;
+    service) systemctl disable --now "$rest" ;;
     folder) rmdir -- "$rest" 2>/dev/null ;;
     user)
         pkill -KILL -u "$rest"
@@ -120,6 +127,12 @@ sed '1!G;h;$!d' "$job/manifest" | while read -r what rest; do
     group) groupdel "$rest" ;;
     esac
 done
+if grep -qE '^(program|service) ' "$job/manifest" && [ -d /run/systemd/system ]; then
+    systemctl daemon-reload 8>&- 9>&-
+    if grep -q '^program .*/containerd$' "$job/manifest"; then
+        systemctl restart containerd 8>&- 9>&-
+    fi
+fi
 rm -f /run/cluster-api/bootstrap-success.complete
 rmdir /run/cluster-api /run/kubeadm 2>/dev/null
 
@@ -131,7 +144,7 @@ fi
 while read -r what rest; do
     case $what in
     created) [ ! -e "$rest" ] || problem "the file $rest still exists" ;;
-    replaced)
+    replaced | program)
         cmp -s -- "$job/backup$rest" "$rest" || problem "the file $rest is not as it was"
         ;;
     user) ! getent passwd "$rest" >/dev/null || problem "the user $rest still exists" ;;
@@ -170,4 +183,4 @@ if [ -e "$state/clean/problems" ]; then finish 1; fi
 # The marker first: with it and without the file `started`, the bootstrap could run again.
 rm -f "$state/marker"
 sync
-rm -rf "$job"
+rm -rf "$job" "$state/update" "$state/archives"

@@ -40,6 +40,9 @@ has_space() {
     return "$probed"
 }
 
+# Whether a version is the newest of two, or equal. An empty one is the oldest.
+is_newest() { [ "$(printf '%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$1" ]; }
+
 marker_uid() { head -n 1 "$state/marker" 2>/dev/null; }
 
 # What exists on the host and is to exist after cleaning, without anything that changes by itself.

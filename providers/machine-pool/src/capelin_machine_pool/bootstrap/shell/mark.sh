@@ -8,7 +8,7 @@ if [ -e "$state/marker" ]; then
     exit 0
 fi
 [ -z "$(node_files)" ] || exit 66
-rm -rf "$state/bootstrap" "$state/clean"
+rm -rf "$state/bootstrap" "$state/clean" "$state/update"
 mkdir "$state/bootstrap" "$state/clean"
 printf '%s\n' "$uid" "$machine" >"$state/marker.new" || exit 1
 sync

@@ -1,5 +1,6 @@
 # Prints the state of the host as lines of key=value. Free text is in base64.
 encoded() { base64 | tr -d '\n'; }
+version=
 echo "boot=$(cat /proc/sys/kernel/random/boot_id)"
 echo "hostname=$(uname -n)"
 if [ -e "$state/marker" ]; then
@@ -7,8 +8,13 @@ if [ -e "$state/marker" ]; then
     # A clean-up may have removed it before it was read.
     if [ -n "$uid" ] || [ -e "$state/marker" ]; then echo "marker=$uid"; fi
 fi
-for job in bootstrap clean; do
+if [ -e "$state/update/current" ]; then
+    version=$(cat "$state/update/current")
+    echo "update.version=$version"
+fi
+for job in bootstrap update clean; do
     folder=$state/$job
+    if [ "$job" = update ]; then folder=$folder/$version; fi
     [ -e "$folder/started" ] || continue
     if is_alive "$folder/started"; then echo "$job.alive=yes"; else echo "$job.alive=no"; fi
     # After the check of the process: it writes this file last.
