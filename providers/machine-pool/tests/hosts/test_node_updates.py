@@ -64,7 +64,9 @@ def host(
     [
         (host(), node(), NodeStep.DRAIN),
         (host(version=NEW), node(NEW), NodeStep.NOTHING),
-        (host(version=None), node(), NodeStep.NOTHING),
+        # A claim of an earlier release.
+        (host(version=None), node(NEW), NodeStep.NOTHING),
+        (host(version=None), node(), NodeStep.DRAIN),
         (host(update=NEW), node(), NodeStep.WAIT_FOR_HOST),
         (host(update=NEW, problem="UpdateFailed"), node(), NodeStep.WAIT_FOR_HOST),
         (host(update=NEW, updated=NEW), node(), NodeStep.WAIT_FOR_NODE),

@@ -16,6 +16,7 @@ from capelin.controller import Context
 from capelin.testing.waiting import until
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.backends.hosts import HostsBackend
+from capelin_machine_pool.bootstrap import Archives
 from capelin_machine_pool.hosts.api import CapelinHost
 from capelin_machine_pool.reconcilers import (
     HostReconciler,
@@ -29,6 +30,10 @@ from tests.support.sshd import Server, require_sshd, sshd
 from .fake_core import NAME, OLD, SameClient, World
 
 LOOPBACK = Destinations((ip_network("127.0.0.0/8"),))
+_NODE_INFO = (
+    *("architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"),
+    *("kubeletVersion", "machineID", "operatingSystem", "osImage", "systemUUID"),
+)
 SENTINEL = "/run/cluster-api/bootstrap-success.complete"
 TOKEN = "abcdef.0123456789abcdef"
 DATA = f"""\
@@ -66,12 +71,23 @@ class RackHost:
         output = await self.machine.succeed("cat /var/log/joins 2>/dev/null; true")
         return [line.split()[-1] for line in output.splitlines()]
 
+    async def upgrades(self) -> list[tuple[str, str]]:
+        """The updates in place: version and claim."""
+        output = await self.machine.succeed("cat /var/log/upgrades 2>/dev/null; true")
+        words = (line.split() for line in output.splitlines())
+        return [(word[-2], word[-1]) for word in words]
+
+    async def kubelet(self) -> str:
+        """The version of the installed kubelet."""
+        result = await self.machine.run("kubelet --version")
+        return result.output.decode().removeprefix("Kubernetes ").strip()
+
 
 class LocalMachines(MachineReconciler):
     """Machines whose workload cluster is the management cluster."""
 
-    def __init__(self, client: Client) -> None:
-        super().__init__({"Hosts": HostsBackend()})
+    def __init__(self, client: Client, archives: Archives | None = None) -> None:
+        super().__init__({"Hosts": HostsBackend(archives)})
         self._client = client
 
     @asynccontextmanager
@@ -81,9 +97,12 @@ class LocalMachines(MachineReconciler):
         yield
 
 
-def reconcilers(client: Client) -> tuple[HostReconciler, LocalMachines, MachinePoolReconciler]:
+def reconcilers(
+    client: Client, archives: Archives | None = None
+) -> tuple[HostReconciler, LocalMachines, MachinePoolReconciler]:
     """The reconcilers of a provider."""
-    return HostReconciler(LOOPBACK), LocalMachines(client), MachinePoolReconciler()
+    machines = LocalMachines(client, archives)
+    return HostReconciler(LOOPBACK, archives), machines, MachinePoolReconciler()
 
 
 @asynccontextmanager
@@ -106,6 +125,8 @@ class HostWorld(World):
     def __init__(self, client: Client, namespace: str, hosts: Sequence[RackHost]) -> None:
         super().__init__(client, namespace)
         self.rack = hosts
+        self.reports_versions = False
+        """Whether Nodes have the version of the installed kubelet."""
 
     async def start(self, replicas: int, **pool: Any) -> None:
         """Create the objects of a user: Secrets, hosts and the pool."""
@@ -203,7 +224,25 @@ class HostWorld(World):
                 "metadata": {"name": name, "labels": {"world": self.namespace}},
             }
             await self.client.create(manifest, resource=Node.resource)
+        if self.reports_versions:
+            await self._report_versions({node.name: node for node in nodes})
         self.cloud.instances = dict.fromkeys(existing & machines, OLD)
+
+    async def _report_versions(self, nodes: dict[str, Node]) -> None:
+        """Have the Nodes report the versions of the installed kubelets."""
+        rack = {host.name: host for host in self.rack}
+        for host in await self.hosts():
+            node = nodes.get(host.spec.claim.machine) if host.spec.claim else None
+            if node is None:
+                continue
+            version = await rack[host.name].kubelet()
+            if version != node.status.node_info.kubelet_version:
+                status = {
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                    "nodeInfo": dict.fromkeys(_NODE_INFO, "") | {"kubeletVersion": version},
+                }
+                patch = {"status": status}
+                await self.client.patch(Node, node.name, None, patch, subresource="status")
 
     async def machine_of(self, host: str) -> CapelinMachine | None:
         """The machine that has claimed a host."""

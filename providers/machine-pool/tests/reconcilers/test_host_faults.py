@@ -16,9 +16,10 @@ from capelin.contract import KUBECONFIG_KEY, find_condition
 from capelin.testing.waiting import until
 from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost
 
+from tests.support.archives import add_archive, fake_programs
 from tests.support.sshd import new_key
 
-from .fake_core import NAME
+from .fake_core import NAME, OLD
 from .rack import HostWorld, RackHost, rack
 
 pytestmark = [
@@ -27,18 +28,20 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.usefixtures("provider_crds"),
 ]
-FAULTS = ("cut", "kill", "key", "host key", "join", "reset", "script", "disk")
+FAULTS = ("cut", "kill", "key", "host key", "join", "reset", "script", "disk", "upgrade")
+VERSIONS = [OLD, *(f"v1.33.{patch}" for patch in range(14, 20))]
 SEEDS = [int(seed) for seed in os.environ.get("CAPELIN_HOST_SEEDS", "0,1,2").split(",")]
 
 
 class Providers:
     """Two providers that work at the same time, as after a lost lease."""
 
-    def __init__(self, kubeconfig: Path, namespace: str, folder: Path) -> None:
+    def __init__(self, kubeconfig: Path, namespace: str, folder: Path, archives: Path) -> None:
         self._command = (
             *(sys.executable, "-m", "capelin_machine_pool", f"--kubeconfig={kubeconfig}"),
             *(f"--namespace={namespace}", "--metrics-address=0", "--health-address=0"),
             f"--state-folder={folder / 'state'}",
+            f"--host-bundles={archives}",
         )
         self._log = folder / "providers.log"
         self.processes: list[asyncio.subprocess.Process] = []
@@ -68,10 +71,17 @@ async def world_with_providers(
     client: Client, namespace: str, kubeconfig: Path, folder: Path
 ) -> AsyncGenerator[tuple[HostWorld, Providers]]:
     """Two hosts, and two providers that are processes of their own."""
-    providers = Providers(kubeconfig, namespace, folder)
+    for version in VERSIONS:
+        add_archive(folder / "archives", version, fake_programs(version))
+    providers = Providers(kubeconfig, namespace, folder, folder / "archives")
     async with rack(folder, 2) as hosts:
         world = HostWorld(client, namespace, hosts)
-        await world.start(replicas=2)
+        world.reports_versions = True
+        await world.start(
+            replicas=2,
+            hosts={"profile": "Bundle"},
+            rollingUpdate={"method": "InPlace", "maxUnavailable": 1},
+        )
         content = Config.from_kubeconfig(kubeconfig).flattened(name="workload")
         secret = Secret.of(f"{NAME}-kubeconfig", namespace)
         patch = {"data": Secret.of("x", data={KUBECONFIG_KEY: content}).dump()["data"]}
@@ -112,6 +122,8 @@ async def cause(world: HostWorld, providers: Providers, random: Random) -> str:
             await change(world, host, key=key, host_key=other.export_public_key().decode())
         case "join":
             await host.machine.run("touch /etc/fail-join")
+        case "upgrade":
+            await host.machine.run("touch /etc/fail-upgrade")
         case "reset":
             await host.machine.run("touch /etc/fail-reset")
         case "disk":
@@ -125,7 +137,7 @@ async def heal(world: HostWorld) -> None:
     """End all faults."""
     for host in world.rack:
         host.server.cut_after = None
-        await host.machine.succeed("rm -f /mnt/fill /etc/fail-join /etc/fail-reset")
+        await host.machine.succeed("rm -f /mnt/fill /etc/fail-join /etc/fail-*")
         await change(world, host, key=host.server.user_key, host_key=host.server.host_key)
 
 
@@ -154,6 +166,7 @@ async def test_hosts_outlive_seeded_faults(
 ) -> None:
     random = Random(seed)  # noqa: S311
     history: list[str] = []
+    versions = iter(VERSIONS[1:])
     async with world_with_providers(client, namespace, kubeconfig, tmp_path) as running:
         world, providers = running
         for _ in range(6):
@@ -162,6 +175,10 @@ async def test_hosts_outlive_seeded_faults(
                 replicas = random.choice((0, 1, 2))
                 history.append(f"scale {replicas}")
                 await world.scale(replicas)
+            if random.random() < 0.4:
+                version = next(versions)
+                history.append(f"version {version}")
+                await world.change({"template": {"spec": {"version": version}}})
             # Faults hit each stage of a host's life.
             await asyncio.sleep(random.uniform(0, 4))
             await explained(world)
@@ -183,6 +200,8 @@ async def test_hosts_outlive_seeded_faults(
         for host in world.rack:
             joins = (await host.machine.succeed("cat /var/log/joins || true")).splitlines()
             assert len(joins) == len(set(joins)), (history, joins)
+            upgrades = await host.upgrades()
+            assert len(upgrades) == len(set(upgrades)), (history, upgrades)
             # A visit may be running programs at this moment.
             await until(
                 host.machine.fingerprint, lambda found, host=host: found == host.fresh, within=20

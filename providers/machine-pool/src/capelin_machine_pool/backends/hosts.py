@@ -26,6 +26,7 @@ from capelin_machine_pool.hosts.claims import (
 from capelin_machine_pool.hosts.node_updates import (
     NodeStep,
     cordon,
+    current_version,
     evict_pods,
     next_node_step,
     uncordon,
@@ -159,9 +160,10 @@ class HostsBackend(NothingShared):
     ) -> tuple[Reason, str]:
         """Drain a Node, and have its host updated afterwards."""
         version, claim = instance.version, host.spec.claim
-        current = claim and (claim.update_version or claim.version)
-        if not current or not is_version(version):
-            return Reason.UPDATE_FAILED, f"{version} is not a version: write v1.2.3"
+        current = current_version(claim, node) if claim else ""
+        for text in (current, version):
+            if not is_version(text):
+                return Reason.UPDATE_FAILED, f"{text!r} is not a version: write v1.2.3"
         if problem := upgrade_problem(current, version):
             return Reason.UPDATE_FAILED, f"no update in place: {problem}"
         if instance.hosts.profile == "Bundle":

@@ -42,10 +42,10 @@ def next_node_step(version: str, hosts: Hosts, host: CapelinHost, node: Node) ->
     """
     claim = host.spec.claim
     # Without a profile, nothing can install another version.
-    if claim is None or claim.version is None or hosts.profile == "Image":
+    if claim is None or hosts.profile == "Image":
         return NodeStep.NOTHING
     done = NodeStep.UNCORDON if _is_cordoned(node) else NodeStep.NOTHING
-    if (claim.update_version or claim.version) != version:
+    if current_version(claim, node) != version:
         # An update that runs is not interrupted. One that failed makes way.
         runs = not is_updated(host, claim) and not has_failed(host)
         return NodeStep.WAIT_FOR_HOST if runs else NodeStep.DRAIN
@@ -59,6 +59,11 @@ def next_node_step(version: str, hosts: Hosts, host: CapelinHost, node: Node) ->
     if not is_ready or node.status.node_info.kubelet_version != version:
         return NodeStep.WAIT_FOR_NODE
     return done
+
+
+def current_version(claim: HostClaim, node: Node) -> str:
+    """The version that a host has, or is updated to. Claims of earlier releases have none."""
+    return claim.update_version or claim.version or node.status.node_info.kubelet_version or ""
 
 
 def has_failed(host: CapelinHost) -> bool:
