@@ -43,9 +43,10 @@ async def hosts(tmp_path: Path) -> AsyncGenerator[dict[str, tuple[Sandbox, Serve
         yield {"rack-1": (first, one), "rack-2": (second, two)}
 
 
-def block(language: str) -> str:
-    """The first block of a language on the page."""
-    return PAGE.partition(f"```{language}\n")[2].partition("```")[0]
+def block(language: str, title: str) -> str:
+    """The first block of a language below a title of the page."""
+    section = PAGE.partition(f"## {title}\n")[2]
+    return section.partition(f"```{language}\n")[2].partition("```")[0]
 
 
 async def test_hosts_become_nodes_and_return_with_the_commands_of_the_page(
@@ -57,7 +58,7 @@ async def test_hosts_become_nodes_and_return_with_the_commands_of_the_page(
     ended = await home.capelin("up", "--workers", "0", "--kubernetes-version", VERSION)
     assert ended.code == 0, ended.err
     folder = tmp_path / "user"
-    header, *rows = block("csv").splitlines()
+    header, *rows = block("csv", "Register hosts").splitlines()
     assert [row.split(",")[0] for row in rows] == [*NAMES]
     lines = [header]
     for name, (_, server) in hosts.items():
@@ -65,7 +66,7 @@ async def test_hosts_become_nodes_and_return_with_the_commands_of_the_page(
         lines.append(f"{name},{server.address},{server.port},root,{key},east,disk=ssd")
     (folder / "hosts.csv").write_text("\n".join(lines))
     (folder / "id_ed25519").write_text(next(iter(hosts.values()))[1].user_key)
-    (folder / "pool.yaml").write_text(block("yaml").replace("v1.34.4", VERSION))
+    (folder / "pool.yaml").write_text(block("yaml", "Create a pool").replace("v1.34.4", VERSION))
     shell = Shell(folder, variables)
 
     listed = await shell.run(COMMANDS["Register hosts"])

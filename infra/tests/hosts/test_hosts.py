@@ -15,6 +15,7 @@ from capelin_infra.hosts import verbs
 from capelin_infra.hosts.host_file import HostDefaults, read_host_file, read_labels
 from capelin_infra.hosts.verbs import check_hosts, import_hosts, list_hosts
 from capelin_machine_pool.bootstrap import HostState, TransportError
+from capelin_machine_pool.hosts import connections
 from capelin_machine_pool.hosts.api import CapelinHost
 from capelin_machine_pool.hosts.facts import HostFacts
 
@@ -187,7 +188,7 @@ def connected(
         async def state(_: object) -> HostState:
             return HostState(boot_id="boot", hostname="rack")
 
-        monkeypatch.setattr(verbs, "connect_ssh", connection)
+        monkeypatch.setattr(connections, "connect_ssh", connection)
         monkeypatch.setattr(verbs, "observe", state)
         monkeypatch.setattr(verbs, "observe_facts", observed)
 

@@ -76,7 +76,8 @@ def infos(*names: str) -> dict[str, MachineInfo]:
 
 def member(name: str = "m", **changes: Any) -> PoolMember:
     values: dict[str, Any] = {"up_to_date": False, "ready": True, "created": START}
-    return PoolMember(name=name, **{**values, "updatable": True, **changes})
+    values |= {"updatable": True, **changes}
+    return PoolMember(name=name, **values)
 
 
 def test_only_another_version_is_updated_in_place() -> None:
@@ -117,6 +118,7 @@ def test_failed_update_stops_the_others() -> None:
     machines = [machine("m0", NEW, "UpdateFailed"), machine("m1"), machine("m2")]
     step = next_pool_step(wanted, ObservedPool(machines, infos("m0", "m1", "m2")), START)
     assert (step.update, step.delete, step.create) == ((), (), ())
+    assert not is_updatable(wanted, machines[0])
     condition = pool_conditions(wanted, machines)[-1]
     assert (condition.type, condition.status, condition.reason) == (
         "UpToDate",
@@ -124,6 +126,14 @@ def test_failed_update_stops_the_others() -> None:
         "UpdateFailed",
     )
     assert "the update of the machine m0 failed" in condition.message
+
+
+@pytest.mark.parametrize("reason", ["Updating", "ArchiveMissing"])
+def test_pool_is_not_up_to_date_during_an_update(reason: str) -> None:
+    condition = pool_conditions(desired(), [machine("m0", NEW), machine("m1", NEW, reason)])[-1]
+    assert (condition.status, condition.reason) == ("False", "Updating")
+    assert condition.message == "1 machines are being updated in place"
+    assert pool_conditions(desired(), [machine("m0", NEW)])[-1].status == "True"
 
 
 def test_other_changes_replace_machines() -> None:

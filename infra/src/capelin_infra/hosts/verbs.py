@@ -13,15 +13,12 @@ from capelin.api.core import Secret
 from capelin.client import Client, Invalid
 from capelin.contract import READY, find_condition
 from capelin.errors import InvalidInputError, MissingError
+from capelin.provider import Blocked
 from capelin_machine_pool.bootstrap import HostState, TransportError, observe
-from capelin_machine_pool.bootstrap.ssh import (
-    InvalidKeyError,
-    connect_ssh,
-    read_host_key,
-)
+from capelin_machine_pool.bootstrap.ssh import read_host_key
 from capelin_machine_pool.hosts.api import PRIVATE_KEY, CapelinHost
+from capelin_machine_pool.hosts.connections import ssh_target
 from capelin_machine_pool.hosts.facts import HostFacts, observe_facts, problems
-from capelin_machine_pool.hosts.visits import ssh_host
 
 from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.hosts.host_file import HostDefaults, read_host_file
@@ -116,19 +113,15 @@ async def check_hosts(
 
 async def _check(client: Client, host: CapelinHost, version: str | None) -> Checked:
     spec = host.spec
-    secret = await client.find(Secret, spec.credentials.secret_name, host.namespace)
-    key = secret.data.get(PRIVATE_KEY) if secret else None
-    if key is None:
-        name = spec.credentials.secret_name
-        return Checked(host=host, problems=[f"the Secret {name} has no data under {PRIVATE_KEY}"])
     try:
         keys = spec.host_keys
         if not keys and not spec.host_authorities:
             keys = [await read_host_key(spec.address, spec.port, None)]
-        async with connect_ssh(ssh_host(spec, key, keys), None) as transport:
+        target = await ssh_target(client, host, keys)
+        async with target.connect(None) as transport:
             state = await observe(transport)
             facts = await observe_facts(transport)
-    except (TransportError, InvalidKeyError) as error:
+    except (TransportError, Blocked) as error:
         return Checked(host=host, problems=[str(error)])
     if spec.claim is not None:
         return Checked(host=host, facts=facts)

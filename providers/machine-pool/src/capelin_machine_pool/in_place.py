@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from capelin.contract import READY, find_condition, upgrade_problem
+from capelin.contract import upgrade_problem
 
 from capelin_machine_pool.api import CapelinMachine
 from capelin_machine_pool.bootstrap import is_version
@@ -24,14 +24,6 @@ def is_updatable(desired: DesiredPool, machine: CapelinMachine) -> bool:
         and not is_lost(machine)
         and not update_failed(machine)
         and has_revision(machine, desired.revision_of_version(present))
-    )
-
-
-def is_observed(machine: CapelinMachine) -> bool:
-    """Whether the condition Ready of a machine is about its present spec."""
-    ready = find_condition(machine.status.conditions, READY) if machine.status else None
-    return ready is not None and (ready.observed_generation or 0) >= (
-        machine.metadata.generation or 0
     )
 
 

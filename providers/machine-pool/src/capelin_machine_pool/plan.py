@@ -33,7 +33,6 @@ from capelin_machine_pool.desired import (
     has_revision,
 )
 from capelin_machine_pool.in_place import (
-    is_observed,
     is_updatable,
     next_updates,
     without_updatable,
@@ -42,6 +41,7 @@ from capelin_machine_pool.members import MachineInfo, PoolMember
 from capelin_machine_pool.reasons import Reason
 from capelin_machine_pool.status import (
     is_lost,
+    is_observed,
     is_provisioned,
     is_ready,
     update_failed,

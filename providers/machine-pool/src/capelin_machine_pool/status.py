@@ -122,6 +122,22 @@ def is_ready(machine: CapelinMachine) -> bool:
     return machine.status is not None and is_condition_true(machine.status.conditions, READY)
 
 
+def is_observed(machine: CapelinMachine) -> bool:
+    """Whether the condition Ready of a machine is about its present spec."""
+    ready = find_condition(machine.status.conditions, READY) if machine.status else None
+    generation = machine.metadata.generation or 0
+    return ready is not None and (ready.observed_generation or 0) >= generation
+
+
+def _is_updating(machine: CapelinMachine) -> bool:
+    """Whether a machine is being updated in place, or waits for it."""
+    ready = find_condition(machine.status.conditions, READY) if machine.status else None
+    reasons = {str(Reason.UPDATING), str(Reason.ARCHIVE_MISSING)}
+    return is_provisioned(machine) and (
+        not is_observed(machine) or (ready is not None and ready.reason in reasons)
+    )
+
+
 def update_failed(machine: CapelinMachine) -> bool:
     """Whether the update of a machine in place has failed."""
     ready = find_condition(machine.status.conditions, READY) if machine.status else None
@@ -145,6 +161,10 @@ def _up_to_date(desired: DesiredPool, machines: Sequence[CapelinMachine]) -> Con
             " condition Ready"
         )
         return ConditionSpec(UP_TO_DATE, "False", Reason.UPDATE_FAILED, message)
+    updates = desired.revision_of_version is not None
+    if updates and (updating := sum(map(_is_updating, machines))):
+        message = f"{updating} machines are being updated in place"
+        return ConditionSpec(UP_TO_DATE, "False", Reason.UPDATING, message)
     if outdated := sum(not has_revision(machine, desired.revision) for machine in machines):
         message = f"{outdated} machines are outdated"
         return ConditionSpec(UP_TO_DATE, "False", f"Not{UP_TO_DATE}", message)

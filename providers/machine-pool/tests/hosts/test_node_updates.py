@@ -46,10 +46,8 @@ def node(version: str = OLD, *, ready: bool = True, **metadata: Any) -> Node:
 def host(
     *, update: str | None = None, updated: str | None = None, problem: str = "", **claim: Any
 ) -> CapelinHost:
-    made = a_host(
-        phase="Updating" if problem else "Ready",
-        claim=a_claim(**{"version": OLD, "profile": "Bundle", "update_version": update, **claim}),
-    )
+    values: dict[str, Any] = {"version": OLD, "profile": "Bundle", "update_version": update}
+    made = a_host(phase="Updating" if problem else "Ready", claim=a_claim(**{**values, **claim}))
     assert made.status is not None
     made.status.updated_version = updated
     made.status.node_info = NodeInfo(architecture="amd64", operating_system="linux")

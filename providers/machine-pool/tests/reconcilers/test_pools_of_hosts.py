@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from capelin.api.core import Secret
-from capelin.client import Client, Config
+from capelin.client import Client, Config, Invalid
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_machine_pool.api import CapelinMachine
@@ -84,6 +84,40 @@ async def test_host_explains_why_it_cannot_be_claimed(
             await becomes("Free", "Ready")
             await client.delete(CapelinHost, host.name, namespace)
             await until(lambda: is_gone(client, host.name, namespace))
+
+
+async def test_host_behind_a_bastion_is_reached(
+    client: Client, namespace: str, kubeconfig: Path, tmp_path: Path
+) -> None:
+    async with rack(tmp_path, 1) as (host,):
+        # The bastion connects to another server in its network.
+        await host.machine.succeed("/usr/sbin/sshd -f /etc/ssh/test/config -p 2222")
+        world = HostWorld(client, namespace, [host])
+        known = [" ".join(host.server.host_key.split()[:2])]
+        bastion = {
+            "address": host.server.address,
+            "port": host.server.port,
+            "credentials": {"secretName": host.name},
+            "hostKeys": known,
+        }
+        key = {"ssh-privatekey": host.server.user_key.encode()}
+        await client.create(Secret.of(host.name, namespace, data=key))
+        unverified = world.manifest(
+            host, port=2222, bastion=bastion, hostKeys=[], trustOnFirstUse=True
+        )
+        with pytest.raises(Invalid, match="trustOnFirstUse does not work behind a bastion"):
+            await client.create(unverified, resource=CapelinHost.resource)
+        config = Config.from_kubeconfig(kubeconfig)
+        async with running(*reconcilers(client), config=config, namespace=namespace):
+            manifest = world.manifest(host, port=2222, bastion=bastion)
+            await client.create(manifest, resource=CapelinHost.resource)
+            await until(lambda: phase_and_reason(world), lambda found: found == ("Free", "Ready"))
+            other = {"spec": {"bastion": {"hostKeys": [OTHER_KEY]}}}
+            await client.patch(CapelinHost, host.name, namespace, other)
+            mismatch = ("Unavailable", "HostKeyMismatch")
+            await until(lambda: phase_and_reason(world), lambda found: found == mismatch)
+            _, message = await world.reason(host.name)
+            assert f":{host.server.port} is not the configured one" in message
 
 
 async def observed_generation(client: Client, name: str, namespace: str, least: int) -> bool:

@@ -70,6 +70,31 @@ class HostCredentials(Model):
     `ssh-privatekey`, as Secrets of the type `kubernetes.io/ssh-auth`."""
 
 
+class Bastion(Model):
+    """An SSH server that forwards connections to hosts in its network."""
+
+    address: Host
+    """DNS name or IP address of the bastion."""
+    port: Port = 22
+    """TCP port of its SSH server."""
+    user: UserName = "root"
+    """User that logs in. It needs no other permission than to forward TCP connections."""
+    credentials: HostCredentials
+    """How the provider logs in."""
+    host_keys: PublicKeys = []
+    """Public keys of the bastion, as `ssh-keyscan` prints them."""
+    host_authorities: PublicKeys = []
+    """Public keys of CAs. One of them has to have signed the bastion's key for its address."""
+
+    rules = (
+        rule(
+            "(has(self.hostKeys) && size(self.hostKeys) > 0)"
+            " || (has(self.hostAuthorities) && size(self.hostAuthorities) > 0)",
+            "set hostKeys or hostAuthorities: a bastion is always verified",
+        ),
+    )
+
+
 class HostClaim(Model):
     """The machine that a host belongs to, with all that a clean-up needs."""
 
@@ -118,6 +143,9 @@ class HostSpec(Model):
     trust_on_first_use: bool = False
     """Whether the provider trusts the key that the host shows at the first contact. It then writes
     the key to `hostKeys`."""
+    bastion: Bastion | None = None
+    """SSH server through which the provider connects to the host. The bastion resolves the
+    address of the host."""
     failure_domain: Annotated[str, MinLen(1), MaxLen(256)] | None = None
     """Failure domain that the host is in."""
     maintenance: bool = False
@@ -131,6 +159,12 @@ class HostSpec(Model):
             " || (has(self.hostAuthorities) && size(self.hostAuthorities) > 0)"
             " || (has(self.trustOnFirstUse) && self.trustOnFirstUse)",
             "set hostKeys or hostAuthorities, or trustOnFirstUse: a host is always verified",
+        ),
+        rule(
+            "!has(self.bastion) || (has(self.hostKeys) && size(self.hostKeys) > 0)"
+            " || (has(self.hostAuthorities) && size(self.hostAuthorities) > 0)",
+            "set hostKeys or hostAuthorities: trustOnFirstUse does not work behind a bastion",
+            field_path=".bastion",
         ),
     )
 

@@ -6,7 +6,7 @@ The host and its object contain all progress. If the provider dies, the next one
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,8 +30,7 @@ from capelin_machine_pool.bootstrap import (
     next_update_step,
     observe,
 )
-from capelin_machine_pool.bootstrap.ssh import SshHost, connect_ssh, read_host_key
-from capelin_machine_pool.hosts.api import HostSpec
+from capelin_machine_pool.bootstrap.ssh import read_host_key
 from capelin_machine_pool.hosts.facts import observe_facts
 from capelin_machine_pool.hosts.plan import Visit
 from capelin_machine_pool.hosts.status import VisitResult, failed_visit
@@ -131,34 +130,6 @@ async def _step(
             return None
         return await machine.update(transport, plan.installation, state)
     return await machine.clean(transport, state, plan.clean_commands, retry=again)
-
-
-def ssh_connection(
-    host: SshHost, destinations: Destinations | None
-) -> AbstractAsyncContextManager[Transport]:
-    """A connection to a host."""
-    return connect_ssh(host, destinations)
-
-
-def ssh_host(spec: HostSpec, private_key: bytes, host_keys: Sequence[str] | None = None) -> SshHost:
-    """The SSH server of a host.
-
-    Args:
-        spec: The host's spec.
-        private_key: The provider's private key for it.
-        host_keys: Its keys, if they are not those of the spec.
-
-    Raises:
-        InvalidKeyError: A key is unreadable.
-    """
-    return SshHost(
-        address=spec.address,
-        port=spec.port,
-        user=spec.user,
-        private_key=private_key.decode(errors="replace"),
-        host_keys=tuple(spec.host_keys if host_keys is None else host_keys),
-        host_cas=tuple(spec.host_authorities),
-    )
 
 
 async def learn_key(

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from capelin.api.core import Secret
 from capelin.client import Client, Conflict, Destinations
 from capelin.contract import DELETING, ConditionSpec, update_conditions
 from capelin.controller import (
@@ -27,11 +26,11 @@ from capelin_machine_pool.bootstrap import (
     Installation,
     NoArchiveError,
 )
-from capelin_machine_pool.bootstrap.ssh import InvalidKeyError, SshHost
 from capelin_machine_pool.bootstrap_data import bootstrap_config
 from capelin_machine_pool.desired import FINALIZER
-from capelin_machine_pool.hosts.api import PRIVATE_KEY, CapelinHost, HostClaim
+from capelin_machine_pool.hosts.api import CapelinHost, HostClaim
 from capelin_machine_pool.hosts.claims import end_claim, end_request, holds, release_host
+from capelin_machine_pool.hosts.connections import ssh_target
 from capelin_machine_pool.hosts.plan import Orphaned, Release, Visit, Wait, next_host_step
 from capelin_machine_pool.hosts.status import (
     Outcome,
@@ -48,8 +47,6 @@ from capelin_machine_pool.hosts.visits import (
     Work,
     carry_out,
     learn_key,
-    ssh_connection,
-    ssh_host,
 )
 from capelin_machine_pool.reasons import Reason
 
@@ -149,10 +146,10 @@ class HostReconciler(Reconciler[CapelinHost]):
         spec, claim = host.spec, host.spec.claim
         if visit is Visit.LEARN_KEY:
             return partial(learn_key, spec.address, spec.port, self._destinations)
-        target = await _ssh_host(client, host)
+        target = await ssh_target(client, host)
         plan = VisitPlan(
             visit=visit,
-            connect=partial(ssh_connection, target, self._destinations),
+            connect=partial(target.connect, self._destinations),
             uid=None if claim is None else claim.id,
             machine="" if claim is None else f"{host.namespace}/{claim.machine}",
             config=CloudConfig()
@@ -199,31 +196,6 @@ async def _is_claimed(client: Client, host: CapelinHost, claim: HostClaim) -> bo
     if live is None or live.uid != host.uid or live.spec.claim is None:
         return False
     return holds(live, claim.id) and live.spec.claim.update_version == claim.update_version
-
-
-async def _ssh_host(client: Client, host: CapelinHost) -> SshHost:
-    """The host with its credentials.
-
-    Raises:
-        Blocked: The Secret is missing, or a key is unreadable.
-    """
-    spec = host.spec
-    name = spec.credentials.secret_name
-    secret = await client.find(Secret, name, host.namespace)
-    key = None if secret is None else secret.data.get(PRIVATE_KEY)
-    if key is None:
-        what = "does not exist" if secret is None else f"has no data under {PRIVATE_KEY}"
-        hint = f"store a private key there: kubectl create secret generic {name}"
-        raise Blocked(
-            Reason.INVALID_CREDENTIALS,
-            f"the Secret {name} {what}",
-            f"{hint} --from-file={PRIVATE_KEY}=FILE",
-        )
-    try:
-        return ssh_host(spec, key)
-    except InvalidKeyError as error:
-        hint = f"correct the Secret {name} or the keys of the host"
-        raise Blocked(Reason.INVALID_CREDENTIALS, str(error), hint) from None
 
 
 async def _bootstrap_config(client: Client, namespace: str, claim: HostClaim) -> CloudConfig:
