@@ -86,7 +86,7 @@ def must_leave(pod: Pod) -> bool:
 
 
 async def cordon(client: Client, node: Node, version: str) -> None:
-    """Keep new pods away. A Node that somebody else has cordoned stays so after the update."""
+    """Keep new pods away. A Node that a person cordoned stays so after the update."""
     if not node.spec.unschedulable:
         annotations = {UPDATING_ANNOTATION: version}
         patch = {"metadata": {"annotations": annotations}, "spec": {"unschedulable": True}}
