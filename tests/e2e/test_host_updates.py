@@ -78,7 +78,7 @@ async def test_service_answers_while_its_hosts_are_updated(
             await client.create(Namespace.of(name))
             await add_credentials(client, name, user)
             await add_hosts(client, name, hosts[1:])
-            # The service is called through a Node that is not updated.
+            # A Node that keeps its version receives the calls.
             await add_hosts(client, name, hosts[:1], FRONT)
             cluster = HostCluster(client, name, "demo", "Processes")
             await create_control_plane(cluster, hosts[0].name, gateway, port=6443, version=OLD)
@@ -115,7 +115,7 @@ async def write_archives(folder: Path, machine: str) -> None:
 
 @dataclass
 class Updates:
-    """A cluster whose service is called while its machines change."""
+    """A cluster whose service answers calls while its machines change."""
 
     cluster: HostCluster
     workload: Client

@@ -49,7 +49,9 @@ Phase = Literal[
     "Broken",
 ]
 KubernetesVersion = Annotated[
-    str, MaxLen(64), Field(pattern=r"^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$")
+    str,
+    MaxLen(64),
+    Field(pattern=r"^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$"),
 ]
 PublicKey = Annotated[
     str,

@@ -82,7 +82,7 @@ def _own_visit(host: CapelinHost, claim: HostClaim) -> Visit:
 
 
 def is_updated(host: CapelinHost, claim: HostClaim) -> bool:
-    """Whether no update in place is left. The host shows it again, if the status is missing."""
+    """Whether a host has no pending update in place. Without a status, a visit shows it again."""
     updated = host.status.updated_version if host.status else None
     return claim.update_version is None or claim.update_version == updated
 
