@@ -11,6 +11,7 @@ from capelin_control_plane.backup_metrics import BackupMetrics
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import Backups
 from capelin_control_plane.backups import interval
+from capelin_control_plane.control_plane_data import ControlPlaneData
 
 from .factories import desired_control_plane
 from .test_backups import backup
@@ -48,7 +49,8 @@ async def test_the_age_begins_with_the_last_backup_or_the_creation() -> None:
     def reconcile(**fields: object) -> dict[str, float]:
         mine.spec.etcd.backup = backup(**fields)
         desired = desired_control_plane("v1.34.4")
-        backups.reconcile(ctx, mine, desired, "a", lambda: pytest.fail("it reads etcd"))
+        data = ControlPlaneData(mine, desired, "a", lambda: pytest.fail("it reads etcd"))
+        backups.reconcile(ctx, data)
         return values(backups.metrics)
 
     assert reconcile(schedule="0 * * * *") == {

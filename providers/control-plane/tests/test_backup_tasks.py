@@ -22,6 +22,7 @@ from capelin_control_plane.api import (
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import BACKUP_HEALTHY, BackupJob, Backups, BackupState
 from capelin_control_plane.backups import NeededBackup
+from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.etcd_api import EtcdApi
 from capelin_control_plane.reasons import Reason
 
@@ -70,7 +71,8 @@ class Scene:
             client, logging.getLogger(), Recorder(client, "test", "test", now=lambda: self.now)
         )
         desired = replace(desired_control_plane("v1.34.4"), now=self.now)
-        state = self.backups.reconcile(ctx, self.mine, desired, "a" * 64, no_etcd, needed=needed)
+        data = ControlPlaneData(self.mine, desired, "a" * 64, no_etcd)
+        state = self.backups.reconcile(ctx, data, needed)
         await until(lambda: not self.backups.is_running(IDENTITY))
         assert state is not None
         return state

@@ -12,7 +12,7 @@ from capelin.contract import ConditionSpec
 from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked
 
-from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, LastBackup
+from capelin_control_plane.api import EtcdBackup, LastBackup
 from capelin_control_plane.archive import (
     Batch,
     Segment,
@@ -29,9 +29,9 @@ from capelin_control_plane.archive_files import (
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_files import read_backups
 from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.backup_tasks import BackupState, OpenEtcd, encryption_key
+from capelin_control_plane.backup_tasks import BackupState, encryption_key
 from capelin_control_plane.backups import NeededBackup
-from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.etcd_api import CompactedError, EtcdApi, MembershipError
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.stores import Store, StoreError
@@ -90,46 +90,22 @@ class Archives(Tasks[_Run]):
         super().__init__(wake)
         self._stores = stores
 
-    def reconcile(
-        self,
-        ctx: Context,
-        obj: CapelinControlPlane,
-        desired: ControlPlane,
-        authority: str,
-        etcd: OpenEtcd,
-        *,
-        epoch: str = "",
-    ) -> Archive | None:
+    def reconcile(self, ctx: Context, data: ControlPlaneData) -> Archive | None:
         """Start the task of a control plane that has an archive. Returns its state.
 
         Args:
             ctx: The context of the reconcile.
-            obj: The control plane.
-            desired: Its desired state.
-            authority: SHA-256 of its CA's certificate.
-            etcd: Opens a connection to its etcd.
-            epoch: The present keys and version.
+            data: The control plane.
         """
-        key, backup = ObjectKey(obj.namespace or "", obj.name), obj.spec.etcd.backup
+        key, obj, backup = data.key, data.obj, data.obj.spec.etcd.backup
         if backup is None or not backup.continuous:
             self.forget(key)
             return None
         newest = obj.status.backup if obj.status else None
-        settings, run = (backup, authority, epoch), self.state(key)
+        settings, run = (backup, data.authority, data.epoch), self.state(key)
         if run is None or run.settings != settings or not self.is_running(key):
             run = _Run(settings, newest)
-            job = _Job(
-                ctx,
-                obj,
-                backup,
-                desired,
-                authority,
-                epoch,
-                etcd,
-                self._stores,
-                run,
-                partial(self.wake, key),
-            )
+            job = _Job(ctx, data, backup, self._stores, run, partial(self.wake, key))
             self.start(key, run, self._run(job))
         run.newest = newest
         return run.archive
@@ -149,32 +125,28 @@ class Archives(Tasks[_Run]):
 @dataclass(frozen=True, slots=True)
 class _Job:
     ctx: Context
-    obj: CapelinControlPlane
+    data: ControlPlaneData
     backup: EtcdBackup
-    desired: ControlPlane
-    authority: str
-    epoch: str
-    etcd: OpenEtcd
     stores: Stores
     state: _Run
     wake: Callable[[], None]
 
     async def run(self) -> None:
         """Archive changes until etcd, the store or the key fails."""
-        place = (self.desired.namespace, self.desired.cluster)
-        key = await encryption_key(self.ctx.client, self.backup, self.desired.namespace)
+        place = self.data.place
+        key = await encryption_key(self.ctx.client, self.backup, place[0])
         async with (
             self.stores.open(self.ctx.client, self.backup.destination, *place) as store,
-            self.etcd() as etcd,
+            self.data.etcd() as etcd,
         ):
             try:
-                newest, archived = await newest_segment(store, key, self.authority)
+                newest, archived = await newest_segment(store, key, self.data.authority)
             except BackupError as error:
                 # With another key, for example. The archive begins again.
-                self.ctx.log.warning("the archive of %s: %s", self.obj.name, error)
+                self.ctx.log.warning("the archive of %s: %s", self.data.obj.name, error)
                 newest, archived = None, 0
             present = await etcd.last_revision()
-            for segment in next_segments(newest, archived, present, self.epoch):
+            for segment in next_segments(newest, archived, present, self.data.epoch):
                 with suppress(CompactedError):
                     await self._archive(store, key, etcd, segment)
 
@@ -202,7 +174,7 @@ class _Job:
                     expected = await etcd.last_revision()
                     if expected == segment.last:
                         segment.add(Batch(self.ctx.now(), ()))
-                        await write_segment(store, key, self.authority, segment)
+                        await write_segment(store, key, self.data.authority, segment)
                         idle = 0
                 if not is_read:
                     self.report(_FINE)
@@ -218,7 +190,7 @@ class _Job:
 
     def _need(self, revision: int) -> None:
         """Have the reconciler take a backup with this revision, unless it exists."""
-        needed = NeededBackup(revision, self.epoch)
+        needed = NeededBackup(revision, self.data.epoch)
         if self.state.archive.needed != needed:
             self.state.archive.needed = needed
             self.wake()
@@ -242,19 +214,19 @@ class _Job:
             # Compression of large changes takes a while.
             await asyncio.to_thread(segment.add, arrived.get_nowait())
             if segment.is_full(self.ctx.now()):
-                await write_segment(store, key, self.authority, segment)
+                await write_segment(store, key, self.data.authority, segment)
                 segment = segment.following(self.ctx.now())
-        await write_segment(store, key, self.authority, segment)
+        await write_segment(store, key, self.data.authority, segment)
         return segment
 
     async def _delete_expired(self, store: Store) -> int:
         """Delete the changes before the last backup but one. Returns how many segments remain."""
         listed = await read_backups(store)
-        own = [it for it in listed.manifests if it.authority == self.authority]
-        segments = segments_of(listed.names, self.authority)
+        own = [it for it in listed.manifests if it.authority == self.data.authority]
+        segments = segments_of(listed.names, self.data.authority)
         for backup in reversed(own[:2]):
             expired = expired_segments(segments, backup.revision)
-            await delete_segments(store, self.authority, expired)
+            await delete_segments(store, self.data.authority, expired)
             segments = [segment for segment in segments if segment not in expired]
             if len(segments) <= _MOST_SEGMENTS:
                 break
@@ -267,5 +239,5 @@ class _Job:
             is_general = error.reason == Reason.BACKUP_FAILED
             reason = reason if is_general else Reason(error.reason)
         elif not isinstance(error, (BackupError, ClientError, MembershipError, ValueError)):
-            self.ctx.log.error("the archive of %s failed", self.obj.name, exc_info=error)
+            self.ctx.log.error("the archive of %s failed", self.data.obj.name, exc_info=error)
         return ConditionSpec(ARCHIVE_HEALTHY, "False", reason, message)

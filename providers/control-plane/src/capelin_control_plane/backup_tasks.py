@@ -38,8 +38,9 @@ from capelin_control_plane.backups import (
     expired,
     interval,
 )
+from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired import ControlPlane, InvalidSpecError
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError
+from capelin_control_plane.etcd_api import MembershipError
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.rotation import PURPOSES
 from capelin_control_plane.stores import Store, StoreError
@@ -53,8 +54,6 @@ _AT_ONCE: Final = 16
 """How many backups may run at once. Each takes about 20 MiB of memory."""
 _AT_ONCE_OF_NAMESPACE: Final = 2
 _FINE: Final = ConditionSpec(BACKUP_HEALTHY, "True", BACKUP_HEALTHY)
-
-OpenEtcd = Callable[[], AbstractAsyncContextManager[EtcdApi]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,31 +103,22 @@ class Backups(Tasks[_Run]):
     def reconcile(
         self,
         ctx: Context,
-        obj: CapelinControlPlane,
-        desired: ControlPlane,
-        authority: str,
-        etcd: OpenEtcd,
-        *,
-        epoch: str = "",
+        data: ControlPlaneData,
         needed: NeededBackup | None = None,
     ) -> BackupState | None:
         """Start a task if there is something to do. Returns the last result, if it is configured.
 
         Args:
             ctx: The context of the reconcile.
-            obj: The control plane.
-            desired: Its desired state.
-            authority: SHA-256 of its CA's certificate.
-            etcd: Opens a connection to its etcd.
-            epoch: The present keys and version.
+            data: The control plane.
             needed: The backup that the archive of changes needs.
         """
-        key, backup = ObjectKey(obj.namespace or "", obj.name), obj.spec.etcd.backup
+        key, obj, backup = data.key, data.obj, data.obj.spec.etcd.backup
         if backup is None:
             self.forget(key)
             return None
         requested = obj.metadata.annotations.get(BACKUP_ANNOTATION)
-        settings = (backup, requested, authority)
+        settings = (backup, requested, data.authority)
         run = self.state(key)
         result = None if run is None else run.result
         tries = 0
@@ -138,14 +128,14 @@ class Backups(Tasks[_Run]):
             elif (needed_at := _needed_at(run, result)) is not None:
                 tries = run.tries + 1
                 result = replace(result, next=min(filter(None, (result.next, needed_at))))
-        is_due = result is None or (result.next is not None and result.next <= desired.now)
+        is_due = result is None or (result.next is not None and result.next <= data.desired.now)
         is_current = run is not None and run.settings == settings
         if not is_current or (is_due and not self.is_running(key)):
-            job = BackupJob(ctx, obj, backup, desired, authority, etcd, self._stores, epoch, needed)
+            job = BackupJob(ctx, data, backup, self._stores, needed)
             run = _Run(settings, result, tries)
             self.start(key, run, self._run(key, run, job))
         state = result or _reported(obj)
-        self.metrics.update(key, _age(obj, backup, state, desired.now))
+        self.metrics.update(key, _age(obj, backup, state, data.desired.now))
         return state
 
     def forget(self, key: ObjectKey) -> None:
@@ -172,21 +162,15 @@ class BackupJob:
     """Takes the backups of a control plane."""
 
     ctx: Context
-    obj: CapelinControlPlane
+    data: ControlPlaneData
     backup: EtcdBackup
-    desired: ControlPlane
-    authority: str
-    """SHA-256 of its CA's certificate."""
-    etcd: OpenEtcd
     stores: Stores
-    epoch: str = ""
-    """The present keys and version."""
     needed: NeededBackup | None = None
     """The backup that the archive of changes needs."""
 
     async def run(self) -> BackupState:
         """Take a backup if one is due, and delete expired ones."""
-        moments = due(self.obj, self.backup, self.ctx.now(), self.needed)
+        moments = due(self.data.obj, self.backup, self.ctx.now(), self.needed)
         async with self._store() as store:
             return await self._reconcile(store, moments)
 
@@ -203,14 +187,13 @@ class BackupJob:
         async with self._store() as store:
             newest = next(iter(self._own(await read_backups(store))), None)
             if newest is not None and newest.taken_at >= since:
-                async with self.etcd() as etcd:
+                async with self.data.etcd() as etcd:
                     if newest.revision == await etcd.last_revision():
                         return newest
             return await self._take(store, is_final=True)
 
     def _store(self) -> AbstractAsyncContextManager[Store]:
-        place = (self.desired.namespace, self.desired.cluster)
-        return self.stores.open(self.ctx.client, self.backup.destination, *place)
+        return self.stores.open(self.ctx.client, self.backup.destination, *self.data.place)
 
     async def _reconcile(self, store: Store, moments: Due) -> BackupState:
         listed = await read_backups(store)
@@ -219,12 +202,12 @@ class BackupJob:
             manifest = await self._take(store)
             own.insert(0, manifest)
             message = f"{manifest.name}: revision {manifest.revision}"
-            self.ctx.event(self.obj, "Normal", "BackedUp", message)
+            self.ctx.event(self.data.obj, "Normal", "BackedUp", message)
             for old in expired(own, self.backup.retention, self.ctx.now()):
                 await delete_backup(store, old.name)
             if not self.backup.continuous:
-                segments = segments_of(listed.names, self.authority)
-                await delete_segments(store, self.authority, segments)
+                segments = segments_of(listed.names, self.data.authority)
+                await delete_segments(store, self.data.authority, segments)
         condition = _FINE
         if listed.damaged:
             names = ", ".join(listed.damaged[:5])
@@ -237,41 +220,41 @@ class BackupJob:
         if isinstance(error, (Blocked, StoreError)):
             reason = error.reason
         elif not isinstance(error, (BackupError, ClientError, MembershipError, TimeoutError)):
-            self.ctx.log.error("a backup of %s failed", self.obj.name, exc_info=error)
+            self.ctx.log.error("a backup of %s failed", self.data.obj.name, exc_info=error)
         condition = _unhealthy(reason, message)
-        before = before or _reported(self.obj)
+        before = before or _reported(self.data.obj)
         if before.condition != condition:
-            self.ctx.event(self.obj, "Warning", reason, message)
+            self.ctx.event(self.data.obj, "Warning", reason, message)
         retry = self.ctx.now() + _RETRY
         return BackupState(condition, before.newest, retry)
 
     async def _take(self, store: Store, *, is_final: bool = False) -> Manifest:
-        key = await encryption_key(self.ctx.client, self.backup, self.desired.namespace)
-        authorities = await _authorities(self.ctx.client, self.desired)
-        namespace, cluster = self.desired.namespace, self.desired.cluster
+        data, (namespace, cluster) = self.data, self.data.place
+        key = await encryption_key(self.ctx.client, self.backup, namespace)
+        authorities = await _authorities(self.ctx.client, data.desired)
         objects = await read_cluster_objects(self.ctx.client, namespace, cluster)
-        async with self.etcd() as etcd:
+        async with self.data.etcd() as etcd:
             if is_final:
                 # The member itself may lag behind writes that others have acknowledged.
                 await etcd.last_revision()
             status = await etcd.status()
             begun = self.ctx.now()
             manifest = Manifest(
-                namespace=self.desired.namespace,
-                cluster=self.desired.cluster,
-                control_plane=self.obj.name,
-                authority=self.authority,
-                kubernetes_version=self.desired.version,
+                namespace=namespace,
+                cluster=cluster,
+                control_plane=data.obj.name,
+                authority=data.authority,
+                kubernetes_version=data.desired.version,
                 etcd_version=status.version,
                 revision=status.revision,
                 taken_at=begun,
                 seconds=0,
                 snapshot_bytes=0,
-                encryption=self.desired.encryption.name,
-                epoch=self.epoch,
+                encryption=data.desired.encryption.name,
+                epoch=data.epoch,
             )
             await delete_leftovers(store)
-            writer = BackupWriter(store, manifest.name, key, self.authority)
+            writer = BackupWriter(store, manifest.name, key, self.data.authority)
             await writer.authorities(authorities)
             await writer.objects(objects.dump())
             async with aclosing(etcd.snapshot()) as pieces:
@@ -283,7 +266,9 @@ class BackupJob:
 
     def _own(self, listed: Listed) -> list[Manifest]:
         """The backups of this control plane, and not of an earlier one of its name."""
-        return [manifest for manifest in listed.manifests if manifest.authority == self.authority]
+        return [
+            manifest for manifest in listed.manifests if manifest.authority == self.data.authority
+        ]
 
 
 async def encryption_key(client: Client, backup: EtcdBackup, namespace: str) -> bytes:

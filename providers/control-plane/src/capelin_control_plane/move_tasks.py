@@ -23,6 +23,7 @@ from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import BackupJob
 from capelin_control_plane.backups import Manifest
 from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired import (
     ADDRESS_ANNOTATION,
     ControlPlane,
@@ -194,16 +195,9 @@ class _Job:
         address = self.obj.metadata.annotations.get(ADDRESS_ANNOTATION)
         endpoint = await self.backend.allocate(self.key, desired, authorities, address)
         await self.backend.observe(self.key, endpoint, desired)
-        job = BackupJob(
-            self.ctx,
-            self.obj,
-            backup,
-            desired,
-            authorities.identity,
-            partial(self.backend.etcd, self.key),
-            self.stores,
-        )
-        return await job.final(since)
+        etcd = partial(self.backend.etcd, self.key)
+        data = ControlPlaneData.of(self.obj, desired, authorities, etcd)
+        return await BackupJob(self.ctx, data, backup, self.stores).final(since)
 
     async def _has_all_writes(self, backup: Manifest) -> bool:
         """Whether no API server has written since a backup. If one has, the phase is repeated."""

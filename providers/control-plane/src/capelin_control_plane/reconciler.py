@@ -1,14 +1,14 @@
 """Reconciles hosted control planes: observes, decides, applies, reports."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from capelin.api import BaseObject, with_v
+from capelin.api import BaseObject
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Deployment, Pod, Secret, Service, StatefulSet
 from capelin.client import Client, ClientError, Config
@@ -36,30 +36,24 @@ from capelin.provider import Blocked, Change, ControlPlaneContext, ControlPlaneR
 
 from capelin_control_plane import status as conditions
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
-from capelin_control_plane.archive_tasks import Archives
 from capelin_control_plane.audit_policy import find_audit_policy
 from capelin_control_plane.backends import Backend, reconcile_instances
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.backup_objects import BACKED_UP
 from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.backup_tasks import Backups, BackupState
-from capelin_control_plane.backups import epoch_of
 from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired import (
     ADDRESS_ANNOTATION,
     ControlPlane,
     desired_state,
 )
-from capelin_control_plane.encryption import uses_keyring
 from capelin_control_plane.encryption_keys import EncryptionKeys, find_encryption_keys
 from capelin_control_plane.encryption_tasks import (
     ENCRYPTION_AT_REST,
-    EncryptionReport,
-    Encryptions,
 )
 from capelin_control_plane.endpoints import endpoint_conflict
 from capelin_control_plane.instances import Endpoint, Observed
-from capelin_control_plane.kms_tasks import PluginChecks
 from capelin_control_plane.move_tasks import (
     MoveCheck,
     Moves,
@@ -68,13 +62,13 @@ from capelin_control_plane.move_tasks import (
     check_move,
 )
 from capelin_control_plane.moves import is_handed_over, is_moving
+from capelin_control_plane.operations import Operations
 from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.reasons import Reason
-from capelin_control_plane.restore_tasks import Restores, complete_restore
+from capelin_control_plane.restore_tasks import complete_restore
 from capelin_control_plane.restores import Phase
-from capelin_control_plane.rotation import Progress, is_rolling
-from capelin_control_plane.rotation_tasks import Rotations
+from capelin_control_plane.rotation import Progress
 from capelin_control_plane.secrets import (
     AUTHORITIES_ANNOTATION,
     ensure_authorities,
@@ -82,7 +76,7 @@ from capelin_control_plane.secrets import (
 )
 from capelin_control_plane.sleep import sleep_state, stays_asleep, waiting_requests
 from capelin_control_plane.sleep_status import asleep_status
-from capelin_control_plane.space_tasks import SpaceTasks
+from capelin_control_plane.spec_defaults import complete_spec
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
 FINALIZER = "controlplane.cluster.x-k8s.io/capelin"
@@ -148,33 +142,23 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         self._orphans = Orphans(backends.values(), orphan_grace)
         self._workload = WorkloadSync(MANAGER)
         self._stores = stores = stores or Stores()
-        self._backups = Backups(stores, self.wake)
-        self._archives = Archives(stores, self.wake)
-        self._restores = Restores(stores, self.wake)
-        self._space = SpaceTasks(self.wake)
-        self._plugins = PluginChecks(self.wake)
-        self._encryptions = Encryptions(self.wake, self._plugins)
-        self._tasks = (
-            *(self._backups, self._archives, self._restores),
-            *(self._space, self._encryptions, self._plugins),
-        )
-        self._rotations = Rotations(self.wake)
+        self._operations = Operations(stores, self.wake)
         self._moves = Moves(stores, self.wake)
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
         """Check now and then for control planes whose object is gone."""
         async with super().lifespan(ctx):
-            ctx.metrics.register(self._backups.metrics)
+            ctx.metrics.register(self._operations.metrics)
             sweeping = asyncio.create_task(self._orphans.sweep(ctx))
             try:
                 yield
             finally:
-                ctx.metrics.unregister(self._backups.metrics)
+                ctx.metrics.unregister(self._operations.metrics)
                 sweeping.cancel()
                 await asyncio.gather(sweeping, return_exceptions=True)
-                for tasks in (*self._tasks, self._moves):
-                    await tasks.close()
+                await self._operations.close()
+                await self._moves.close()
                 self._stores.close()
                 for backend in self._backends.values():
                     await backend.close()
@@ -226,7 +210,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         key, backend = _key(obj), self._backends.get("Pods")
         self._orphans.keep(key)
         if isinstance(backend, MovingBackend) and is_moving(obj, ctx.now()):
-            self._forget_tasks(key)
+            self._operations.forget(key)
             self._workload.forget(key)
             prepare = partial(self._prepare_move, ctx, obj)
             ctx.set_conditions(*self._moves.reconcile(ctx, obj, backend, prepare))
@@ -245,7 +229,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         if is_handed_over(obj):
             await abandon_move(ctx, obj)
         backend = self._backend_of(obj)
-        await self._complete_spec(ctx, obj)
+        await complete_spec(ctx.client, obj, self._backend_name(obj))
         address = await allocated_address(ctx, obj)
         try:
             sleep = sleep_state(obj, now)
@@ -277,16 +261,15 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             return self._sleep(
                 ctx, obj, desired, observed, progress=authorities.progress, moments=moments
             )
-        authority, config = authorities.identity, partial(backend.client_config, endpoint)
-        backup = self._back_up(ctx, obj, desired, authorities, backend)
-        space = self._check_space(ctx, obj, desired, observed, backend)
-        encryption = await self._encrypt(ctx, obj, desired, observed, keys=keys, config=config)
-        rotation = await self._rotations.reconcile(
+        config = partial(backend.client_config, endpoint)
+        data = ControlPlaneData.of(obj, desired, authorities, partial(backend.etcd, key))
+        operations = await self._operations.reconcile(
             ctx,
-            obj,
-            desired,
+            data,
             observed,
             authorities=authorities,
+            keys=keys,
+            backend=backend,
             config=config,
         )
         ctx.set_status(
@@ -294,18 +277,13 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 obj,
                 desired,
                 observed,
-                backup=backup,
-                space=space,
-                encryption=encryption,
+                backup=operations.backup,
+                space=operations.space,
+                encryption=operations.encryption,
                 accepted_move=move.accepted,
             )
         )
-        ctx.set_conditions(
-            *self._restores.reconcile(
-                ctx, obj, desired, authority=authority, backend=backend, phase=observed.restore
-            )
-        )
-        ctx.set_conditions(*rotation.conditions, endpoint_conflict(obj, ctx.cluster))
+        ctx.set_conditions(*operations.conditions, endpoint_conflict(obj, ctx.cluster))
         self._forget_replaced(key, observed)
         ctx.set_conditions(_workload_before(obj, observed))
         if observed.answers:
@@ -314,16 +292,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             ctx.set_conditions(objects)
             if objects.status == "False":
                 return After(_RETRY_SECONDS)
-        await complete_restore(
-            ctx,
-            obj,
-            desired,
-            observed,
-            authorities=authorities,
-            config=config,
-        )
-        moments = (backup and backup.next, encryption.next, rotation.next, move.next, sleep.next)
-        return _requeue(desired, observed, now, *moments)
+        await complete_restore(ctx, obj, desired, observed, authorities=authorities, config=config)
+        return _requeue(desired, observed, now, operations.next, move.next, sleep.next)
 
     def _sleep(
         self,
@@ -337,7 +307,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     ) -> Result:
         """Report a control plane that sleeps. Its tasks stop."""
         key = _key(obj)
-        self._forget_tasks(key)
+        self._operations.forget(key)
         self._workload.forget(key)
         waiting = waiting_requests(obj, desired, observed, progress)
         if not is_condition_true((obj.status or Status()).conditions, ASLEEP):
@@ -374,7 +344,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             return After(_RETRY_SECONDS)
         ctx.set_conditions(ConditionSpec(DELETING, "True", DELETING, "stopping and deleting it"))
         await ctx.send_status()
-        self._forget_tasks(key)
+        self._operations.forget(key)
         self._moves.forget(key)
         await backend.delete(key)
         self._orphans.keep(key)
@@ -394,7 +364,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             now,
             is_new=is_new,
             plugins=self._policy.kms_plugins,
-            plugin_key=self._plugins.settled_key(_key(obj), now),
+            plugin_key=self._operations.plugin_key(_key(obj), now),
         )
         files = keys and keys.files
         desired = desired_state(obj, ctx.cluster, now, self._policy, audit_policy, encryption=files)
@@ -407,84 +377,17 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         desired, authorities, _ = await self._desired(ctx, obj, is_new=False)
         return desired, authorities
 
-    def _back_up(
-        self,
-        ctx: ControlPlaneContext,
-        obj: CapelinControlPlane,
-        desired: ControlPlane,
-        authorities: Authorities,
-        backend: Backend,
-    ) -> BackupState | None:
-        """Take a backup if one is due, as soon as there is something to back up."""
-        if not (obj.status or Status()).initialization.control_plane_initialized:
-            return None
-        etcd, authority = partial(backend.etcd, _key(obj)), authorities.identity
-        epoch = epoch_of(desired.version, desired.encryption.name, authorities.digest)
-        archive = self._archives.reconcile(ctx, obj, desired, authority, etcd, epoch=epoch)
-        needed = archive and archive.needed
-        state = self._backups.reconcile(
-            ctx, obj, desired, authority, etcd, epoch=epoch, needed=needed
-        )
-        if archive is not None:
-            ctx.set_conditions(archive.condition_with(state))
-        return state
-
-    async def _encrypt(
-        self,
-        ctx: Context,
-        obj: CapelinControlPlane,
-        desired: ControlPlane,
-        observed: Observed,
-        *,
-        keys: EncryptionKeys | None,
-        config: Callable[[], Config],
-    ) -> EncryptionReport:
-        """Take the next stage of encryption, unless something else changes the API servers."""
-        # It brings back objects from before a rewrite.
-        restoring = (desired.restore, observed.restore) != (None, None)
-        settled = uses_keyring(desired, observed) and not is_rolling(desired.rotation)
-        return await self._encryptions.reconcile(
-            ctx, obj, keys, config, settled=settled and not restoring, restoring=restoring
-        )
-
-    def _check_space(
-        self,
-        ctx: Context,
-        obj: CapelinControlPlane,
-        desired: ControlPlane,
-        observed: Observed,
-        backend: Backend,
-    ) -> ConditionSpec | None:
-        """Check etcd's space, unless its members change."""
-        if not observed.answers:
-            return self._space.last(_key(obj))
-        member = partial(backend.etcd, _key(obj))
-        return self._space.reconcile(ctx, obj, desired.etcd_replicas, member)
-
     def _forget_replaced(self, key: ObjectKey, observed: Observed) -> None:
         """Forget which objects were applied: the backup may not have them."""
         if observed.restore in {Phase.STOPPING, Phase.REPLACING}:
             self._workload.forget(key)
 
-    def _forget_tasks(self, key: ObjectKey) -> None:
-        self._rotations.forget(key)
-        for tasks in self._tasks:
-            tasks.forget(key)
-
     async def _release(self, key: ObjectKey) -> None:
-        self._forget_tasks(key)
+        self._operations.forget(key)
         self._moves.forget(key)
         self._workload.forget(key)
         for backend in self._backends.values():
             await backend.release(key)
-
-    async def _complete_spec(self, ctx: Context, obj: CapelinControlPlane) -> None:
-        """Write the fields that the user left to the provider, before anything is started."""
-        if obj.spec.version != with_v(obj.spec.version):
-            await _add_v(ctx.client, obj)
-        # Owned also if it is set: a ClusterClass that had a backend may leave it out later.
-        written = await ctx.client.apply_fields(obj, {"spec.backend": self._backend_name(obj)})
-        obj.spec, obj.metadata = written.spec, written.metadata
 
     def _backend_name(self, obj: CapelinControlPlane) -> BackendName:
         """The backend in the spec. Without one, what its other fields or the provider imply."""
@@ -535,34 +438,6 @@ async def allocated_address(ctx: Context, obj: CapelinControlPlane) -> str | Non
         live = await ctx.client.get(CapelinControlPlane, obj.name, obj.namespace)
         address = live.metadata.annotations.get(ADDRESS_ANNOTATION)
     return address
-
-
-async def _add_v(client: Client, control_plane: CapelinControlPlane) -> None:
-    """Store the version with its `v`: the contract requires it.
-
-    The provider then gives up the field, so that a server-side apply of the next version has no
-    conflict with it.
-    """
-    meta = control_plane.metadata
-    patch = {
-        "metadata": {"resourceVersion": meta.resource_version},
-        "spec": {"version": with_v(control_plane.spec.version)},
-    }
-    kind, name, namespace = type(control_plane), control_plane.name, control_plane.namespace
-    written = await client.patch(kind, name, namespace, patch)
-    others = [
-        entry
-        for entry in written.metadata.managed_fields or ()
-        if (entry.get("manager"), entry.get("operation")) != (client.manager, "Update")
-    ]
-    patch = {
-        "metadata": {
-            "resourceVersion": written.metadata.resource_version,
-            "managedFields": others,
-        }
-    }
-    written = await client.patch(kind, name, namespace, patch)
-    control_plane.spec, control_plane.metadata = written.spec, written.metadata
 
 
 def _key(control_plane: CapelinControlPlane) -> ObjectKey:

@@ -20,6 +20,7 @@ from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import encryption_key
 from capelin_control_plane.backups import taken_at
 from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.copied_data import separate_from_source
 from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.instances import Observed
@@ -62,10 +63,8 @@ class Restores(Tasks[_Run]):
     def reconcile(
         self,
         ctx: Context,
-        obj: CapelinControlPlane,
-        desired: ControlPlane,
+        data: ControlPlaneData,
         *,
-        authority: str,
         backend: Backend,
         phase: Phase | None,
     ) -> tuple[ConditionSpec, ...]:
@@ -73,27 +72,25 @@ class Restores(Tasks[_Run]):
 
         Args:
             ctx: The context of the reconcile.
-            obj: The control plane.
-            desired: Its desired state.
-            authority: SHA-256 of its CA's certificate.
+            data: The control plane.
             backend: Its backend.
             phase: The phase that the backend observed.
         """
-        key = ObjectKey(obj.namespace or "", obj.name)
+        key, desired = data.key, data.desired
         if phase is None and desired.restore is not None:
             # The backend has no restores: the task reports that.
             phase = Phase.PREPARING
         if phase is not Phase.PREPARING:
             self.forget(key)
             return () if phase is None else (_condition(desired, phase),)
-        settings, run = (desired.restore, authority), self.state(key)
+        settings, run = (desired.restore, data.authority), self.state(key)
         if run is not None and run.settings != settings:
             run = None
         failure = None if run is None else run.failure
         # Prepared data can also disappear: then, the task begins again without a failure.
         is_due = failure is None or failure.retry_at <= desired.now
         if run is None or (is_due and not self.is_running(key)):
-            job = _Job(ctx, obj, desired, authority, backend, self._stores)
+            job = _Job(ctx, data, backend, self._stores)
             run = _Run(settings, failure)
             self.start(key, run, self._run(key, run, job))
         return (failure.condition if failure else _condition(desired, phase),)
@@ -105,7 +102,7 @@ class Restores(Tasks[_Run]):
         except Exception as error:  # noqa: BLE001 - the condition shows it, and the next task retries
             condition = job.failure(error)
             if run.failure is None or run.failure.condition != condition:
-                job.ctx.event(job.obj, "Warning", condition.reason, condition.message)
+                job.ctx.event(job.data.obj, "Warning", condition.reason, condition.message)
             run.failure = _Failure(condition, job.ctx.now() + _RETRY)
         self.wake(key)
 
@@ -186,23 +183,22 @@ def _condition(desired: ControlPlane, phase: Phase) -> ConditionSpec:
 @dataclass(frozen=True, slots=True)
 class _Job:
     ctx: Context
-    obj: CapelinControlPlane
-    desired: ControlPlane
-    authority: str
+    data: ControlPlaneData
     backend: Backend
     stores: Stores
 
     async def run(self) -> None:
-        backup, request = self.obj.spec.etcd.backup, self.desired.restore or ""
+        data = self.data
+        backup, request = data.obj.spec.etcd.backup, data.desired.restore or ""
         if backup is None:
             raise Blocked(
                 Reason.RESTORE_REFUSED,
                 "spec.etcd.backup is not set",
                 "it names the folder and the key of the backups",
             )
-        name, client, namespace = backup_of(request), self.ctx.client, self.desired.namespace
+        name, client, namespace = backup_of(request), self.ctx.client, data.desired.namespace
         destination, source = backup.destination, source_of(request)
-        cluster = source or self.desired.cluster
+        cluster = source or data.desired.cluster
         async with self.stores.open(client, destination, namespace, cluster) as store:
             listed = await read_backups(store)
             manifest = next((found for found in listed.manifests if found.name == name), None)
@@ -213,11 +209,10 @@ class _Job:
                     f"no usable backup {name} exists in {_place_of(destination)}. The newest ones"
                     f" there: {known}",
                 )
-            check_backup(manifest, self.desired, None if source else self.authority)
+            check_backup(manifest, data.desired, None if source else data.authority)
             key = await encryption_key(client, backup, namespace)
             read = partial(read_snapshot, store, manifest, key)
-            key_of_object = ObjectKey(self.obj.namespace or "", self.obj.name)
-            await self.backend.prepare_restore(key_of_object, self.desired, read)
+            await self.backend.prepare_restore(data.key, data.desired, read)
 
     def failure(self, error: Exception) -> ConditionSpec:
         """The condition that shows an error."""
@@ -228,7 +223,7 @@ class _Job:
         elif isinstance(error, OSError):
             message = error.strerror or message
         elif not isinstance(error, (BackupError, ClientError)):
-            self.ctx.log.error("a restore of %s failed", self.obj.name, exc_info=error)
+            self.ctx.log.error("a restore of %s failed", self.data.obj.name, exc_info=error)
         # The request stays, and so does the control plane.
         return ConditionSpec(RESTORING, "False", reason, message)
 

@@ -34,6 +34,7 @@ from capelin_control_plane.backup_files import read_snapshot
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import Backups
 from capelin_control_plane.backups import NeededBackup
+from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.etcd_snapshots import PROGRAMS
 from capelin_control_plane.rewinds import backup_as_of
 from capelin_control_plane.rotation import PURPOSES
@@ -78,11 +79,11 @@ class Provider:
 
     def reconcile(self) -> ConditionSpec:
         """Reconcile as the provider does, also the status."""
-        arguments = (AUTHORITY, partial(self.rig.backend.etcd, KEY))
-        obj, desired = self._control_plane, control_plane(NEW)
-        archive = self._archives.reconcile(self.ctx, obj, desired, *arguments)
+        obj, etcd = self._control_plane, partial(self.rig.backend.etcd, KEY)
+        data = ControlPlaneData(obj, control_plane(NEW), AUTHORITY, etcd)
+        archive = self._archives.reconcile(self.ctx, data)
         assert archive is not None
-        backup = self._backups.reconcile(self.ctx, obj, desired, *arguments, needed=archive.needed)
+        backup = self._backups.reconcile(self.ctx, data, archive.needed)
         obj.status = Status(backup=backup and backup.newest)
         self.needed = archive.needed
         return archive.condition_with(backup)

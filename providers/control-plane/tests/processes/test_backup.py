@@ -26,6 +26,7 @@ from capelin_control_plane.api import (
 from capelin_control_plane.backup_files import open_backup
 from capelin_control_plane.backup_stores import Stores, read_endpoints
 from capelin_control_plane.backup_tasks import Backups, BackupState
+from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.rotation import PURPOSES
 
 from tests.s3.versitygw import BUCKET, SECRET_DATA, VERSITYGW, s3_server
@@ -57,9 +58,8 @@ async def result(
     mine = CapelinControlPlane.of(
         KEY.name, KEY.namespace, spec=Spec(version=NEW, etcd=Etcd(backup=backup))
     )
-    reconcile = partial(
-        backups.reconcile, ctx, mine, control_plane(NEW), "a", partial(rig.backend.etcd, KEY)
-    )
+    data = ControlPlaneData(mine, control_plane(NEW), "a", partial(rig.backend.etcd, KEY))
+    reconcile = partial(backups.reconcile, ctx, data)
     woken.clear()
     reconcile()
     await woken.wait()

@@ -1,0 +1,51 @@
+"""The data of a control plane, for its backups, its archive and its restores."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Self
+
+from capelin.controller import ObjectKey
+
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.backups import epoch_of
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.etcd_api import EtcdApi
+
+OpenEtcd = Callable[[], AbstractAsyncContextManager[EtcdApi]]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlaneData:
+    """A control plane, and what its data belongs to."""
+
+    obj: CapelinControlPlane
+    desired: ControlPlane
+    authority: str
+    """SHA-256 of its CA's certificate."""
+    etcd: OpenEtcd
+    """Opens a connection to its etcd."""
+    epoch: str = ""
+    """The present keys and version."""
+
+    @classmethod
+    def of(
+        cls,
+        obj: CapelinControlPlane,
+        desired: ControlPlane,
+        authorities: Authorities,
+        etcd: OpenEtcd,
+    ) -> Self:
+        """The data of a control plane with these keys and this version."""
+        epoch = epoch_of(desired.version, desired.encryption.name, authorities.digest)
+        return cls(obj, desired, authorities.identity, etcd, epoch)
+
+    @property
+    def key(self) -> ObjectKey:
+        return ObjectKey(self.obj.namespace or "", self.obj.name)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The namespace and the Cluster, which name the place of its backups."""
+        return self.desired.namespace, self.desired.cluster

@@ -1,0 +1,151 @@
+"""The long operations of running control planes: each has tasks that end with the provider."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from capelin.client import Config
+from capelin.contract import ConditionSpec
+from capelin.controller import Context, ObjectKey
+
+from capelin_control_plane.api import Status
+from capelin_control_plane.archive_tasks import Archives
+from capelin_control_plane.backends import Backend
+from capelin_control_plane.backup_metrics import BackupMetrics
+from capelin_control_plane.backup_stores import Stores
+from capelin_control_plane.backup_tasks import Backups, BackupState
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.control_plane_data import ControlPlaneData
+from capelin_control_plane.encryption import uses_keyring
+from capelin_control_plane.encryption_keys import EncryptionKeys
+from capelin_control_plane.encryption_tasks import EncryptionReport, Encryptions
+from capelin_control_plane.instances import Observed
+from capelin_control_plane.kms_tasks import PluginChecks
+from capelin_control_plane.restore_tasks import Restores
+from capelin_control_plane.rotation import is_rolling
+from capelin_control_plane.rotation_tasks import Rotations
+from capelin_control_plane.space_tasks import SpaceTasks
+
+
+@dataclass(frozen=True, slots=True)
+class OperationsReport:
+    """The state of all operations of a control plane."""
+
+    backup: BackupState | None
+    space: ConditionSpec | None
+    encryption: EncryptionReport
+    conditions: tuple[ConditionSpec, ...]
+    """The conditions of the others."""
+    next: datetime | None
+    """When to look again."""
+
+
+class Operations:
+    """Backups, archives, restores, space in etcd, encryption at rest and rotations."""
+
+    def __init__(self, stores: Stores, wake: Callable[[ObjectKey], None]) -> None:
+        self._backups = Backups(stores, wake)
+        self._archives = Archives(stores, wake)
+        self._restores = Restores(stores, wake)
+        self._space = SpaceTasks(wake)
+        self._plugins = PluginChecks(wake)
+        self._encryptions = Encryptions(wake, self._plugins)
+        self._rotations = Rotations(wake)
+        self._tasks = (
+            *(self._backups, self._archives, self._restores),
+            *(self._space, self._encryptions, self._plugins),
+        )
+
+    @property
+    def metrics(self) -> BackupMetrics:
+        """The metrics of backups."""
+        return self._backups.metrics
+
+    def plugin_key(self, key: ObjectKey, now: datetime) -> tuple[str, str] | None:
+        """The name of a key, and the KMS plugin's key that all API servers use for it."""
+        return self._plugins.settled_key(key, now)
+
+    async def reconcile(
+        self,
+        ctx: Context,
+        data: ControlPlaneData,
+        observed: Observed,
+        *,
+        authorities: Authorities,
+        keys: EncryptionKeys | None,
+        backend: Backend,
+        config: Callable[[], Config],
+    ) -> OperationsReport:
+        """Start the tasks of operations that are due, and take their next steps.
+
+        Args:
+            ctx: The context of the reconcile.
+            data: The control plane.
+            observed: Its observed state.
+            authorities: Its CAs and keys.
+            keys: Its keys of encryption at rest.
+            backend: Its backend.
+            config: How to reach its API servers.
+        """
+        backup, archive = self._back_up(ctx, data)
+        space = self._check_space(ctx, data, observed, backend)
+        encryption = await self._encrypt(ctx, data, observed, keys, config)
+        rotation = await self._rotations.reconcile(
+            ctx, data.obj, data.desired, observed, authorities=authorities, config=config
+        )
+        restore = self._restores.reconcile(ctx, data, backend=backend, phase=observed.restore)
+        moments = (backup and backup.next, encryption.next, rotation.next)
+        return OperationsReport(
+            backup,
+            space,
+            encryption,
+            (*archive, *restore, *rotation.conditions),
+            min(filter(None, moments), default=None),
+        )
+
+    def forget(self, key: ObjectKey) -> None:
+        """Stop the tasks of a control plane."""
+        self._rotations.forget(key)
+        for tasks in self._tasks:
+            tasks.forget(key)
+
+    async def close(self) -> None:
+        """Stop all tasks."""
+        await asyncio.gather(*(tasks.close() for tasks in self._tasks))
+
+    def _back_up(
+        self, ctx: Context, data: ControlPlaneData
+    ) -> tuple[BackupState | None, tuple[ConditionSpec, ...]]:
+        """Take a backup if one is due, as soon as there is something to back up."""
+        if not (data.obj.status or Status()).initialization.control_plane_initialized:
+            return None, ()
+        archive = self._archives.reconcile(ctx, data)
+        backup = self._backups.reconcile(ctx, data, archive and archive.needed)
+        return backup, () if archive is None else (archive.condition_with(backup),)
+
+    def _check_space(
+        self, ctx: Context, data: ControlPlaneData, observed: Observed, backend: Backend
+    ) -> ConditionSpec | None:
+        """Check etcd's space, unless its members change."""
+        if not observed.answers:
+            return self._space.last(data.key)
+        size, key = data.desired.etcd_replicas, data.key
+        return self._space.reconcile(ctx, data.obj, size, lambda index: backend.etcd(key, index))
+
+    async def _encrypt(
+        self,
+        ctx: Context,
+        data: ControlPlaneData,
+        observed: Observed,
+        keys: EncryptionKeys | None,
+        config: Callable[[], Config],
+    ) -> EncryptionReport:
+        """Take the next stage of encryption, unless something else changes the API servers."""
+        desired = data.desired
+        # It brings back objects from before a rewrite.
+        restoring = (desired.restore, observed.restore) != (None, None)
+        settled = uses_keyring(desired, observed) and not is_rolling(desired.rotation)
+        return await self._encryptions.reconcile(
+            ctx, data.obj, keys, config, settled=settled and not restoring, restoring=restoring
+        )
