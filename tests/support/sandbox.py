@@ -36,6 +36,9 @@ pivot_root . run/old
 umount -l /run/old
 rmdir /run/old
 hostname "$2"
+# A file in place of the kernel's, so that the machine can reboot.
+cat proc/sys/kernel/random/boot_id >run/boot_id
+mount --bind run/boot_id proc/sys/kernel/random/boot_id
 ip link set lo up
 exec 2>/dev/null
 echo ready
@@ -120,6 +123,18 @@ class Sandbox(Transport):
         result = await self.run(command)
         assert result.exit_code == 0, (command, result)
         return result.output.decode()
+
+    async def restart(self) -> None:
+        """End all processes, empty /run and unmount volumes, as a reboot does."""
+        await self.run(
+            "for process in $(ps -eo pid=); do"
+            '  [ "$process" = 1 ] || [ "$process" = $$ ] || kill -KILL "$process";'
+            "done 2>/dev/null;"
+            " grep -o ' /var/lib/kubelet/[^ ]*' /proc/mounts | xargs -r umount;"
+            " find /run -mindepth 1 -maxdepth 1 -not -name boot_id -not -name sshd"
+            " -exec rm -rf {} +;"
+            " cat /proc/sys/kernel/random/uuid >/run/boot_id"
+        )
 
     async def fingerprint(self) -> str:
         """All that a clean-up restores: files, users, mounts, links, rules and processes."""

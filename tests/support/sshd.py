@@ -38,6 +38,8 @@ class Server:
     user_key: str = field(repr=False)
     cut_after: int | None = None
     """Bytes from the client after which each connection is cut."""
+    delay: float = 0.0
+    """Seconds that each packet of the client takes."""
     connections: int = 0
 
     def host(self) -> SshHost:
@@ -88,7 +90,7 @@ async def sshd(
         theirs.close()
         inner_reader, inner_writer = await asyncio.open_connection(sock=ours)
         pumps = [
-            asyncio.create_task(_pump(reader, inner_writer, server.cut_after)),
+            asyncio.create_task(_pump(reader, inner_writer, server.cut_after, server.delay)),
             asyncio.create_task(_pump(inner_reader, writer, None)),
         ]
         try:
@@ -118,13 +120,17 @@ async def sshd(
 
 
 async def _pump(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    limit: int | None,
+    delay: float = 0.0,
 ) -> None:
     left = limit
     with suppress(ConnectionError):
         while content := await reader.read(4096 if left is None else max(1, min(left, 4096))):
             if left == 0:
                 return
+            await asyncio.sleep(delay)
             writer.write(content)
             await writer.drain()
             left = None if left is None else left - len(content)

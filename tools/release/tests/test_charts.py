@@ -90,6 +90,8 @@ async def test_every_value_has_its_effect(name: str) -> None:
         "podLabels": {"team": "b"},
         "extraArgs": ["--grace-period=1s"],
         "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
+        "extraVolumes": [{"name": "bundles", "persistentVolumeClaim": {"claimName": "bundles"}}],
+        "extraVolumeMounts": [{"name": "bundles", "mountPath": "/bundles", "readOnly": True}],
         "watch": {"namespace": "sea", "filter": "blue"},
         "concurrency": 7,
         "syncPeriod": "1h",
@@ -112,6 +114,8 @@ async def test_every_value_has_its_effect(name: str) -> None:
     assert {"--concurrency=7", "--sync-period=1h", "--log-format=json"} < set(container["args"])
     environment = {variable["name"]: variable["value"] for variable in container["env"]}
     assert environment == {"CAPELIN_VERBOSITY": "2", "HTTPS_PROXY": "http://proxy"}
+    assert pod["volumes"][-1] == values["extraVolumes"][0]
+    assert container["volumeMounts"][-1] == values["extraVolumeMounts"][0]
     assert template["metadata"]["annotations"] == {"note": "a"}
     assert template["metadata"]["labels"]["team"] == "b"
     for field in (

@@ -28,7 +28,17 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.usefixtures("provider_crds"),
 ]
-FAULTS = ("cut", "kill", "key", "host key", "join", "reset", "script", "disk", "upgrade")
+COMMANDS = {
+    "join": "touch /etc/fail-join",
+    "upgrade": "touch /etc/fail-upgrade",
+    "reset": "touch /etc/fail-reset",
+    "disk": "dd if=/dev/zero of=/mnt/fill bs=1M",
+    "script": "pkill -KILL -f '[s]cript-'",
+}
+"""The faults that a command on a host causes."""
+FAULTS = ("cut", "kill", "key", "host key", "reboot", "slow", "clock", *COMMANDS)
+# An hour ahead.
+CLOCK = "#!/bin/sh\nexec /bin/date -d '+3600 seconds' \"$@\"\n"
 VERSIONS = [OLD, *(f"v1.33.{patch}" for patch in range(14, 20))]
 SEEDS = [int(seed) for seed in os.environ.get("CAPELIN_HOST_SEEDS", "0,1,2").split(",")]
 
@@ -120,24 +130,22 @@ async def cause(world: HostWorld, providers: Providers, random: Random) -> str:
             await change(world, host, key=other.export_private_key().decode(), host_key=host_key)
         case "host key":
             await change(world, host, key=key, host_key=other.export_public_key().decode())
-        case "join":
-            await host.machine.run("touch /etc/fail-join")
-        case "upgrade":
-            await host.machine.run("touch /etc/fail-upgrade")
-        case "reset":
-            await host.machine.run("touch /etc/fail-reset")
-        case "disk":
-            await host.machine.run("dd if=/dev/zero of=/mnt/fill bs=1M")
+        case "reboot":
+            await host.machine.restart()
+        case "slow":
+            host.server.delay = random.uniform(0.1, 1.0)
+        case "clock":
+            await host.machine.write_file("/usr/local/bin/date", CLOCK.encode(), mode=0o755)
         case _:
-            await host.machine.run("pkill -KILL -f '[s]cript-'")
+            await host.machine.run(COMMANDS[fault])
     return f"{fault} {host.name}"
 
 
 async def heal(world: HostWorld) -> None:
     """End all faults."""
     for host in world.rack:
-        host.server.cut_after = None
-        await host.machine.succeed("rm -f /mnt/fill /etc/fail-join /etc/fail-*")
+        host.server.cut_after, host.server.delay = None, 0.0
+        await host.machine.succeed("rm -f /mnt/fill /etc/fail-* /usr/local/bin/date")
         await change(world, host, key=host.server.user_key, host_key=host.server.host_key)
 
 

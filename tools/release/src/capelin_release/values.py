@@ -143,6 +143,10 @@ class PodValues(DescribedModel):
     """More flags. The last one of a name wins."""
     extra_env: Objects = []
     """More environment variables, in the format of a container."""
+    extra_volumes: Objects = []
+    """More volumes, in the format of a pod."""
+    extra_volume_mounts: Objects = []
+    """Their mounts, in the format of a container."""
     pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
 
 

@@ -120,6 +120,9 @@ spec:
             {{- with .mounts }}
             {{- . | nindent 12 }}
             {{- end }}
+            {{- with $.Values.extraVolumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
       volumes:
         - name: home
           emptyDir: {}
@@ -127,6 +130,9 @@ spec:
           emptyDir: {}
         {{- with .volumes }}
         {{- . | nindent 8 }}
+        {{- end }}
+        {{- with $.Values.extraVolumes }}
+        {{- toYaml . | nindent 8 }}
         {{- end }}
 {{- end }}
 
