@@ -43,7 +43,7 @@ ip link set lo up
 exec 2>/dev/null
 echo ready
 # Its first process has to wait for orphans.
-while :; do sleep 1; done
+while :; do sleep 1 || true; done
 """
 _KUBEADM: Final = """\
 #!/bin/sh
@@ -131,7 +131,7 @@ class Sandbox(Transport):
             '  [ "$process" = 1 ] || [ "$process" = $$ ] || kill -KILL "$process";'
             "done 2>/dev/null;"
             " grep -o ' /var/lib/kubelet/[^ ]*' /proc/mounts | xargs -r umount;"
-            " find /run -mindepth 1 -maxdepth 1 -not -name boot_id -not -name sshd"
+            " find /run -mindepth 1 -maxdepth 1 -not -name boot_id -not -name sshd -not -name mount"
             " -exec rm -rf {} +;"
             " cat /proc/sys/kernel/random/uuid >/run/boot_id"
         )

@@ -62,6 +62,11 @@ class RackHost:
     fresh: str = field(repr=False)
     """Its files, processes and settings before any bootstrap."""
 
+    async def changes(self) -> set[str]:
+        """The differences from the machine before any bootstrap."""
+        found = await self.machine.fingerprint()
+        return set(found.splitlines()) ^ set(self.fresh.splitlines())
+
     async def joins(self) -> int:
         """How many times it has joined a cluster."""
         return len(await self.joined())

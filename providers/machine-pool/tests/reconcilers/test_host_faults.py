@@ -211,6 +211,4 @@ async def test_hosts_outlive_seeded_faults(
             upgrades = await host.upgrades()
             assert len(upgrades) == len(set(upgrades)), (history, upgrades)
             # A visit may be running programs at this moment.
-            await until(
-                host.machine.fingerprint, lambda found, host=host: found == host.fresh, within=20
-            )
+            await until(host.changes, lambda found: found == set(), within=20)
