@@ -17,7 +17,8 @@ exec </dev/null >>"$job/output" 2>&1
 sync
 
 finish() {
-    rm -f "$state/update"/script* "$job"/*.commands
+    # Not the temporary files of another controller, which is writing its script.
+    rm -f "$state"/update/script-???????????????? "$job"/*.commands
     echo "$1 no" >"$job/exit.new"
     sync
     mv "$job/exit.new" "$job/exit"
