@@ -14,7 +14,7 @@ from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries, Binary, Compo
 from capelin.embedded.processes import Probe, marked_processes
 from capelin.pki import new_ca, new_service_account_keys
 from capelin_control_plane.backends import reconcile_instances
-from capelin_control_plane.backends.processes import ProcessesBackend, backend
+from capelin_control_plane.backends.processes import ProcessesBackend, supervised
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint, Observed
@@ -189,5 +189,5 @@ def all_ready_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return ask
 
-    monkeypatch.setattr(backend, "readiness", probe)
-    monkeypatch.setattr(backend, "reachability", probe)
+    monkeypatch.setattr(supervised, "readiness", probe)
+    monkeypatch.setattr(supervised, "reachability", probe)

@@ -9,7 +9,7 @@ import pytest
 from capelin.api.core import ConfigMap
 from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
-from capelin_control_plane.backends.processes import backend, member_data
+from capelin_control_plane.backends.processes import member_data, members
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired import ComponentSettings, ControlPlane
 from capelin_control_plane.etcd import AddLearner, Membership, MoveLeadership, Promote, Remove
@@ -220,7 +220,7 @@ async def test_an_unfinished_growth_is_undone(rig: Rig, monkeypatch: pytest.Monk
         raise KilledError
 
     with monkeypatch.context() as patched:
-        patched.setattr(backend, "_start_learner", stop)
+        patched.setattr(members, "start_learner", stop)
         with pytest.raises(KilledError):
             await rig.until(etcd_only(3), has_members(3))
     await rig.backend.release(KEY)

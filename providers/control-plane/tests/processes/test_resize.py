@@ -13,7 +13,7 @@ import pytest
 from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane import etcd_api
-from capelin_control_plane.backends.processes import backend, member_data
+from capelin_control_plane.backends.processes import member_data, supervised
 from capelin_control_plane.backends.processes.components import etcd_peer_url
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired import ControlPlane
@@ -140,7 +140,7 @@ async def etcd(
 ) -> AsyncGenerator[SimulatedEtcd]:
     """A control plane without members yet. The parameter is the seed."""
     all_ready_at_once(monkeypatch)
-    monkeypatch.setattr(backend, "liveness", no_liveness)
+    monkeypatch.setattr(supervised, "liveness", no_liveness)
     rig = Rig.on(tmp_path / "control-planes", IdleMembers(tmp_path))
     etcd = SimulatedEtcd(rig, Random(request.param), kills=0)  # noqa: S311
     monkeypatch.setattr(etcd_api, "connect", etcd.connect)

@@ -11,7 +11,7 @@ import pytest
 from capelin.controller import ObjectKey
 from capelin.embedded.processes import Probe, Supervisor, kill_all, marked_processes
 from capelin.testing.waiting import until
-from capelin_control_plane.backends.processes import ProcessesBackend, backend
+from capelin_control_plane.backends.processes import ProcessesBackend, backend, supervised
 from capelin_control_plane.desired import ComponentSettings, ControlPlane
 
 from ..factories import with_arguments  # noqa: TID252 - a folder without a name
@@ -68,7 +68,7 @@ async def test_members_of_unknown_state_do_not_change(
     await idle.backend.release(KEY)
     monkeypatch.setattr(backend, "_SECONDS_TO_ANSWER", 0.05)
     with monkeypatch.context() as slow:
-        slow.setattr(backend, "readiness", never_answers)
+        slow.setattr(supervised, "readiness", never_answers)
         observed = await idle.until(with_flag(THREE_MEMBERS, "shoal"), lambda _: True)
         assert not any(member.current for member in observed.of("etcd"))
         await idle.backend.release(KEY)
@@ -97,7 +97,7 @@ async def test_a_sleeping_control_plane_does_not_delay_others(
         threads.append(threading.current_thread())
         return marked_processes(folder)
 
-    monkeypatch.setattr(backend, "marked_processes", find)
+    monkeypatch.setattr(supervised, "marked_processes", find)
     await idle.until(replace(THREE_MEMBERS, asleep=True), lambda observed: not observed.alive)
     assert threads
     assert threading.main_thread() not in threads

@@ -3,11 +3,9 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from capelin.client import Config, Server, User
@@ -15,23 +13,16 @@ from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries, BinariesError
 from capelin.embedded.processes import (
     AlreadySupervisedError,
-    Phase,
-    ProcessSpec,
     Supervisor,
     kill_all,
-    marked_processes,
 )
 from capelin.provider import Blocked
 
 from capelin_control_plane.backends import ReadSnapshot, Wake
-from capelin_control_plane.backends.processes import member_data, restore_files
+from capelin_control_plane.backends.processes import member_data, members, restore_files
 from capelin_control_plane.backends.processes.components import (
     Program,
-    api_server_port,
-    command_of,
     desired_components,
-    grace_seconds,
-    joining,
     listen_host,
     programs_of,
     relay_target,
@@ -46,7 +37,6 @@ from capelin_control_plane.backends.processes.pki_files import (
     write_kubeconfigs,
 )
 from capelin_control_plane.backends.processes.plan import (
-    MemberReplacement,
     Step,
     is_complete,
     is_resized,
@@ -54,11 +44,7 @@ from capelin_control_plane.backends.processes.plan import (
     next_step,
 )
 from capelin_control_plane.backends.processes.probes import (
-    READINESS_PERIOD_SECONDS,
-    liveness,
     notify_relay,
-    reachability,
-    readiness,
 )
 from capelin_control_plane.backends.processes.startup_throttle import StartupThrottle
 from capelin_control_plane.backends.processes.state_dir import (
@@ -68,21 +54,13 @@ from capelin_control_plane.backends.processes.state_dir import (
     find_state_dir,
     state_dirs_of,
 )
+from capelin_control_plane.backends.processes.supervised import Supervised
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
-from capelin_control_plane.etcd import (
-    Loss,
-    MemberChange,
-    Membership,
-    MoveLeadership,
-    StartLearner,
-    quorum,
-)
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError, ready_member
 from capelin_control_plane.instances import (
     DesiredComponents,
     Endpoint,
-    Instance,
     Observed,
     Plan,
     downgrade,
@@ -98,35 +76,6 @@ _DELETED = ".deleted"
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class _Supervised:
-    """A control plane that this provider supervises."""
-
-    state_dir: StateDir
-    supervisor: Supervisor
-    watching: asyncio.Task[None]
-    plan: Plan
-    declared: bool = False
-    """Whether the supervisor has the plan."""
-    renew_at: datetime | None = None
-    compared: bool = False
-    """Whether the plan has the members that etcd lists."""
-    asleep: bool = False
-    """Whether the supervisor runs nothing of the plan."""
-
-    @property
-    def ready(self) -> set[str]:
-        return self._names(Phase.RUNNING)
-
-    @property
-    def has_been_ready(self) -> set[str]:
-        """The names of the processes that are ready, or were and still run."""
-        return self._names(Phase.RUNNING, Phase.NOT_READY)
-
-    def _names(self, *phases: Phase) -> set[str]:
-        return {name for name, state in self.supervisor.states.items() if state.phase in phases}
-
-
 class ProcessesBackend:
     """Runs control planes as processes of this machine. They outlive the provider."""
 
@@ -137,7 +86,7 @@ class ProcessesBackend:
         self._binaries = binaries
         self._wake = wake
         self._policy = policy
-        self._supervised: dict[ObjectKey, _Supervised] = {}
+        self._supervised: dict[ObjectKey, Supervised] = {}
         self._unreadable: set[Path] = set()
         self._fetching: dict[str, asyncio.Task[Mapping[Component, Program]]] = {}
         self._throttle = StartupThrottle(wake)
@@ -166,7 +115,7 @@ class ProcessesBackend:
         supervised = self._supervised[key]
         state_dir, plan = supervised.state_dir, supervised.plan
         if not desired.asleep:
-            _wake_up(supervised)
+            supervised.wake_up()
             await self._declare_once(supervised)
         servers = plan.of("kube-apiserver")
         served = supervised.has_been_ready
@@ -185,12 +134,12 @@ class ProcessesBackend:
             components = self._components(desired, endpoint, supervised, programs)
             try:
                 if needs_membership(plan, components) or not supervised.compared:
-                    membership = await _membership(supervised)
+                    membership = await members.membership(supervised)
             except MembershipError as error:
                 # A restart continues: only its order depends on the list.
                 if blocked is None and not is_resized(plan, components):
                     blocked = Blocked(Reason.ETCD_RESIZING, str(error))
-        alive = await _alive(supervised, asleep=desired.asleep)
+        alive = await supervised.alive(asleep=desired.asleep)
         states = supervised.supervisor.states
         names = {instance.name for instance in plan.instances}
         answers = any(server.name in supervised.ready for server in servers)
@@ -201,10 +150,10 @@ class ProcessesBackend:
             ),
             desired=components,
             complete=components is not None and is_complete(plan, components),
-            serving=_serving(supervised),
+            serving=supervised.serving,
             alive=alive,
-            recovering=_recovering(supervised),
-            losses=_losses(supervised, desired.etcd_replicas),
+            recovering=supervised.recovering,
+            losses=supervised.losses(desired.etcd_replicas),
             joined=member_data.joined_members(state_dir),
             membership=membership,
             voters=len(plan.voters),
@@ -221,7 +170,7 @@ class ProcessesBackend:
         """Take the next step towards the desired instances, which were observed too."""
         del endpoint
         if desired.asleep:
-            return _fall_asleep(self._supervised[key])
+            return self._supervised[key].fall_asleep()
         if observed.restore is RestorePhase.STOPPING:
             return await self._stop_for_restore(self._supervised[key])
         if observed.restore is RestorePhase.REPLACING:
@@ -237,7 +186,7 @@ class ProcessesBackend:
             supervised.compared = step.change is None
         if step.change is not None and observed.membership is not None:
             with disk_errors_block():
-                await _change_members(
+                await members.change_members(
                     supervised, step.change, observed.desired, observed.membership
                 )
             # etcd's list has changed, and no process: take the next step.
@@ -257,21 +206,21 @@ class ProcessesBackend:
             for member in supervised.plan.of("etcd"):
                 if member.name in supervised.ready:
                     member_data.mark_joined(state_dir, member.index)
-            targets = [_target(supervised, server) for server in step.serving]
+            targets = [supervised.target(server) for server in step.serving]
             if state_dir.write_targets(targets) or step.plan != supervised.plan:
                 # The previous provider may have died before it notified the relay. Notify again
                 # before anything stops. A relay that is not up yet reads its targets at its start.
                 with suppress(OSError):
                     await notify_relay(state_dir.relay_control)
             if step.plan != supervised.plan:
-                _set_plan(supervised, step.plan)
+                supervised.set_plan(step.plan)
             if step.set_aside is not None:
                 aside = member_data.set_aside(state_dir, step.set_aside, datetime.now(UTC))
                 _log.warning(
                     "the data of etcd-%s is unusable, and set aside as %s", step.set_aside, aside
                 )
             if step.replacement is not None:
-                await _replace_member(supervised, step.replacement)
+                await members.replace_member(supervised, step.replacement)
 
     async def prepare_restore(
         self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
@@ -289,7 +238,7 @@ class ProcessesBackend:
                 supervised.state_dir, desired.restore, desired.etcd_replicas, etcdutl, read
             )
 
-    async def _stop_for_restore(self, supervised: _Supervised) -> bool:
+    async def _stop_for_restore(self, supervised: Supervised) -> bool:
         """Stop everything but the relay. Returns whether something was planned."""
         plan = Plan(supervised.plan.of("relay"))
         if supervised.plan == plan:
@@ -298,7 +247,7 @@ class ProcessesBackend:
             supervised.state_dir.write_targets(())
             with suppress(OSError):
                 await notify_relay(supervised.state_dir.relay_control)
-            _set_plan(supervised, plan)
+            supervised.set_plan(plan)
         return True
 
     async def _replace_data(self, key: ObjectKey) -> None:
@@ -368,7 +317,7 @@ class ProcessesBackend:
         supervised = self._supervised.get(key)
         if supervised is None:
             raise MembershipError("no etcd member is ready")
-        through = ready_member(_ready_voters(supervised), index)
+        through = ready_member(supervised.ready_voters, index)
         async with member_data.connect(supervised.state_dir, through) as api:
             yield api
 
@@ -399,7 +348,7 @@ class ProcessesBackend:
         self,
         desired: ControlPlane,
         endpoint: Endpoint,
-        supervised: _Supervised,
+        supervised: Supervised,
         programs: Mapping[Component, Program],
     ) -> DesiredComponents:
         return desired_components(
@@ -409,7 +358,7 @@ class ProcessesBackend:
             programs,
         )
 
-    async def _supervise(self, key: ObjectKey, state_dir: StateDir) -> _Supervised:
+    async def _supervise(self, key: ObjectKey, state_dir: StateDir) -> Supervised:
         """Take the lock of a state directory. Nothing is started or stopped yet."""
         present = self._supervised.get(key)
         if present is not None and present.state_dir == state_dir and not present.watching.done():
@@ -430,15 +379,15 @@ class ProcessesBackend:
                 f" {state_dir.address} until its object is paused or deleted",
             ) from error
         watching = asyncio.create_task(self._watch(key, supervisor))
-        supervised = _Supervised(state_dir, supervisor, watching, plan)
+        supervised = Supervised(state_dir, supervisor, watching, plan)
         self._supervised[key] = supervised
         return supervised
 
-    async def _declare_once(self, supervised: _Supervised) -> None:
+    async def _declare_once(self, supervised: Supervised) -> None:
         if supervised.declared:
             return
         if supervised.plan.instances:
-            _declare(supervised)
+            supervised.declare()
             # Before its first probe, a serving API server would count as down.
             await supervised.supervisor.probed(_SECONDS_TO_ANSWER)
         supervised.declared = True
@@ -480,186 +429,10 @@ class ProcessesBackend:
         return {program: Program(version, binaries[name].path) for program, name in names.items()}
 
 
-def _restore_phase(supervised: _Supervised, desired: ControlPlane) -> RestorePhase | None:
+def _restore_phase(supervised: Supervised, desired: ControlPlane) -> RestorePhase | None:
     files = restore_files.read_restore(supervised.state_dir)
     if desired.restore is None and not files.replacing:
         return None
     planned = {instance.component for instance in supervised.plan.instances}
     stopped = planned <= {"relay"} and restore_files.is_stopped(supervised.state_dir)
     return restore_phase(desired.restore, files, stopped=stopped)
-
-
-async def _alive(supervised: _Supervised, *, asleep: bool) -> frozenset[str]:
-    if asleep:
-        # Also those of an earlier provider that this one does not supervise yet. In a thread: it
-        # reads the environment of each process of the machine.
-        marked = await asyncio.to_thread(marked_processes, supervised.state_dir.run)
-        return frozenset(process.name for process in marked)
-    states = supervised.supervisor.states.items()
-    return frozenset(name for name, state in states if state.pid is not None)
-
-
-def _serving(supervised: _Supervised) -> frozenset[str]:
-    targets = supervised.state_dir.read_targets()
-    return frozenset(
-        server.name
-        for server in supervised.plan.of("kube-apiserver")
-        if _target(supervised, server) in targets
-    )
-
-
-def _target(supervised: _Supervised, server: Instance) -> str:
-    return f"{supervised.state_dir.address}:{api_server_port(server.index)}"
-
-
-def _recovering(supervised: _Supervised) -> frozenset[str]:
-    """The etcd members that were ready before, and have not failed since."""
-    states = supervised.supervisor.states.items()
-    known = {name for name, state in states if state.phase in {Phase.RUNNING, Phase.FAILED}}
-    return frozenset(
-        member.name
-        for member in supervised.plan.of("etcd")
-        if member.name not in known and member_data.has_joined(supervised.state_dir, member.index)
-    )
-
-
-def _losses(supervised: _Supervised, size: int) -> dict[int, Loss]:
-    """By index, the etcd members that cannot continue with their own data."""
-    states = supervised.supervisor.states.items()
-    failures = {name: state.reason for name, state in states if state.phase is Phase.FAILED}
-    losses: dict[int, Loss] = {}
-    for index in range(size):
-        failure = failures.get(f"etcd-{index}", "")
-        loss = member_data.member_loss(supervised.state_dir, index, failure)
-        if loss is not None:
-            losses[index] = loss
-    return losses
-
-
-def _set_plan(supervised: _Supervised, plan: Plan) -> None:
-    # Write first: if the disk is full, the next reconcile plans the change again.
-    supervised.state_dir.write_plan(plan)
-    supervised.plan = plan
-    _declare(supervised)
-
-
-def _fall_asleep(supervised: _Supervised) -> bool:
-    """Stop everything. The plan stays: the same instances run when it wakes."""
-    if supervised.asleep:
-        return False
-    with disk_errors_block():
-        supervised.state_dir.write_targets(())
-    supervised.supervisor.declare()
-    supervised.asleep = True
-    return True
-
-
-def _wake_up(supervised: _Supervised) -> None:
-    """Start the instances that ran before."""
-    if supervised.asleep:
-        _declare(supervised)
-        supervised.asleep, supervised.declared = False, True
-
-
-async def _replace_member(supervised: _Supervised, replacement: MemberReplacement) -> None:
-    state_dir, member = supervised.state_dir, replacement.member
-    listed = await member_data.make_room(state_dir, member.index, through=replacement.through)
-    data = state_dir.etcd_data(member.index)
-    await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
-    plan = supervised.plan.including(joining(member, listed, state_dir))
-    state_dir.write_plan(plan)
-    supervised.plan = plan
-    # Only now: without the mark, a lost member would begin an empty cluster.
-    member_data.unmark_joined(state_dir, member.index)
-    _declare(supervised)
-
-
-async def _membership(supervised: _Supervised) -> Membership | None:
-    """The list of members that etcd itself has. None if no member is ready.
-
-    Raises:
-        MembershipError: no ready member returns a list that the provider understands.
-    """
-    failure = None
-    for index in _ready_voters(supervised):
-        try:
-            return await member_data.membership(supervised.state_dir, through=index)
-        except (OSError, MembershipError) as error:
-            failure = error
-    if failure is not None:
-        raise MembershipError(f"etcd does not list its members: {failure}") from failure
-    return None
-
-
-def _ready_voters(supervised: _Supervised) -> list[int]:
-    voters = supervised.plan.voters
-    return [member.index for member in voters if member.name in supervised.ready]
-
-
-async def _change_members(
-    supervised: _Supervised,
-    change: MemberChange,
-    desired: DesiredComponents,
-    present: Membership,
-) -> None:
-    match change:
-        case StartLearner(index):
-            await _start_learner(supervised, desired.etcd[index], present)
-            return
-        case MoveLeadership(leader, _):
-            through = leader
-        case _:
-            others = (index for index in _ready_voters(supervised) if index != change.index)
-            through = next(others, None)
-    if through is None:
-        raise Blocked(Reason.ETCD_RESIZING, "no other etcd member is ready")
-    await member_data.change_members(supervised.state_dir, change, present, through=through)
-
-
-async def _start_learner(supervised: _Supervised, member: Instance, present: Membership) -> None:
-    state_dir = supervised.state_dir
-    # First: a member that is marked and has no data counts as one that lost it.
-    member_data.unmark_joined(state_dir, member.index)
-    await asyncio.to_thread(member_data.clear_data, state_dir, member.index, datetime.now(UTC))
-    learner = replace(joining(member, present.members.keys(), state_dir), is_learner=True)
-    _set_plan(supervised, supervised.plan.including(learner))
-
-
-def _declare(supervised: _Supervised) -> None:
-    plan, state_dir = supervised.plan, supervised.state_dir
-    supervised.supervisor.declare(
-        *(_declared(state_dir, instance, plan) for instance in plan.instances)
-    )
-
-
-def _declared(state_dir: StateDir, instance: Instance, plan: Plan) -> ProcessSpec:
-    is_member, is_server = instance.component == "etcd", instance.component == "kube-apiserver"
-    after, enough = _starts_after(instance, plan)
-    return ProcessSpec(
-        name=instance.name,
-        command=command_of(instance),
-        after=tuple(other.name for other in after),
-        enough=enough,
-        grace=grace_seconds(instance),
-        reachable=reachability(state_dir, instance),
-        readiness=readiness(state_dir, instance),
-        readiness_period=READINESS_PERIOD_SECONDS if is_server else None,
-        liveness=liveness(state_dir, instance),
-        start_check=partial(member_data.start_refusal, state_dir, instance.index)
-        if is_member
-        else None,
-    )
-
-
-def _starts_after(instance: Instance, plan: Plan) -> tuple[Sequence[Instance], int]:
-    """The instances that an instance needs, and how many of them it needs when it starts.
-
-    After a sleep all start at once, and controllers would delay the API server.
-    """
-    match instance.component:
-        case "kube-apiserver":
-            return plan.voters, quorum(len(plan.voters))
-        case "kube-controller-manager" | "kube-scheduler":
-            return plan.of("kube-apiserver"), 1
-        case _:
-            return (), 0
