@@ -4,6 +4,7 @@ They join by plain `kubeadm join`, and by bootstrap data that Cluster API's kube
 provider made.
 """
 
+import base64
 import os
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 from capelin.api.capi import Cluster, Machine, MachineDeployment
-from capelin.api.core import Node
+from capelin.api.core import Node, Secret
 from capelin.client import Client, Config
 from capelin.contract import find_condition
 from capelin.testing.managers import running
@@ -55,6 +56,8 @@ OLD, NEW = VERSIONS
 REPLICAS = 2
 """Of API servers."""
 NODES = 2
+CA_FILE = "/etc/kubernetes/pki/ca.crt"
+KUBELET_CONF = "/etc/kubernetes/kubelet.conf"
 CERTIFICATE = "/var/lib/kubelet/pki/kubelet-client-current.pem"
 MOST_FAILED = 0.01
 """The share of requests that may fail with status 500 while members of etcd restart."""
@@ -100,7 +103,7 @@ async def test_machines_outlive_a_rotation_of_the_cas(
             # its certificate by itself. Both trust only the old CA.
             assert "Node" in await rotation(hosted)
             await docker(
-                "exec", "--workdir=/root", names[0], "bash", "-euc", commands_of_the_page()
+                "exec", "--workdir=/root", names[0], "bash", "-euc", commands_of_the_page("CLIENT=")
             )
             await until(lambda: rotation(hosted), lambda text: names[0] not in text, within=120)
             waiting = "Waiting for tokens of pods, until"
@@ -122,14 +125,32 @@ async def test_machines_outlive_a_rotation_of_the_cas(
         async with hosted.workload() as renewed:
             await until(lambda: are_ready(renewed, NODES), within=120)
             assert await containers(renewed) == before
+            # The kubelets still have the old CA in their files, and work with it.
+            await use(hosted, renewed, NODES, tmp_path)
+            ca = await hosted.client.get(Secret, f"{hosted.name}-ca", hosted.namespace)
+            old, new = await file_of(names[0], CA_FILE), ca.data["tls.crt"].decode()
+            assert old.strip() != new.strip()
+            await docker(
+                "exec", names[0], "bash", "-euc", commands_of_the_page("export KUBECONFIG")
+            )
+            assert (await file_of(names[0], CA_FILE)).strip() == new.strip()
+            encoded = base64.b64encode(new.encode()).decode()
+            assert encoded in await file_of(names[0], KUBELET_CONF)
+            await until(lambda: are_ready(renewed, NODES), within=120)
+            await use(hosted, renewed, NODES, tmp_path)
+            assert await containers(renewed) == before
 
 
-def commands_of_the_page() -> str:
-    """The commands that renew a kubelet's certificate now."""
+def commands_of_the_page(first: str) -> str:
+    """The block of commands on the page that begins with these words."""
     page = Path(__file__).parents[2] / "docs" / "how-to" / "rotate.md"
-    match = re.search(r"```sh\n(CLIENT=.*?)```", page.read_text(), re.DOTALL)
+    match = re.search(rf"```sh\n({first}.*?)```", page.read_text(), re.DOTALL)
     assert match is not None
     return match[1]
+
+
+async def file_of(machine: str, path: str) -> str:
+    return await docker("exec", machine, "cat", path)
 
 
 async def rotation(hosted: Hosted) -> str:

@@ -231,7 +231,7 @@ async def test_authorities_are_rotated_as_on_the_page(
     assert "Node" not in message, "no kubelet has a certificate"
     async with Client(Config.from_kubeconfig(old), manager="test") as workload:
         (before,) = (await workload.list(Node)).items
-    await shell.run(ROTATE["End"])
+    assert "still trust the old CA" in await shell.run(ROTATE["End"])
     ended = datetime.now(UTC)
 
     async with Client(Config.from_kubeconfig(await kubeconfig(home)), manager="test") as workload:

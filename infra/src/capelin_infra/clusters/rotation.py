@@ -19,6 +19,10 @@ from capelin_infra.status.readiness import follow_until_ready
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import wait_for
 
+_FILES = (
+    "Nodes that joined before still trust the old CA in their files. The documentation's page on"
+    " rotation has the commands that replace them."
+)
 _HINT = "The provider continues: run the command again, or see capelin status."
 
 
@@ -71,6 +75,7 @@ async def rotate_cluster(which: ClusterName, drop: Drop | None, within: float) -
                 within,
                 title=f"cluster {which.name} ready",
             )
+        console.print(_FILES, soft_wrap=True)
 
 
 def rotating_condition(control_plane: CapelinControlPlane) -> Condition | None:
