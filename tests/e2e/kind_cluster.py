@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -102,9 +102,21 @@ class KindCluster:
 
 
 @contextmanager
-def kind_cluster(name: str, folder: Path, workers: int = 0) -> Generator[KindCluster]:
+def kind_cluster(
+    name: str, folder: Path, workers: int = 0, mounts: Mapping[Path, str] = {}
+) -> Generator[KindCluster]:
+    """A new kind cluster.
+
+    Args:
+        name: Its name.
+        folder: A folder for its kubeconfig.
+        workers: The nodes besides the one with the API server.
+        mounts: Folders of this machine that its nodes have, with their paths there.
+    """
     kubeconfig, config = folder / "kubeconfig", folder / "kind.json"
-    nodes = [{"role": "control-plane"}, *({"role": "worker"} for _ in range(workers))]
+    extra = [{"hostPath": str(path), "containerPath": there} for path, there in mounts.items()]
+    roles = ("control-plane", *("worker" for _ in range(workers)))
+    nodes = [{"role": role, "extraMounts": extra} for role in roles]
     content = {"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": nodes}
     config.write_text(json.dumps(content))
     files = ("--config", str(config), "--kubeconfig", str(kubeconfig))

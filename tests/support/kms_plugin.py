@@ -136,6 +136,9 @@ class KmsPlugin:
             *(sys.executable, "-m", __name__, str(self.socket), str(self._file)), cwd=_ROOT
         )
         await until(self.socket.is_socket)
+        # In pods, API servers have another user.
+        self.folder.chmod(0o755)
+        self.socket.chmod(0o666)
 
     async def stop(self) -> None:
         if self.process is not None:

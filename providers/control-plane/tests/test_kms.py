@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from capelin.api.core import Secret
-from capelin.client import ApiError, Config, NotFound, Server
+from capelin.client import ApiError, Config, NotFound, Server, Unreachable
 from capelin.controller import Context, ObjectKey, Recorder
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
@@ -266,6 +266,8 @@ class Workload(FakeClient):
         self.name = ""
 
     async def request(self, method: str, path: str, **options: Any) -> Any:
+        if self.health == 0:
+            raise Unreachable("connection refused")
         if path == "/metrics":
             return metrics(**{f"{self.name.replace('-', '_')}_secrets": (self.digest, 1.8e9)})
         if path == "/readyz/kms-providers":
@@ -389,4 +391,11 @@ async def test_a_plugin_that_fails_is_in_the_condition(monkeypatch: pytest.Monke
     report = await scene.reconcile()
     assert report.condition is not None
     assert report.condition.reason == "EncryptionAtRest"
+
+    # On pods, API servers that are not ready get no requests.
+    scene.workload.health = 0
+    report = await scene.after(1)
+    assert report.condition is not None
+    assert report.condition.reason == "KMSPluginNotHealthy"
+    assert "no API server answers" in report.condition.message
     await asyncio.wait_for(scene.close(), 5)

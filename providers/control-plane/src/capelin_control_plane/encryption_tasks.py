@@ -65,6 +65,10 @@ _UNHEALTHY: Final = (
     "API servers cannot use the KMS plugin {}, and soon reject writes of encrypted objects: start"
     " it where they run, and read its log"
 )
+_NO_ANSWER: Final = (
+    "no API server answers, which happens if all of them miss the KMS plugin {}: check that it runs"
+    " where they run, and read its log"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +346,9 @@ def _report(
     elif check is not None and check.healthy is False:
         plugin = keyring.keys[check.key].plugin
         reason, message = Reason.KMS_PLUGIN_NOT_HEALTHY, _UNHEALTHY.format(plugin)
+    elif check is not None and check.healthy and not check.answers:
+        plugin = keyring.keys[check.key].plugin
+        reason, message = Reason.KMS_PLUGIN_NOT_HEALTHY, _NO_ANSWER.format(plugin)
     elif goal is not None and has_other_plugin_key(keyring, goal):
         reason, message = Reason.ENCRYPTION_CHANGING, _OTHER_PLUGIN_KEY
     elif current is not None:

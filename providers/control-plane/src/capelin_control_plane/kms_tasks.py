@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -29,12 +29,14 @@ class PluginCheck:
     begun: datetime
     observed: PluginKey | None = None
     healthy: bool | None = None
-    """None if no API server answered."""
+    """What the last API server reported that answered. None if none has."""
+    answers: bool = True
+    """Whether an API server answered. On pods, none does if all of them miss their plugin."""
 
     @property
     def next(self) -> datetime:
         """When to check again."""
-        return self.begun + (_SOON if self.healthy is False else _PERIOD)
+        return self.begun + (_PERIOD if self.healthy is not False and self.answers else _SOON)
 
 
 class PluginChecks(Tasks[PluginCheck]):
@@ -59,8 +61,7 @@ class PluginChecks(Tasks[PluginCheck]):
         if last is not None and last.key != name:
             last = None
         if last is None or (not self.is_running(key) and now >= last.next):
-            observed, healthy = (None, None) if last is None else (last.observed, last.healthy)
-            last = PluginCheck(name, now, observed, healthy)
+            last = PluginCheck(name, now) if last is None else replace(last, begun=now)
             self.start(key, last, self._check(ctx, key, last, config()))
         return last
 
@@ -74,7 +75,7 @@ class PluginChecks(Tasks[PluginCheck]):
     async def _check(
         self, ctx: Context, key: ObjectKey, check: PluginCheck, config: Config
     ) -> None:
-        before = check.observed, check.healthy
+        before = replace(check)
         try:
             async with (
                 self._slots,
@@ -85,12 +86,13 @@ class PluginChecks(Tasks[PluginCheck]):
                 metrics = await workload.request("GET", "/metrics", max_bytes=_LARGEST)
             digest = plugin_key(str(metrics), check.key)
             check.observed = observed_key(check.observed, check.key, digest, ctx.now())
+            check.answers = True
         except (ClientError, TimeoutError) as error:
-            # Other conditions show that no API server answers.
+            check.answers = False
             ctx.log.info("the KMS plugin of %s is not known: %s", key, error)
         except Exception:
             ctx.log.exception("the check of the KMS plugin of %s failed", key)
-        if (check.observed, check.healthy) != before:
+        if check != before:
             self.wake(key)
 
 
