@@ -224,6 +224,7 @@ def test_only_known_variables_are_inherited() -> None:
         "GOPROXY": "off",
         "GOFLAGS": "-mod=readonly",
         "CAPELIN_ENDPOINT_NETWORKS": "192.0.2.0/24",
+        "CAPELIN_KMS_PLUGINS": "vault=/run/kms/vault/plugin.sock",
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
         "GOOGLE_CREDENTIALS": "a secret",
         "GOOGLE_APPLICATION_CREDENTIALS": "/a/secret",
@@ -231,6 +232,7 @@ def test_only_known_variables_are_inherited() -> None:
     }
     assert inherited_variables(variables) == {
         "CAPELIN_ENDPOINT_NETWORKS": "192.0.2.0/24",
+        "CAPELIN_KMS_PLUGINS": "vault=/run/kms/vault/plugin.sock",
         "GOFLAGS": "-mod=readonly",
         "GOPROXY": "off",
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",

@@ -29,6 +29,7 @@ _PASSED_ON: Final = frozenset(
         "CAPELIN_ALLOWED_NETWORKS",
         "CAPELIN_ENDPOINT_NETWORKS",
         "CAPELIN_HOST_BUNDLES",
+        "CAPELIN_KMS_PLUGINS",
         "CAPELIN_BINARIES",
         # Go's own, by name: a prefix would also pass credentials such as GOOGLE_CREDENTIALS.
         "GO111MODULE",
