@@ -18,7 +18,7 @@ OpenEtcd = Callable[[], AbstractAsyncContextManager[EtcdApi]]
 
 @dataclass(frozen=True, slots=True)
 class ControlPlaneData:
-    """A control plane, and what its data belongs to."""
+    """A control plane, with the keys and the version of its data."""
 
     obj: CapelinControlPlane
     desired: ControlPlane

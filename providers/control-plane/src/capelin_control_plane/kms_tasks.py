@@ -29,7 +29,7 @@ class PluginCheck:
     begun: datetime
     observed: PluginKey | None = None
     healthy: bool | None = None
-    """What the last API server reported that answered. None if none has."""
+    """The report of the last API server that answered. None if none has."""
     answers: bool = True
     """Whether an API server answered. On pods, none does if all of them miss their plugin."""
 
