@@ -251,7 +251,12 @@ def service(image: str) -> list[Unstructured]:
         "name": "web",
         "image": image,
         "command": ["/bin/busybox", "sh", "-c", script],
-        "readinessProbe": {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1},
+        "readinessProbe": {
+            "httpGet": {"path": "/", "port": 8080},
+            # Other nodes add routes to the pods of a new one every ten seconds.
+            "initialDelaySeconds": 15,
+            "periodSeconds": 1,
+        },
         # Until every Node has removed the pod from the service.
         "lifecycle": {"preStop": {"sleep": {"seconds": 8}}},
     }
