@@ -40,10 +40,19 @@ def load_image(kind: KindCluster) -> str:
     """Load the image of the provider, and return its name."""
     if IMAGES not in os.environ:
         pytest.skip(f"the environment has no {IMAGES}")
-    (archive,) = Path(os.environ[IMAGES]).glob("capelin-control-plane-v*-linux-amd64.tar")
-    kind.load_archive(archive)
-    tag = archive.name.removeprefix("capelin-control-plane-").removesuffix("-linux-amd64.tar")
+    kind.load_archive(_archive())
+    return image_name()
+
+
+def image_name() -> str:
+    """The name of the provider's image."""
+    tag = _archive().name.removeprefix("capelin-control-plane-").removesuffix("-linux-amd64.tar")
     return f"ghcr.io/capelin/capelin-control-plane:{tag}"
+
+
+def _archive() -> Path:
+    (archive,) = Path(os.environ[IMAGES]).glob("capelin-control-plane-v*-linux-amd64.tar")
+    return archive
 
 
 @asynccontextmanager

@@ -145,6 +145,16 @@ def test_a_control_plane_is_done_when_every_replica_has_the_version() -> None:
         assert not_ready_reason(found) == reason
 
 
+def test_a_cluster_without_infrastructure_is_ready_although_core_does_not_know() -> None:
+    parts = ("RemoteConnectionProbe", "ControlPlaneAvailable", "WorkersAvailable")
+    found = observed(condition("Available", "Unknown"), *map(condition, parts))
+    found.spec.topology = None
+    assert not_ready_reason(ObservedCluster(found, (), control_plane(3, 3))) is None
+    found.status.conditions.pop()
+    reason = not_ready_reason(ObservedCluster(found, (), control_plane(3, 3)))
+    assert reason == "WorkersAvailable is not known yet"
+
+
 def test_the_reason_is_the_deepest_cause() -> None:
     rolling = {
         "type": "RollingOut",

@@ -25,6 +25,8 @@ from capelin_infra.terminal.waiting import Show, wait_for
 # that are true during work, then those that are true when all is well.
 _ACTIVITIES: Final = ("RollingOut", "ScalingUp", "ScalingDown")
 _GOALS: Final = ("EtcdClusterHealthy", "Available")
+_PARTS: Final = ("RemoteConnectionProbe", "ControlPlaneAvailable", "WorkersAvailable")
+"""The conditions of a Cluster without infrastructure that make it available."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +122,20 @@ def not_ready_reason(observed: ObservedCluster) -> str | None:
         topology_problem(observed),
         # Before Available: this has the cause, and Available may be late.
         _control_plane_problem(cluster, observed.control_plane),
-        _condition_problem(cluster, "Available"),
+        _available_problem(cluster),
         *map(_workers_problem, observed.workers),
         _outdated_replicas(cluster),
     )
     return next((reason for reason in reasons if reason is not None), None)
+
+
+def _available_problem(cluster: Cluster) -> str | None:
+    """Why a Cluster is not available."""
+    if cluster.spec.infrastructure_ref is not None or cluster.spec.topology is not None:
+        return _condition_problem(cluster, "Available")
+    # Core never reports such a Cluster as available: its InfrastructureReady stays unknown.
+    problems = (_condition_problem(cluster, type_) for type_ in _PARTS)
+    return next(filter(None, problems), None)
 
 
 def topology_problem(observed: ObservedCluster) -> str | None:
