@@ -14,6 +14,7 @@ from capelin.api.core import Secret
 from capelin.client import Client, ClientError, Config
 from capelin.contract import KUBECONFIG_KEY, find_condition
 from capelin.testing.waiting import until
+from capelin_machine_pool.bootstrap import TransportError
 from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost
 
 from tests.support.archives import add_archive, fake_programs
@@ -135,7 +136,9 @@ async def cause(world: HostWorld, providers: Providers, random: Random) -> str:
         case "slow":
             host.server.delay = random.uniform(0.1, 1.0)
         case "clock":
-            await host.machine.write_file("/usr/local/bin/date", CLOCK.encode(), mode=0o755)
+            # Its disk may be full.
+            with suppress(TransportError):
+                await host.machine.write_file("/usr/local/bin/date", CLOCK.encode(), mode=0o755)
         case _:
             await host.machine.run(COMMANDS[fault])
     return f"{fault} {host.name}"
