@@ -49,7 +49,8 @@ async def whole(
     folder = tmp_path_factory.mktemp("autoscaler")
     async with (
         Client(Config.from_kubeconfig(management_cluster.kubeconfig)) as management,
-        whole_cluster(management, "scaled") as whole,
+        # CoreDNS would need a node.
+        whole_cluster(management, "scaled", addons={"coreDNS": {"enabled": False}}) as whole,
     ):
         secret = await management.get(Secret, f"{whole.name}-kubeconfig", whole.namespace)
         workload = folder / "workload"

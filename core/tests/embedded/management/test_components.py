@@ -223,6 +223,7 @@ def test_only_known_variables_are_inherited() -> None:
     variables = {
         "GOPROXY": "off",
         "GOFLAGS": "-mod=readonly",
+        "CAPELIN_BACKENDS": "processes,pods",
         "CAPELIN_ENDPOINT_NETWORKS": "192.0.2.0/24",
         "CAPELIN_KMS_PLUGINS": "vault=/run/kms/vault/plugin.sock",
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
@@ -231,6 +232,7 @@ def test_only_known_variables_are_inherited() -> None:
         "AWS_SECRET_ACCESS_KEY": "a secret",
     }
     assert inherited_variables(variables) == {
+        "CAPELIN_BACKENDS": "processes,pods",
         "CAPELIN_ENDPOINT_NETWORKS": "192.0.2.0/24",
         "CAPELIN_KMS_PLUGINS": "vault=/run/kms/vault/plugin.sock",
         "GOFLAGS": "-mod=readonly",

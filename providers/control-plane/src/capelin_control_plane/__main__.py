@@ -23,6 +23,7 @@ from capelin_control_plane.kms import Plugins, read_plugins
 from capelin_control_plane.policy import Network, Policy, read_names, read_networks
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
+_BACKENDS = os.environ.get("CAPELIN_BACKENDS", "processes")
 _BACKUP_FOLDER = os.environ.get("CAPELIN_BACKUP_FOLDER", "")
 _ENDPOINT_NETWORKS = os.environ.get("CAPELIN_ENDPOINT_NETWORKS", "")
 _KMS_PLUGINS = os.environ.get("CAPELIN_KMS_PLUGINS", "")
@@ -47,11 +48,11 @@ class ControlPlaneOptions(Options):
     """Options of the manager of the control plane provider."""
 
     backends: tuple[BackendName, ...] = flag(
-        ("Processes",),
+        read_backends(_BACKENDS),
         read_backends,
         "How control planes may run: `processes` of this machine, `pods` of the management cluster,"
         " or both with a comma between them. Those without spec.backend take the first.",
-        shown="processes",
+        shown="$CAPELIN_BACKENDS, else processes",
     )
     state_folder: Path = flag(
         provider_folder("control-planes"),

@@ -27,10 +27,11 @@ Dialect = Literal["go", "python", "extension"]
 _PASSED_ON: Final = frozenset(
     {
         "CAPELIN_ALLOWED_NETWORKS",
+        "CAPELIN_BACKENDS",
+        "CAPELIN_BINARIES",
         "CAPELIN_ENDPOINT_NETWORKS",
         "CAPELIN_HOST_BUNDLES",
         "CAPELIN_KMS_PLUGINS",
-        "CAPELIN_BINARIES",
         # Go's own, by name: a prefix would also pass credentials such as GOOGLE_CREDENTIALS.
         "GO111MODULE",
         "GOAUTH",
