@@ -34,7 +34,7 @@ from .machines import (
     run_pods,
     use,
 )
-from .test_real_nodes import unhealthy
+from .test_real_nodes import machines_of, unhealthy
 
 VERSION = VERSIONS[-1]
 NODES = 2
@@ -50,10 +50,11 @@ async def hosted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenera
     """A namespace of an environment with its own kind cluster, CAPD and control planes on pods."""
     name, home = f"e2e-{uuid4().hex[:6]}", Home(tmp_path)
     monkeypatch.setenv("CAPELIN_BACKENDS", "pods")
-    options = ("--target", "kind", "--node-image", IMAGE, "--management-only", "--with", "dev")
+    options = ("--target", "kind", "--node-image", IMAGE, "--management-only")
+    more = ("--with", "dev,kubeadm-bootstrap")
     cluster = KindCluster(f"capelin-{name}", home.environment(name).kubeconfig)
     try:
-        up = await home.capelin("up", *options, "-e", name)
+        up = await home.capelin("up", *options, *more, "-e", name)
         assert up.code == 0, up.err
         await load_programs(cluster, tmp_path)
         config = Config.from_kubeconfig(cluster.kubeconfig)
@@ -70,11 +71,11 @@ async def hosted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenera
 async def test_workers_of_capd_join_through_its_load_balancer(
     hosted: Hosted, tmp_path: Path, record_property: Record
 ) -> None:
-    await make_balancer_image()
+    await make_balancer_image(tmp_path)
     began = monotonic()
     for manifest in cluster_manifests(hosted):
         await hosted.client.apply(manifest)
-    host = await until(lambda: endpoint_host(hosted))
+    host = await until(lambda: endpoint_host(hosted), within=120)
     await forward(hosted)
     await until(hosted.is_initialized, within=240)
     await hosted.settles()
@@ -87,9 +88,9 @@ async def test_workers_of_capd_join_through_its_load_balancer(
         await prepare_for_machines(hosted, workload)
         for manifest in worker_manifests(hosted):
             await hosted.client.apply(manifest)
-        await until(lambda: are_ready(workload, NODES), within=300)
+        await until(lambda: unready(hosted), lambda problems: not problems, within=300)
+        assert await are_ready(workload, NODES)
         record_property("seconds: Cluster to Ready nodes of CAPD", round(monotonic() - began, 1))
-        await until(lambda: unhealthy(hosted), lambda problems: not problems, within=60)
         names = (await docker("ps", "--format={{.Names}}", f"--filter=name={hosted.name}")).split()
         workers = sorted(name for name in names if "workers" in name)
         assert len(workers) == NODES
@@ -97,11 +98,20 @@ async def test_workers_of_capd_join_through_its_load_balancer(
         await use(hosted, workload, NODES, tmp_path)
 
 
-async def make_balancer_image() -> None:
-    """An image that does nothing, with the commands of nodes: CAPD chooses only its folder."""
+async def unready(hosted: Hosted) -> list[str]:
+    """Problems of the machines, and how many are missing."""
+    missing = NODES - len(await machines_of(hosted))
+    return [*(["machines are missing"] if missing else []), *await unhealthy(hosted)]
+
+
+async def make_balancer_image(folder: Path) -> None:
+    """A node image with a program `haproxy` that does nothing: rules of iptables forward."""
+    program = folder / "haproxy"
+    program.write_text("#!/bin/sh\nexec sleep infinity\n")
+    program.chmod(0o755)
     container = (await docker("create", IMAGE)).strip()
-    entrypoint = '--change=ENTRYPOINT ["sleep", "infinity"]'
-    await docker("commit", entrypoint, container, BALANCER)
+    await docker("cp", str(program), f"{container}:/usr/local/bin/haproxy")
+    await docker("commit", "--change=ENTRYPOINT []", container, BALANCER)
     await docker("rm", container)
 
 
@@ -124,10 +134,10 @@ async def forward(hosted: Hosted) -> None:
             "inspect", "--format={{.NetworkSettings.Networks.kind.IPAddress}}", hosted.kind.node
         )
     ).strip()
-    run = ("exec", "--privileged", f"{hosted.name}-lb", "iptables", "--table=nat", "--append")
-    to = f"--to-destination={node}:{port}"
-    await docker(*run, "PREROUTING", "--proto=tcp", "--dport=6443", "--jump=DNAT", to)
-    await docker(*run, "POSTROUTING", "--jump=MASQUERADE")
+    run = ("exec", "--privileged", f"{hosted.name}-lb", "iptables", "--table", "nat", "--append")
+    to = ("--to-destination", f"{node}:{port}")
+    await docker(*run, "PREROUTING", "-p", "tcp", "--dport", "6443", "--jump", "DNAT", *to)
+    await docker(*run, "POSTROUTING", "--jump", "MASQUERADE")
 
 
 async def is_gone(client: Client, namespace: str) -> bool:
@@ -141,9 +151,13 @@ def cluster_manifests(hosted: Hosted) -> list[Unstructured]:
     return [
         {
             "apiVersion": INFRASTRUCTURE,
-            "kind": "DockerCluster",
+            "kind": "DevCluster",
             "metadata": metadata,
-            "spec": {"loadBalancer": {"imageRepository": repository, "imageTag": tag}},
+            "spec": {
+                "backend": {
+                    "docker": {"loadBalancer": {"imageRepository": repository, "imageTag": tag}}
+                }
+            },
         },
         {
             "apiVersion": "controlplane.cluster.x-k8s.io/v1alpha1",
@@ -163,7 +177,7 @@ def cluster_manifests(hosted: Hosted) -> list[Unstructured]:
             "spec": {
                 "clusterNetwork": {"pods": {"cidrBlocks": [POD_CIDR]}},
                 "controlPlaneRef": reference("controlplane", "CapelinControlPlane", hosted.name),
-                "infrastructureRef": reference("infrastructure", "DockerCluster", hosted.name),
+                "infrastructureRef": reference("infrastructure", "DevCluster", hosted.name),
             },
         },
     ]
@@ -173,12 +187,15 @@ def worker_manifests(hosted: Hosted) -> list[Unstructured]:
     """A MachineDeployment whose machines are containers of CAPD."""
     name = f"{hosted.name}-workers"
     config, _, deployment = machine_deployment(name, hosted.namespace, hosted.name, VERSION, NODES)
+    # CAPD does not replace variables of cloud-init, and ignores errors of kubeadm by itself.
+    join = config["spec"]["template"]["spec"]["joinConfiguration"]["nodeRegistration"]
+    del join["name"], join["ignorePreflightErrors"]
     machine = deployment["spec"]["template"]["spec"]
-    machine["infrastructureRef"] = reference("infrastructure", "DockerMachineTemplate", name)
+    machine["infrastructureRef"] = reference("infrastructure", "DevMachineTemplate", name)
     template = {
         "apiVersion": INFRASTRUCTURE,
-        "kind": "DockerMachineTemplate",
+        "kind": "DevMachineTemplate",
         "metadata": {"name": name, "namespace": hosted.namespace},
-        "spec": {"template": {"spec": {"customImage": IMAGE}}},
+        "spec": {"template": {"spec": {"backend": {"docker": {"customImage": IMAGE}}}}},
     }
     return [config, template, deployment]
