@@ -113,6 +113,29 @@ def test_api_servers_stop_using_members_before_these_leave() -> None:
     assert "kube-apiserver" in [workload.component for workload in others]
 
 
+@pytest.mark.parametrize("voters", [3, 2, 1])
+def test_api_servers_do_not_wait_for_restarts_while_members_leave(voters: int) -> None:
+    # Members restart after the others have left, and leave after API servers use them no more.
+    members = [status("etcd", current=False)] * 3
+    found = workloads_to_apply(
+        DESIRED, NEW, running(OLD, *ALL), members, members=3, voters=voters, started_members=3
+    )
+    assert "kube-apiserver" in [workload.component for workload in found]
+
+
+def test_api_servers_wait_for_restarts_of_members_that_stay() -> None:
+    found = workloads_to_apply(
+        on_pods(etcd_replicas=3),
+        THREE,
+        running(OLD, *ALL),
+        [status("etcd", current=False)] * 3,
+        members=3,
+        voters=3,
+        started_members=3,
+    )
+    assert "kube-apiserver" not in [workload.component for workload in found]
+
+
 def test_the_other_components_start_when_an_api_server_is_ready() -> None:
     there: tuple[Component, ...] = ("etcd", "kube-apiserver")
     waiting = status("kube-apiserver", ready=False)

@@ -49,7 +49,9 @@ def workloads_to_apply(
     allowed = [objects.etcd.scaled(members)]
     # New API servers use all desired members, and a learner rejects them. Others leave afterwards.
     has_grown = min(members, voters) >= desired.etcd_replicas
-    is_etcd_settled = has_grown and _is_settled(statuses, "etcd", members)
+    # Members restart only while their number stays, and leave only after API servers have changed.
+    shrinks = max(members, voters) > desired.etcd_replicas
+    is_etcd_settled = has_grown and _is_settled(statuses, "etcd", members, outdated=shrinks)
     servers = objects.api_server
     if awaits_data and servers.component not in live:
         # Nodes that reach an API server without their data end all their pods.
@@ -133,9 +135,16 @@ def _is_same(workload: Workload, live: Mapping[Component, Unstructured]) -> bool
     return value_at(template, "metadata", "annotations", DIGEST_ANNOTATION) == workload.digest
 
 
-def _is_settled(statuses: Iterable[InstanceStatus], component: Component, replicas: int) -> bool:
+def _is_settled(
+    statuses: Iterable[InstanceStatus],
+    component: Component,
+    replicas: int,
+    *,
+    outdated: bool = False,
+) -> bool:
+    """Whether exactly so many pods are ready. None may be outdated, unless that is allowed."""
     pods = _of(statuses, component)
-    return len(pods) == replicas and all(pod.ready and pod.current for pod in pods)
+    return len(pods) == replicas and all(pod.ready and (pod.current or outdated) for pod in pods)
 
 
 def _of(statuses: Iterable[InstanceStatus], component: str) -> list[InstanceStatus]:
