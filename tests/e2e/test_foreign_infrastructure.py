@@ -10,7 +10,7 @@ from time import monotonic
 from uuid import uuid4
 
 import pytest
-from capelin.api import Unstructured
+from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace, Service
 from capelin.client import Client, Config
@@ -34,7 +34,7 @@ from .machines import (
     run_pods,
     use,
 )
-from .test_real_nodes import machines_of, unhealthy
+from .test_real_nodes import unhealthy
 
 VERSION = VERSIONS[-1]
 NODES = 2
@@ -88,9 +88,10 @@ async def test_workers_of_capd_join_through_its_load_balancer(
         await prepare_for_machines(hosted, workload)
         for manifest in worker_manifests(hosted):
             await hosted.client.apply(manifest)
-        await until(lambda: unready(hosted), lambda problems: not problems, within=300)
-        assert await are_ready(workload, NODES)
+        await until(lambda: are_ready(workload, NODES), within=300)
         record_property("seconds: Cluster to Ready nodes of CAPD", round(monotonic() - began, 1))
+        await remind(hosted)
+        await until(lambda: unhealthy(hosted), lambda problems: not problems, within=60)
         names = (await docker("ps", "--format={{.Names}}", f"--filter=name={hosted.name}")).split()
         workers = sorted(name for name in names if "workers" in name)
         assert len(workers) == NODES
@@ -98,10 +99,14 @@ async def test_workers_of_capd_join_through_its_load_balancer(
         await use(hosted, workload, NODES, tmp_path)
 
 
-async def unready(hosted: Hosted) -> list[str]:
-    """Problems of the machines, and how many are missing."""
-    missing = NODES - len(await machines_of(hosted))
-    return [*(["machines are missing"] if missing else []), *await unhealthy(hosted)]
+async def remind(hosted: Hosted) -> None:
+    """Have CAPD look for the Nodes now: its pause doubles with each attempt, up to minutes."""
+    group, _, version = INFRASTRUCTURE.partition("/")
+    resource = Resource(group, version, "DevMachine", "devmachines")
+    for machine in (await hosted.client.list(resource, hosted.namespace)).items:
+        name, annotations = machine["metadata"]["name"], {"example.com/reminded": ""}
+        patch = {"metadata": {"annotations": annotations}}
+        await hosted.client.patch(resource, name, hosted.namespace, patch)
 
 
 async def make_balancer_image(folder: Path) -> None:
