@@ -16,11 +16,10 @@ from capelin_machine_pool.desired import (
     RolloutLimits,
     rollout_limits,
 )
+from capelin_machine_pool.members import MachineInfo, PoolMember
 from capelin_machine_pool.plan import (
-    MachineInfo,
     ObservedPool,
     PoolChanges,
-    PoolMember,
     PoolStep,
     is_counted,
     is_settled,
