@@ -88,6 +88,8 @@ def test_an_option_lists_plugins() -> None:
         f"vault=/run/kms/{'x' * 100}.sock",
         "Vault=/run/kms/plugin.sock",
         "vault=/run/kms/a.sock,vault=/run/kms/b.sock",
+        "vault=/run/kms/a.sock,cloud=/run/kms/b.sock",
+        "vault=/run/kms/a.sock,cloud=/run/kms/cloud/b.sock",
     ],
 )
 def test_only_sockets_in_a_folder_of_their_own_are_listed(text: str) -> None:

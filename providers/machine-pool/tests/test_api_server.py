@@ -61,7 +61,12 @@ async def test_empty_spec_of_a_pool_gets_defaults(client: Client, namespace: str
     made = await create(client, CapelinMachinePool, namespace, {})
     assert made["spec"] == {
         "backend": "Simulated",
-        "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0, "deletePolicy": "Oldest"},
+        "rollingUpdate": {
+            "maxSurge": 1,
+            "maxUnavailable": 0,
+            "deletePolicy": "Oldest",
+            "method": "Replace",
+        },
         "simulated": {
             "capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"},
             "faults": {"neverBoots": 0, "dies": 0, "flaps": 0, "afterSeconds": 60},

@@ -69,6 +69,13 @@ class ClusterName:
             return Path(gettempdir())
         return find_environment(self.environment).folder
 
+    def delete_command(self) -> str:
+        """The command that deletes this cluster, also in other management clusters."""
+        if self.kubeconfig is None:
+            return self.command("delete")
+        options = ("-n", self.namespace, "--kubeconfig", str(self.kubeconfig))
+        return f"kubectl {shlex.join(('delete', 'cluster', self.name, *options))}"
+
     def command(self, verb: str, *options: str) -> str:
         """The command that applies a verb to this cluster."""
         namespace = [] if self.namespace == "default" else ["-n", self.namespace]

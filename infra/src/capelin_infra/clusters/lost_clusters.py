@@ -97,7 +97,7 @@ async def create_secrets(client: Client, which: ClusterName, secrets: Sequence[S
             raise InvalidInputError(
                 f"Secret {secret.name} exists in namespace {which.namespace}, with other content.",
                 reason="A control plane may use it.",
-                hint=f"Delete that cluster first: {which.command('delete')}.",
+                hint=f"Delete that cluster first: {which.delete_command()}.",
             )
     for secret, other in zip(secrets, present, strict=True):
         if other is None:

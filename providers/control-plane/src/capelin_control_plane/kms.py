@@ -58,6 +58,14 @@ def read_plugins(text: str) -> Plugins:
                 f'"{socket}" is not the path of a socket in a folder of its own, which pods mount:'
                 f" write {name}=/run/kms/{name}/plugin.sock"
             )
+        folder = PurePosixPath(socket).parent
+        for other in plugins.values():
+            theirs = other.socket.parent
+            if folder.is_relative_to(theirs) or theirs.is_relative_to(folder):
+                raise ValueError(
+                    f'"{socket}" and "{other.socket}" share a folder, and pods would mount both:'
+                    f" write {name}=/run/kms/{name}/plugin.sock"
+                )
         plugins[name] = Plugin(name, PurePosixPath(socket))
     return tuple(plugins.values())
 

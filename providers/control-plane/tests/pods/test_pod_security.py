@@ -141,3 +141,19 @@ async def test_pods_accepted_by_the_api_server(client: Client, restricted: str) 
 def test_an_annotation_cannot_disable_a_profile(name: str, value: str) -> None:
     pod = pod_with("metadata.annotations", {name: value})
     assert name in " ".join(problems_of(pod))
+
+
+@pytest.mark.parametrize(
+    ("mount", "is_allowed"),
+    [({"readOnly": True}, True), ({"readOnly": False}, False), ({}, False)],
+)
+@pytest.mark.parametrize("containers", ["containers", "initContainers"])
+def test_folders_of_the_node_are_mounted_read_only(
+    mount: Mapping[str, Any], is_allowed: bool, containers: str
+) -> None:
+    folder = {"name": "kms-plugin-0", "hostPath": {"path": "/run/kms/vault"}}
+    generated = {"volumes": [folder]}
+    container = {"name": "x", "volumeMounts": [{"name": "kms-plugin-0", **mount}]}
+    pod = {"volumes": [folder], containers: [container]}
+    found = [problem for problem in pod_problems(pod, generated=generated) if "readOnly" in problem]
+    assert (not found) is is_allowed

@@ -68,6 +68,8 @@ async def test_update_installs_a_version_once(machine: Sandbox, tmp_path: Path) 
     assert set(steps) == {UpdateStep.SUCCEEDED}
     assert await upgrades(machine) == [f"upgrade node Kubernetes {NEW} {MACHINE.uid}"]
     assert (await machine.read_file("/usr/local/bin/kubeadm")).endswith(b"# newer\n")
+    # The disk of a host that is updated again and again does not fill up.
+    assert await machine.succeed("ls /var/lib/capelin/archives") == "lock\n"
     assert await machine.succeed("stat -c '%a %U' /usr/local/sbin/kubelet") == "755 root\n"
     # A clean-up restores the programs from before the first bootstrap.
     assert await clean(machine) is CleanStep.CLEAN
@@ -119,6 +121,17 @@ async def test_killed_update_is_not_repeated(machine: Sandbox, tmp_path: Path) -
     # Another version makes way for it.
     await machine.succeed("rm /etc/slow-upgrade")
     assert await update(machine, await installation(tmp_path, "v1.34.5")) is UpdateStep.SUCCEEDED
+
+
+async def test_update_from_a_pre_release(machine: Sandbox, tmp_path: Path) -> None:
+    assert await bootstrap(machine) is BootstrapStep.SUCCEEDED
+    for version in (f"{NEW}-rc.1", NEW):
+        wanted = await installation(tmp_path, version)
+        assert await update(machine, wanted) is UpdateStep.SUCCEEDED
+    # The update back is older.
+    older = await installation(tmp_path, f"{NEW}-rc.2")
+    await MACHINE.update(machine, older, await observe(machine))
+    assert await machine.succeed("kubelet --version") == f"Kubernetes {NEW}\n"
 
 
 async def test_clean_up_ends_a_running_update(machine: Sandbox, tmp_path: Path) -> None:

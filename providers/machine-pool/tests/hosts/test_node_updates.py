@@ -219,6 +219,19 @@ async def test_machine_is_drained_updated_and_opened(tmp_path: Path) -> None:
     assert world.client.writes == []
 
 
+async def test_pods_of_a_lost_node_are_not_awaited(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    add_archive(tmp_path, NEW, fake_programs(NEW))
+    ending = Pod.read(pod("web"))
+    ending.metadata.deletion_timestamp = NOW
+    ending.metadata.finalizers = ["kubelet"]
+    world.client.add(ending)
+    assert (await world.step()).message == "pods leave the Node: default/web"
+    lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+    await world.client.patch(Node, "one", None, lost, subresource="status")
+    assert (await world.step()).message == "host host-1: the update begins"
+
+
 async def test_failed_update_is_the_machines_problem(tmp_path: Path) -> None:
     world = World(tmp_path)
     add_archive(tmp_path, NEW, fake_programs(NEW))

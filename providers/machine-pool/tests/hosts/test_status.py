@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from capelin.contract import find_condition, update_conditions
+from capelin.contract import ConditionSpec, find_condition, update_conditions
 from capelin_machine_pool.api import HostReference
 from capelin_machine_pool.bootstrap import (
     BootstrapStep,
@@ -138,6 +138,24 @@ def test_failed_visit_keeps_the_phase_of_a_used_host(kind: Any, phase: Any) -> N
     assert its.phase == ("Unavailable" if phase == "Free" else phase)
     assert ready(its)[2] == "why"
     assert not its.ends_claim
+
+
+def test_failed_update_stays_visible_while_the_host_is_off() -> None:
+    # Otherwise the pool would begin the update of another host.
+    host = a_host(phase="Updating", claim=a_claim(update_version="v1.34.4"))
+    assert host.status is not None
+    host.status.claim = "uid-one"
+    failed = [ConditionSpec("Updated", "False", Reason.UPDATE_FAILED, "exit code 4")]
+    host.status.conditions = update_conditions([], failed, now=NOW, generation=1)
+    for _ in range(2):
+        its = outcome(host, failed_visit(Visit.UPDATE, "unreachable", "no route"))
+        assert ready(its)[1:] == ("UpdateFailed", "exit code 4; now: no route")
+        host.status.conditions = update_conditions(
+            host.status.conditions, its.conditions, now=NOW, generation=1
+        )
+    updated = find_condition(host.status.conditions, "Updated")
+    assert updated is not None
+    assert (updated.reason, updated.message) == ("UpdateFailed", "exit code 4")
 
 
 def test_failed_bootstrap_shows_its_output_without_secrets() -> None:

@@ -12,6 +12,7 @@ from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_machine_pool.api import CapelinMachinePool
 from capelin_machine_pool.bootstrap import Archives
+from capelin_machine_pool.hosts.api import CapelinHost
 
 from tests.support.archives import add_archive, fake_programs
 
@@ -88,6 +89,15 @@ async def test_pool_is_updated_in_place_and_stops_after_a_failure(
             await until(reason, lambda found: found == "UpToDate", within=90)
             await world.until_phases(Ready=2)
             await world.until_nodes(2)
+            # After a move, hosts have no status. Those that run need the archive of their first
+            # version no more.
+            (tmp_path / "archives" / "SHA256SUMS").write_text("")
+            for host_object in (await client.list(CapelinHost, namespace)).items:
+                patch = {"status": None}
+                await client.patch(
+                    CapelinHost, host_object.name, namespace, patch, subresource="status"
+                )
+            await world.until_phases(Ready=2)
             assert not any(node.spec.unschedulable for node in await nodes())
             upgrades = [upgrade for host in hosts for upgrade in await host.upgrades()]
             assert len(upgrades) == len(set(upgrades)) == 2

@@ -173,7 +173,7 @@ class HostsBackend(NothingShared):
             except NoArchiveError as error:
                 return Reason.ARCHIVE_MISSING, str(error)
         await cordon(workload, node, version)
-        if (pods := await evict_pods(workload, node.name)) is not None:
+        if (pods := await evict_pods(workload, node)) is not None:
             return Reason.UPDATING, pods
         if claim is not None:
             await change_claim(management, host, updated_claim(claim, version, instance.hosts))

@@ -17,6 +17,7 @@ from capelin_machine_pool.bootstrap.executor import (
 )
 from capelin_machine_pool.bootstrap.installation import (
     NOTHING,
+    Archive,
     Archives,
     Installation,
     NoArchiveError,
@@ -43,6 +44,7 @@ from capelin_machine_pool.bootstrap.transport import (
 
 __all__ = [
     "NOTHING",
+    "Archive",
     "Archives",
     "BootstrapStep",
     "CleanStep",

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from capelin.api import wire_name
 from capelin.client import Client, Conflict, Invalid
 from capelin.controller import ObjectKey
 
 from capelin_machine_pool.api import CapelinMachine, HostReference
 from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost, HostClaim
+from capelin_machine_pool.patches import replacing
 
 _TRIES: Final = 5
 _NAMED: Final = 3
@@ -182,7 +182,7 @@ async def _swap_claim(client: Client, host: CapelinHost, claim: HostClaim) -> No
     patch = {
         "metadata": {"resourceVersion": host.metadata.resource_version},
         # A merge patch would keep the fields of a former claim.
-        "spec": {"claim": dict.fromkeys(map(wire_name, HostClaim.model_fields)) | claim.dump()},
+        "spec": {"claim": replacing(claim)},
     }
     await client.patch(CapelinHost, host.name, host.namespace, patch)
 

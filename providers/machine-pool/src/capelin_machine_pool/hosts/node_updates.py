@@ -102,14 +102,22 @@ async def uncordon(client: Client, node: Node) -> None:
     await client.patch(Node, node.name, None, patch)
 
 
-async def evict_pods(client: Client, node: str) -> str | None:
+async def evict_pods(client: Client, node: Node) -> str | None:
     """Evict the pods of a Node as far as their budgets allow.
+
+    The kubelet of a lost Node never reports the end of a pod, so nothing waits for it.
 
     Returns:
         The reason to wait, or None if the Node is drained.
     """
-    listed = await client.list(Pod, fields={"spec.nodeName": node})
-    pods = sorted(filter(must_leave, listed.items), key=lambda pod: (pod.namespace or "", pod.name))
+    listed = await client.list(Pod, fields={"spec.nodeName": node.name})
+    is_lost = any(it.type == "Ready" and it.status == "Unknown" for it in node.status.conditions)
+    leaving = [
+        pod
+        for pod in filter(must_leave, listed.items)
+        if pod.metadata.deletion_timestamp is None or not is_lost
+    ]
+    pods = sorted(leaving, key=lambda pod: (pod.namespace or "", pod.name))
     refused: list[str] = []
     for pod in pods:
         if pod.metadata.deletion_timestamp is not None:

@@ -4,7 +4,8 @@ import ipaddress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from capelin.contract import READY, ConditionSpec
+from capelin.api import Condition
+from capelin.contract import READY, ConditionSpec, find_condition
 from capelin.provider import MachineAddress
 
 from capelin_machine_pool.api import NodeInfo
@@ -253,8 +254,24 @@ def _unreached(host: CapelinHost, reason: Reason, message: str) -> Outcome:
         phase = "Unavailable"
     is_silent = reason in _REASONS.values()
     reachable = (_false(REACHABLE, reason, message),) if is_silent else ()
+    failed = _failed_update(host)
+    if failed is not None:
+        # The pool must not begin another update only because this host is off.
+        kept = _false(UPDATED, Reason.UPDATE_FAILED, failed.message)
+        ready = _false(READY, Reason.UPDATE_FAILED, f"{failed.message}; now: {message}")
+        return Outcome(phase=phase, conditions=(ready, kept, *reachable), again_after=_RETRY)
     conditions = (_false(READY, reason, message), *reachable)
     return Outcome(phase=phase, conditions=conditions, again_after=_RETRY)
+
+
+def _failed_update(host: CapelinHost) -> Condition | None:
+    """The condition of an update that failed, of the same machine."""
+    status, claim = host.status, host.spec.claim
+    if status is None or claim is None or status.claim != claim.id:
+        return None
+    updated = find_condition(status.conditions, UPDATED)
+    is_failure = updated is not None and updated.reason == str(Reason.UPDATE_FAILED)
+    return updated if is_failure else None
 
 
 def _fitness(result: VisitResult) -> tuple[ConditionSpec, ...]:

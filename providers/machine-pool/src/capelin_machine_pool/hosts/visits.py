@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -17,12 +17,14 @@ from capelin.controller import ObjectKey
 
 from capelin_machine_pool.bootstrap import (
     NOTHING,
+    Archive,
     BootstrapStep,
     CleanStep,
     CloudConfig,
     HostState,
     Installation,
     MachineBootstrap,
+    NoArchiveError,
     Transport,
     TransportError,
     UpdateStep,
@@ -34,9 +36,11 @@ from capelin_machine_pool.bootstrap.ssh import read_host_key
 from capelin_machine_pool.hosts.facts import observe_facts
 from capelin_machine_pool.hosts.plan import Visit
 from capelin_machine_pool.hosts.status import VisitResult, failed_visit
+from capelin_machine_pool.reasons import Reason
 
 Connect = Callable[[], AbstractAsyncContextManager[Transport]]
 Claimed = Callable[[], Awaitable[bool]]
+FindArchive = Callable[[str], Awaitable[Archive]]
 
 _AT_ONCE: Final = 64
 """How many connections may be opened at once."""
@@ -63,7 +67,9 @@ class VisitPlan:
     config: CloudConfig = field(default_factory=CloudConfig, repr=False)
     clean_commands: tuple[str, ...] = ()
     installation: Installation = NOTHING
-    """The programs of the bootstrap, or of the update."""
+    """The programs of the bootstrap, or of the update, without their archive."""
+    find_archive: FindArchive | None = None
+    """Finds the archive for an architecture, right before the host gets it."""
     is_claimed: Claimed | None = None
     """Whether the claim still exists. Asked right before the host is marked or updated."""
 
@@ -120,16 +126,27 @@ async def _step(
         return CleanStep.CLEAN
     machine = MachineBootstrap(uid=uid, name=plan.machine)
     if plan.visit is Visit.BOOTSTRAP:
-        marks = next_bootstrap_step(uid, state) is BootstrapStep.MARK
+        next_ = next_bootstrap_step(uid, state)
+        marks = next_ is BootstrapStep.MARK
         if marks and plan.is_claimed is not None and not await plan.is_claimed():
             return None
-        return await machine.bootstrap(transport, plan.config, state, plan.installation)
+        installation = await _installation(plan, transport, begins=next_ is BootstrapStep.START)
+        return await machine.bootstrap(transport, plan.config, state, installation)
     if plan.visit is Visit.UPDATE:
         begins = next_update_step(uid, plan.installation.version, state) is UpdateStep.START
         if begins and plan.is_claimed is not None and not await plan.is_claimed():
             return None
-        return await machine.update(transport, plan.installation, state)
+        installation = await _installation(plan, transport, begins=begins)
+        return await machine.update(transport, installation, state)
     return await machine.clean(transport, state, plan.clean_commands, retry=again)
+
+
+async def _installation(plan: VisitPlan, transport: Transport, *, begins: bool) -> Installation:
+    """The programs to install. A host that has begun needs no archive any more."""
+    if not begins or plan.find_archive is None:
+        return plan.installation
+    facts = await observe_facts(transport)
+    return replace(plan.installation, archive=await plan.find_archive(facts.architecture))
 
 
 async def learn_key(
@@ -230,6 +247,8 @@ class Visits:
             run.result = await work()
         except TransportError as error:
             run.result = failed_visit(visit, error.kind, str(error))
+        except NoArchiveError as error:
+            run.result = VisitResult(visit=visit, failure=(Reason.ARCHIVE_MISSING, str(error)))
         except ClientError as error:
             # The management cluster did not answer. The host has no problem.
             _log.warning("the visit to the host %s ended: %s", key, error)

@@ -24,7 +24,6 @@ from capelin_machine_pool.bootstrap import (
     Archives,
     CloudConfig,
     Installation,
-    NoArchiveError,
 )
 from capelin_machine_pool.bootstrap_data import bootstrap_config
 from capelin_machine_pool.desired import FINALIZER
@@ -156,32 +155,22 @@ class HostReconciler(Reconciler[CapelinHost]):
             if claim is None or visit is not Visit.BOOTSTRAP
             else await _bootstrap_config(client, host.namespace or "", claim),
             clean_commands=() if claim is None else tuple(claim.clean_commands),
-            installation=await self._installation(host, visit),
+            installation=(installation := _installation(host, visit)),
+            find_archive=partial(self._archives.find, installation.version)
+            if claim is not None and claim.profile == "Bundle"
+            else None,
             is_claimed=None if claim is None else partial(_is_claimed, client, host, claim),
         )
         return partial(carry_out, plan)
 
-    async def _installation(self, host: CapelinHost, visit: Visit) -> Installation:
-        """The programs that a visit installs.
 
-        Raises:
-            Blocked: The provider has no archive with them.
-        """
-        claim, status = host.spec.claim, host.status
-        if claim is None or visit not in {Visit.BOOTSTRAP, Visit.UPDATE}:
-            return NOTHING
-        updates = visit is Visit.UPDATE
-        version = (claim.update_version if updates else claim.version) or ""
-        archive = None
-        if claim.profile == "Bundle":
-            info = status.node_info if status else None
-            try:
-                archive = await self._archives.find(version, info.architecture if info else "")
-            except NoArchiveError as error:
-                raise Blocked(Reason.ARCHIVE_MISSING, str(error)) from None
-        return Installation(
-            version=version, commands=tuple(claim.install_commands), archive=archive
-        )
+def _installation(host: CapelinHost, visit: Visit) -> Installation:
+    """The programs that a visit installs, without their archive."""
+    claim = host.spec.claim
+    if claim is None or visit not in {Visit.BOOTSTRAP, Visit.UPDATE}:
+        return NOTHING
+    version = (claim.update_version if visit is Visit.UPDATE else claim.version) or ""
+    return Installation(version=version, commands=tuple(claim.install_commands))
 
 
 async def _machine_of(client: Client, host: CapelinHost) -> CapelinMachine | None:

@@ -52,6 +52,7 @@ from capelin_machine_pool.desired import (
     pool_machine,
 )
 from capelin_machine_pool.members import MachineInfo
+from capelin_machine_pool.patches import replacing
 from capelin_machine_pool.plan import (
     SOON,
     ObservedPool,
@@ -316,7 +317,7 @@ async def _begin_updates(
                 },
                 "spec": {
                     "version": desired.machine_pool.spec.template.spec.version,
-                    "hosts": pool.spec.hosts.dump() if pool.spec.hosts else None,
+                    "hosts": replacing(pool.spec.hosts) if pool.spec.hosts else None,
                 },
             }
             await client.patch(CapelinMachine, machine.name, machine.namespace, patch)

@@ -4,7 +4,7 @@ Patched pods must also stay without identity: no service account token, no reque
 to other hosts. The standard allows some of that, so these rules are stricter.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from capelin_control_plane.backends.pods.trees import fields_at, items_at, value_at
@@ -66,9 +66,15 @@ def pod_problems(
     if context.get("sysctls"):
         yield "sysctls are not allowed"
     yield from _context_problems(context)
+    folders = {
+        volume["name"] for volume in items_at(generated, "volumes") if volume.get("hostPath")
+    }
     for field in ("containers", "initContainers"):
         for container in items_at(pod, field):
-            for problem in _container_problems(container, context):
+            for problem in (
+                *_container_problems(container, context),
+                *_mount_problems(container, folders),
+            ):
                 yield f"container {container.get('name')}: {problem}"
 
 
@@ -108,6 +114,12 @@ def _volume_problems(
                 yield "a token of a service account is not allowed"
             elif others := source.keys() - _PROJECTED_SOURCES:
                 yield f"a projected {', '.join(sorted(others))} is not allowed"
+
+
+def _mount_problems(container: Mapping[str, Any], folders: Collection[str]) -> Iterator[str]:
+    for mount in items_at(container, "volumeMounts"):
+        if mount.get("name") in folders and mount.get("readOnly") is not True:
+            yield f"the volume {mount['name']} is a folder of the node: readOnly must stay true"
 
 
 def _container_problems(container: Mapping[str, Any], of_pod: Mapping[str, Any]) -> Iterator[str]:

@@ -40,8 +40,11 @@ has_space() {
     return "$probed"
 }
 
-# Whether a version is the newest of two, or equal. An empty one is the oldest.
-is_newest() { [ "$(printf '%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$1" ]; }
+# Whether a version is the newest of two, or equal. An empty one is the oldest, and a pre-release is
+# older than its release: `sort` knows that of names with a tilde.
+is_newest() {
+    [ "$(printf '%s\n' "$1" "$2" | sed 's/-/~/' | sort -V | tail -n 1 | sed 's/~/-/')" = "$1" ]
+}
 
 marker_uid() { head -n 1 "$state/marker" 2>/dev/null; }
 

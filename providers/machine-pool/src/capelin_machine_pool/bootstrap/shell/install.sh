@@ -43,6 +43,8 @@ install_archive() {
     done <"$job/files"
     # A program that runs is not written to: tar removes the old file first.
     tar -xzf "$1" -C / --no-same-owner --keep-directory-symlink --no-overwrite-dir || return 1
+    # Also parts of archives that no visit completed.
+    rm -f -- "$1" "$(dirname -- "$1")"/*.part
     have systemctl && [ -d /run/systemd/system ] || return 0
     systemctl daemon-reload 9>&-
     for unit in $(sed -n 's|^.*systemd/system/\([^/]*\.service\)$|\1|p' "$job/files"); do
