@@ -27,7 +27,7 @@ from capelin_machine_pool.desired import Instance
 from tests.faults.http2 import Http2Load
 
 from .conftest import VERSIONS
-from .hosted import Hosted
+from .hosted import Hosted, met_the_end_of_a_leader
 from .machines import (
     KUBECTL,
     POD_CIDR,
@@ -45,6 +45,8 @@ from .test_real_nodes import commands_of_the_page, rotation
 NEW = VERSIONS[-1]
 NODES, KUBELETS = 100, 3
 REQUESTS_PER_SECOND, CLIENTS = 50, 10
+MOST_FAILED = 0.001
+"""The share of requests that may fail with status 500 while members of etcd restart."""
 REPLICAS = 2
 Record = Callable[[str, object], None]
 
@@ -112,7 +114,12 @@ async def under_load(hosted: Hosted, phase: str, record: Record) -> AsyncGenerat
         await asyncio.gather(*tasks, return_exceptions=True)
     record(f"requests, {phase} CAs", loads.sent)
     record(f"requests per second, {phase} CAs", round(loads.sent / seconds, 1))
-    assert not loads.failed, (len(loads.failed), loads.failed[:5])
+    # A write that etcd has not accepted when a member stops: see docs/figures.md.
+    of_etcd = [failure for failure in loads.failed if met_the_end_of_a_leader(failure)]
+    record(f"answered 500 while etcd restarted, {phase} CAs", len(of_etcd))
+    assert len(of_etcd) <= loads.sent * MOST_FAILED, of_etcd[:5]
+    others = [failure for failure in loads.failed if failure not in of_etcd]
+    assert not others, (len(others), others[:5])
     async with hosted.workload() as workload:
         kept = {found.name async for found in workload.iterate(ConfigMap, "default")}
     assert loads.written - kept == set()
