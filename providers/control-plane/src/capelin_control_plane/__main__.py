@@ -23,11 +23,6 @@ from capelin_control_plane.kms import Plugins, read_plugins
 from capelin_control_plane.policy import Network, Policy, read_names, read_networks
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
-_BACKENDS = os.environ.get("CAPELIN_BACKENDS", "processes")
-_BACKUP_FOLDER = os.environ.get("CAPELIN_BACKUP_FOLDER", "")
-_ENDPOINT_NETWORKS = os.environ.get("CAPELIN_ENDPOINT_NETWORKS", "")
-_KMS_PLUGINS = os.environ.get("CAPELIN_KMS_PLUGINS", "")
-
 
 def read_backends(text: str) -> tuple[BackendName, ...]:
     """An option such as `pods,processes`, in its order.
@@ -48,11 +43,11 @@ class ControlPlaneOptions(Options):
     """Options of the manager of the control plane provider."""
 
     backends: tuple[BackendName, ...] = flag(
-        read_backends(_BACKENDS),
+        ("Processes",),
         read_backends,
         "How control planes may run: `processes` of this machine, `pods` of the management cluster,"
         " or both with a comma between them. Those without spec.backend take the first.",
-        shown="$CAPELIN_BACKENDS, else processes",
+        shown="processes",
     )
     state_folder: Path = flag(
         provider_folder("control-planes"),
@@ -75,25 +70,25 @@ class ControlPlaneOptions(Options):
         shown="none",
     )
     endpoint_networks: tuple[Network, ...] = flag(
-        read_networks(_ENDPOINT_NETWORKS) if _ENDPOINT_NETWORKS else (),
+        (),
         read_networks,
         "Networks of this machine's addresses at which users may let endpoints listen.",
-        shown="$CAPELIN_ENDPOINT_NETWORKS, else only each control plane's own loopback address",
+        shown="only each control plane's own loopback address",
     )
 
     kms_plugins: Plugins = flag(
-        read_plugins(_KMS_PLUGINS),
+        (),
         read_plugins,
         "KMS v2 plugins that users may encrypt with, as NAME=SOCKET,... Each socket is in a folder"
         " of its own, on the machine or on the nodes of API servers.",
-        shown="$CAPELIN_KMS_PLUGINS, else none",
+        shown="none",
     )
     backup_folder: Path | None = flag(
-        Path(_BACKUP_FOLDER) if _BACKUP_FOLDER else None,
+        None,
         Path,
         "Existing folder for backups of control planes. Users choose names of folders in a"
         " folder of their namespace below it.",
-        shown="$CAPELIN_BACKUP_FOLDER, else none: no backups in folders",
+        shown="none: no backups in folders",
     )
     backup_endpoints: tuple[AllowedEndpoint, ...] = flag(
         (),
