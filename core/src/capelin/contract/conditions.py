@@ -7,7 +7,7 @@ history from the previous conditions.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, Protocol, TypeVar
 
 from capelin.api import BaseObject, Condition
 from capelin.api.capi import Cluster
@@ -101,12 +101,25 @@ def _in_order(conditions: Iterable[Condition]) -> list[Condition]:
     return sorted(conditions, key=_place)
 
 
-def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | None:
+class AnyCondition(Protocol):
+    """A condition of Cluster API's kinds, or of a Node or Pod."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def status(self) -> str: ...
+
+
+ConditionT = TypeVar("ConditionT", bound=AnyCondition)
+
+
+def find_condition(conditions: Iterable[ConditionT], type_: str) -> ConditionT | None:
     """The condition of a type, or `None`."""
     return next((condition for condition in conditions if condition.type == type_), None)
 
 
-def is_condition_true(conditions: Iterable[Condition], type_: str) -> bool:
+def is_condition_true(conditions: Iterable[AnyCondition], type_: str) -> bool:
     """Whether a condition exists and is true."""
     condition = find_condition(conditions, type_)
     return condition is not None and condition.status == "True"

@@ -19,9 +19,9 @@ def other_hosts(control_plane: CapelinControlPlane, cluster: Cluster) -> tuple[s
     Machines join there, so the certificate of the API servers has to be valid for it.
     """
     own, theirs = control_plane.spec.control_plane_endpoint, cluster.spec.control_plane_endpoint
-    if own is None or not own.host or not theirs.host or theirs.host == own.host:
+    if own is None or own.host in {None, theirs.host} or problem_of_host(theirs.host):
         return ()
-    return () if problem_of_host(theirs.host) else (theirs.host,)
+    return (theirs.host,)
 
 
 def endpoint_conflict(control_plane: CapelinControlPlane, cluster: Cluster) -> ConditionSpec:

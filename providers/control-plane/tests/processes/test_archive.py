@@ -33,7 +33,7 @@ from capelin_control_plane.archive_tasks import Archives
 from capelin_control_plane.backup_files import read_snapshot
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import Backups
-from capelin_control_plane.backups import NeededBackup
+from capelin_control_plane.backups import Manifest, NeededBackup
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.etcd_snapshots import PROGRAMS
 from capelin_control_plane.rewinds import backup_as_of
@@ -160,14 +160,20 @@ async def test_data_is_restored_as_of_a_moment(rig: Rig, tmp_path: Path) -> None
         work = private_folder(tmp_path / "work")
         async with stores.open(*destination) as store:
             manifest = await backup_as_of(store, SECRET, moment, (etcd_path, etcdutl), work)
-            snapshot = tmp_path / "restored.db"
-            with snapshot.open("wb") as file:
-                async for piece in read_snapshot(store, manifest, SECRET):
-                    file.write(piece)
+            snapshot = await saved(store, manifest, tmp_path)
         await restore(rig, control_plane(NEW), snapshot)
         found = await names(workload)
         assert "first" in found
         assert not found & {"second", "third", "fourth"}
+
+
+async def saved(store: Store, manifest: Manifest, folder: Path) -> Path:
+    """The snapshot of a backup in a file."""
+    snapshot = folder / "restored.db"
+    with snapshot.open("wb") as file:
+        async for piece in read_snapshot(store, manifest, SECRET):
+            file.write(piece)
+    return snapshot
 
 
 async def test_a_killed_provider_loses_no_change(rig: Rig, tmp_path: Path) -> None:
@@ -204,9 +210,6 @@ async def test_a_killed_provider_loses_no_change(rig: Rig, tmp_path: Path) -> No
             for attempt in ("first", "again"):
                 work = private_folder(tmp_path / attempt)
                 manifest = await backup_as_of(store, SECRET, None, (etcd_path, etcdutl), work)
-            snapshot = tmp_path / "restored.db"
-            with snapshot.open("wb") as file:
-                async for piece in read_snapshot(store, manifest, SECRET):
-                    file.write(piece)
+            snapshot = await saved(store, manifest, tmp_path)
         await restore(rig, control_plane(NEW), snapshot)
         assert {f"written-{number}" for number in range(count)} <= await names(workload)

@@ -45,8 +45,7 @@ Percentage = Annotated[int, Ge(0), Le(100)]
 Seconds = Annotated[int, Ge(0), Le(86_400)]
 Labels = Annotated[dict[str, LabelValue], MaxLen(64)]
 Capacity = Annotated[dict[str, Quantity], MaxLen(32)]
-CleanCommands = Annotated[list[Annotated[str, MinLen(1), MaxLen(4096)]], MaxLen(20), atomic()]
-InstallCommands = Annotated[list[Annotated[str, MinLen(1), MaxLen(4096)]], MaxLen(20), atomic()]
+Commands = Annotated[list[Annotated[str, MinLen(1), MaxLen(4096)]], MaxLen(20), atomic()]
 BackendName = Literal["Simulated", "Containers", "Hosts"]
 UpdateMethod = Literal["Replace", "InPlace"]
 Profile = Literal["Image", "Bundle", "Commands"]
@@ -133,14 +132,14 @@ class Hosts(Model):
 
     match_labels: Labels = {}
     """Labels that a host must have. Without any, every free host of the namespace is suitable."""
-    clean_commands: CleanCommands = []
+    clean_commands: Commands = []
     """Shell commands that the clean-up of a host runs as root. If one fails, the host is not used
     again until you confirm that it is clean."""
     profile: Profile = "Image"
     """How a host gets its container runtime, kubelet and kubeadm. `Image`: its image has them.
     `Bundle`: the provider copies the archive for the version from its folder `--host-bundles`, and
     a clean-up restores the former files. `Commands`: `installCommands` install them."""
-    install_commands: InstallCommands = []
+    install_commands: Commands = []
     """Shell commands of the profile `Commands`. They run as root before the bootstrap and in each
     update in place, with the version in `$KUBERNETES_VERSION`. If one fails, the others do not
     run. A clean-up does not undo them."""

@@ -25,6 +25,7 @@ from capelin_machine_pool.hosts.claims import (
 )
 from capelin_machine_pool.hosts.node_updates import (
     NodeStep,
+    can_be_updated,
     cordon,
     current_version,
     evict_pods,
@@ -119,6 +120,8 @@ class HostsBackend(NothingShared):
             await workload.set_provider_id(observed.node, instance.provider_id)
             return replace(observed, changes_at=soon)
         if not observed.running or observed.lost or instance.host is None:
+            return observed
+        if not can_be_updated(instance.hosts):
             return observed
         host = await management.find(CapelinHost, instance.host.name, instance.key.namespace)
         node = await _find_node(instance, host, workload.client)

@@ -25,8 +25,7 @@ from capelin_machine_pool.api import (
     GROUP,
     VERSION,
     Capacity,
-    CleanCommands,
-    InstallCommands,
+    Commands,
     NodeInfo,
     Profile,
 )
@@ -63,6 +62,11 @@ PublicKeys = Annotated[list[PublicKey], MaxLen(8), atomic()]
 UserName = Annotated[str, MinLen(1), MaxLen(32), Field(pattern=r"^[a-z_][a-z0-9_-]*$")]
 ShortText = Annotated[str, MaxLen(256)]
 
+_HAS_KEYS: Final = (
+    "(has(self.hostKeys) && size(self.hostKeys) > 0)"
+    " || (has(self.hostAuthorities) && size(self.hostAuthorities) > 0)"
+)
+
 
 class HostCredentials(Model):
     """How the provider logs in to a host."""
@@ -90,8 +94,7 @@ class Bastion(Model):
 
     rules = (
         rule(
-            "(has(self.hostKeys) && size(self.hostKeys) > 0)"
-            " || (has(self.hostAuthorities) && size(self.hostAuthorities) > 0)",
+            _HAS_KEYS,
             "set hostKeys or hostAuthorities: a bastion is always verified",
         ),
     )
@@ -112,7 +115,7 @@ class HostClaim(Model):
     """Provider ID of the machine's Node."""
     bootstrap_secret: DNSSubdomain
     """Name of the Secret with the bootstrap data."""
-    clean_commands: CleanCommands = []
+    clean_commands: Commands = []
     """Shell commands of the machine for the clean-up."""
     version: KubernetesVersion | None = None
     """Kubernetes version for which the machine claimed the host."""
@@ -121,7 +124,7 @@ class HostClaim(Model):
     drained the Node."""
     profile: Profile = "Image"
     """How the host gets its container runtime, kubelet and kubeadm."""
-    install_commands: InstallCommands = []
+    install_commands: Commands = []
     """Shell commands of the machine that install them."""
     released_at: Time | None = None
     """When the machine released the host. The clean-up then begins."""
@@ -157,14 +160,11 @@ class HostSpec(Model):
 
     rules = (
         rule(
-            "(has(self.hostKeys) && size(self.hostKeys) > 0)"
-            " || (has(self.hostAuthorities) && size(self.hostAuthorities) > 0)"
-            " || (has(self.trustOnFirstUse) && self.trustOnFirstUse)",
+            f"{_HAS_KEYS} || (has(self.trustOnFirstUse) && self.trustOnFirstUse)",
             "set hostKeys or hostAuthorities, or trustOnFirstUse: a host is always verified",
         ),
         rule(
-            "!has(self.bastion) || (has(self.hostKeys) && size(self.hostKeys) > 0)"
-            " || (has(self.hostAuthorities) && size(self.hostAuthorities) > 0)",
+            f"!has(self.bastion) || {_HAS_KEYS}",
             "set hostKeys or hostAuthorities: trustOnFirstUse does not work behind a bastion",
             field_path=".bastion",
         ),

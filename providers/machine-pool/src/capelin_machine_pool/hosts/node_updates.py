@@ -6,10 +6,11 @@ from typing import Final
 
 from capelin.api.core import Node, Pod
 from capelin.client import Client, Conflict, TooManyRequests
+from capelin.contract import READY, find_condition, is_condition_true
 
 from capelin_machine_pool.api import Hosts
 from capelin_machine_pool.hosts.api import CapelinHost, HostClaim
-from capelin_machine_pool.hosts.plan import is_updated
+from capelin_machine_pool.hosts.plan import failed_update, is_updated
 
 UPDATING_ANNOTATION: Final = "capelin.cluster.x-k8s.io/updating"
 """On a Node that the provider cordoned, the version of the update."""
@@ -41,35 +42,31 @@ def next_node_step(version: str, hosts: Hosts, host: CapelinHost, node: Node) ->
         node: Its Node.
     """
     claim = host.spec.claim
-    # Without a profile, nothing can install another version.
-    if claim is None or hosts.profile == "Image":
+    if claim is None or not can_be_updated(hosts):
         return NodeStep.NOTHING
     done = NodeStep.UNCORDON if _is_cordoned(node) else NodeStep.NOTHING
     if current_version(claim, node) != version:
         # An update that runs is not interrupted. One that failed makes way.
-        runs = not is_updated(host, claim) and not has_failed(host)
+        runs = not is_updated(host, claim) and failed_update(host) is None
         return NodeStep.WAIT_FOR_HOST if runs else NodeStep.DRAIN
     if claim.update_version is None:
         return done
     if not is_updated(host, claim):
         return NodeStep.WAIT_FOR_HOST
-    is_ready = any(
-        state.type == "Ready" and state.status == "True" for state in node.status.conditions
-    )
+    is_ready = is_condition_true(node.status.conditions, READY)
     if not is_ready or node.status.node_info.kubelet_version != version:
         return NodeStep.WAIT_FOR_NODE
     return done
 
 
+def can_be_updated(hosts: Hosts) -> bool:
+    """Whether something installs other versions on a host."""
+    return hosts.profile != "Image"
+
+
 def current_version(claim: HostClaim, node: Node) -> str:
     """The version that a host has, or is updated to. Claims of earlier releases have none."""
     return claim.update_version or claim.version or node.status.node_info.kubelet_version or ""
-
-
-def has_failed(host: CapelinHost) -> bool:
-    """Whether the last update of a host has failed."""
-    conditions = host.status.conditions if host.status else []
-    return any(it.type == "Updated" and it.reason == "UpdateFailed" for it in conditions)
 
 
 def must_leave(pod: Pod) -> bool:
@@ -111,7 +108,8 @@ async def evict_pods(client: Client, node: Node) -> str | None:
         The reason to wait, or None if the Node is drained.
     """
     listed = await client.list(Pod, fields={"spec.nodeName": node.name})
-    is_lost = any(it.type == "Ready" and it.status == "Unknown" for it in node.status.conditions)
+    ready = find_condition(node.status.conditions, READY)
+    is_lost = ready is not None and ready.status == "Unknown"
     leaving = [
         pod
         for pod in filter(must_leave, listed.items)

@@ -2,10 +2,22 @@
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
+
+from capelin.api import Condition
+from capelin.contract import find_condition
 
 from capelin_machine_pool.api import CapelinMachine
-from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost, HostClaim
+from capelin_machine_pool.hosts.api import (
+    CLEAN_AGAIN_ANNOTATION,
+    CapelinHost,
+    HostClaim,
+    HostStatus,
+)
 from capelin_machine_pool.reasons import Reason
+
+UPDATED: Final = "Updated"
+"""The condition of an update in place."""
 
 
 class Visit(Enum):
@@ -87,18 +99,28 @@ def is_updated(host: CapelinHost, claim: HostClaim) -> bool:
     return claim.update_version is None or claim.update_version == updated
 
 
+def own_status(host: CapelinHost) -> HostStatus | None:
+    """The status of a host, if it is about the present claim."""
+    status, claim = host.status, host.spec.claim
+    is_own = status is not None and claim is not None and status.claim == claim.id
+    return status if is_own else None
+
+
+def failed_update(host: CapelinHost) -> Condition | None:
+    """The condition of the last update in place, if that has failed."""
+    status = own_status(host)
+    updated = find_condition(status.conditions, UPDATED) if status else None
+    is_failure = updated is not None and updated.reason == str(Reason.UPDATE_FAILED)
+    return updated if is_failure else None
+
+
 def is_bootstrapped(host: CapelinHost) -> bool:
     """Whether the bootstrap of the present claim has succeeded.
 
     Without the status, for example after a move, the marker on the host shows it again.
     """
-    status, claim = host.status, host.spec.claim
-    return (
-        status is not None
-        and claim is not None
-        and status.phase in {"Ready", "Updating"}
-        and status.claim == claim.id
-    )
+    status = own_status(host)
+    return status is not None and status.phase in {"Ready", "Updating"}
 
 
 def _orphaned(claim: HostClaim) -> Orphaned:

@@ -4,8 +4,7 @@ import ipaddress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from capelin.api import Condition
-from capelin.contract import READY, ConditionSpec, find_condition
+from capelin.contract import READY, ConditionSpec
 from capelin.provider import MachineAddress
 
 from capelin_machine_pool.api import NodeInfo
@@ -27,13 +26,12 @@ from capelin_machine_pool.hosts.api import (
     Phase,
 )
 from capelin_machine_pool.hosts.facts import HostFacts, problems
-from capelin_machine_pool.hosts.plan import Visit
+from capelin_machine_pool.hosts.plan import UPDATED, Visit, failed_update, own_status
 from capelin_machine_pool.reasons import Reason
 
 REACHABLE: Final = "Reachable"
 BOOTSTRAPPED: Final = "Bootstrapped"
 CLEAN: Final = "Clean"
-UPDATED: Final = "Updated"
 FIT: Final = "Fit"
 
 _SOON: Final = 2.0
@@ -222,9 +220,8 @@ def _updated_version(host: CapelinHost, result: VisitResult | None) -> str | Non
     """The version of the last update for the present claim."""
     if result is not None and result.step is UpdateStep.SUCCEEDED:
         return result.version
-    status, claim = host.status, host.spec.claim
-    is_same = status is not None and claim is not None and status.claim == claim.id
-    return status.updated_version if status is not None and is_same else None
+    status = own_status(host)
+    return None if status is None else status.updated_version
 
 
 def _clean(result: VisitResult, state: HostState) -> Outcome:
@@ -254,24 +251,13 @@ def _unreached(host: CapelinHost, reason: Reason, message: str) -> Outcome:
         phase = "Unavailable"
     is_silent = reason in _REASONS.values()
     reachable = (_false(REACHABLE, reason, message),) if is_silent else ()
-    failed = _failed_update(host)
-    if failed is not None:
+    if (failed := failed_update(host)) is not None:
         # The pool must not begin another update only because this host is off.
         kept = _false(UPDATED, Reason.UPDATE_FAILED, failed.message)
         ready = _false(READY, Reason.UPDATE_FAILED, f"{failed.message}; now: {message}")
         return Outcome(phase=phase, conditions=(ready, kept, *reachable), again_after=_RETRY)
     conditions = (_false(READY, reason, message), *reachable)
     return Outcome(phase=phase, conditions=conditions, again_after=_RETRY)
-
-
-def _failed_update(host: CapelinHost) -> Condition | None:
-    """The condition of an update that failed, of the same machine."""
-    status, claim = host.status, host.spec.claim
-    if status is None or claim is None or status.claim != claim.id:
-        return None
-    updated = find_condition(status.conditions, UPDATED)
-    is_failure = updated is not None and updated.reason == str(Reason.UPDATE_FAILED)
-    return updated if is_failure else None
 
 
 def _fitness(result: VisitResult) -> tuple[ConditionSpec, ...]:

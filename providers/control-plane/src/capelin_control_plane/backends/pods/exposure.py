@@ -5,6 +5,7 @@ from typing import Any
 
 from capelin.api import Unstructured
 from capelin.api.core import Node
+from capelin.contract import READY, is_condition_true
 from capelin.provider import Blocked
 
 from capelin_control_plane.backends.pods.names import API_SERVER_PORT, Names
@@ -140,9 +141,7 @@ def _address(
 def _node_address(nodes: Iterable[Node]) -> str | None:
     """The first node's by name: the same one each time, until the endpoint is written down."""
     for node in sorted(nodes, key=lambda node: node.name):
-        if any(
-            state.type == "Ready" and state.status == "True" for state in node.status.conditions
-        ):
+        if is_condition_true(node.status.conditions, READY):
             for address in node.status.addresses:
                 if address.type == "InternalIP":
                     return address.address

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from capelin.api.core import ContainerStatus, Pod
+from capelin.contract import READY, is_condition_true
 from capelin.embedded.processes import exit_reason
 
 from capelin_control_plane.backends.pods.names import (
@@ -51,7 +52,7 @@ def instance_statuses(
 
 
 def is_ready(pod: Pod) -> bool:
-    return any(state.type == "Ready" and state.status == "True" for state in pod.status.conditions)
+    return is_condition_true(pod.status.conditions, READY)
 
 
 def is_running(pod: Pod) -> bool:

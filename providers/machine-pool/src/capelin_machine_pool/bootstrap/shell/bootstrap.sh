@@ -20,10 +20,6 @@ finish() {
     mv "$job/exit.new" "$job/exit"
     exit 0
 }
-fail() {
-    echo "capelin: $1"
-    finish 1
-}
 
 # put PATH OWNER MODE write|append <CONTENT
 put() {

@@ -1,5 +1,9 @@
 # Changes files of the host with a record of each change, and installs programs.
 records=$state/bootstrap
+fail() {
+    echo "capelin: $1"
+    finish 1
+}
 # Nothing is changed without a record of it, also on a full disk.
 record() { printf '%s\n' "$*" >>"$records/manifest"; }
 

@@ -24,10 +24,6 @@ finish() {
     mv "$job/exit.new" "$job/exit"
     exit 0
 }
-fail() {
-    echo "capelin: $1"
-    finish 1
-}
 installed() { kubelet --version 2>/dev/null | awk '{ print $2 }'; }
 upgrade_node() {
     [ "$(installed)" = "$version" ] || fail "the installed kubelet is $(installed), not $version"
