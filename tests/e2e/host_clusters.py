@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import asyncssh
+import pytest
 from capelin.api import Unstructured
-from capelin.api.capi import Cluster, MachinePool
+from capelin.api.capi import MachinePool
 from capelin.api.core import Secret
 from capelin.client import Client, Config
 from capelin.testing.management import removed, started
@@ -20,8 +21,21 @@ from capelin_machine_pool.hosts.api import CapelinHost
 from tests.integration.pools import POOL, cluster_manifests, pool_manifests
 from tests.support.control_planes import ControlPlane
 
+from . import host_containers
 from .host_containers import HostContainer
 from .machines import KUBELET, POD_CIDR, docker
+
+
+def marks(*versions: str) -> list[pytest.MarkDecorator]:
+    """The marks of tests with hosts and control planes of these Kubernetes versions."""
+    programs = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+    return [
+        pytest.mark.skipif(bool(host_containers.missing()), reason=host_containers.missing()),
+        pytest.mark.needs_programs(
+            *("etcd", "cluster-api-controller", "kubeadm-bootstrap-controller"),
+            *(f"{program}@{version}" for program in programs for version in versions),
+        ),
+    ]
 
 
 @dataclass(frozen=True)
@@ -35,15 +49,6 @@ class HostCluster(ControlPlane):
 
     async def scale(self, replicas: int) -> None:
         await self.client.patch(MachinePool, POOL, self.namespace, {"spec": {"replicas": replicas}})
-
-    async def delete(self) -> None:
-        """Delete the Cluster with its machines, and wait."""
-        await self.client.delete(Cluster, self.name, self.namespace)
-
-        async def is_gone() -> bool:
-            return await self.client.find(Cluster, self.name, self.namespace) is None
-
-        await until(is_gone, within=300)
 
 
 @asynccontextmanager
@@ -59,7 +64,7 @@ async def management(folder: Path) -> AsyncGenerator[Client]:
 
 async def return_all(cluster: HostCluster, hosts: Sequence[HostContainer]) -> None:
     """Delete a cluster. Its hosts are as before their first bootstrap."""
-    await cluster.delete()
+    await cluster.delete_cluster()
     await until(cluster.hosts, lambda found: set(found.values()) == {"Free"}, within=300)
     for host in hosts:
         assert await host.state() ^ host.fresh == set()
@@ -82,7 +87,7 @@ async def add_hosts(
 async def create_control_plane(
     cluster: HostCluster, machine: str, gateway: str, *, port: int, version: str
 ) -> None:
-    """Create a control plane, and wait until it and all hosts can be used."""
+    """Create a control plane, and wait until it and all hosts are ready for use."""
     client, namespace = cluster.client, cluster.namespace
     images = await images_of(machine)
     addons = {

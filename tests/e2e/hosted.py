@@ -14,6 +14,7 @@ from uuid import uuid4
 import yaml
 from capelin.api.core import ConfigMap, Pod
 from capelin.client import Client, Config, TooManyRequests
+from capelin.contract import READY, is_condition_true
 from capelin.testing.waiting import until
 
 from tests.faults.http2 import Http2Load
@@ -56,7 +57,7 @@ class Hosted(ControlPlane):
 
 
 def is_ready(pod: Pod) -> bool:
-    return any(state.type == "Ready" and state.status == "True" for state in pod.status.conditions)
+    return is_condition_true(pod.status.conditions, READY)
 
 
 class ClosedBeforeAnswerError(ConnectionError):

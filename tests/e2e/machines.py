@@ -13,6 +13,7 @@ from uuid import uuid4
 import aiohttp
 from capelin.api.core import Node, Pod
 from capelin.client import Client, Config
+from capelin.contract import READY, is_condition_true
 from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
@@ -228,7 +229,7 @@ async def containers(workload: Client) -> Mapping[str, int | None]:
 
 
 def node_is_ready(node: Node) -> bool:
-    return any(state.type == "Ready" and state.status == "True" for state in node.status.conditions)
+    return is_condition_true(node.status.conditions, READY)
 
 
 def web(name: str, image: str, node: str) -> dict[str, Any]:

@@ -38,7 +38,8 @@ from .test_real_nodes import unhealthy
 
 VERSION = VERSIONS[-1]
 NODES = 2
-BALANCER = "localhost/haproxy:e2e"
+BALANCER = {"imageRepository": "localhost", "imageTag": "e2e"}
+"""The image `localhost/haproxy:e2e`: CAPD chooses the name."""
 INFRASTRUCTURE = "infrastructure.cluster.x-k8s.io/v1beta2"
 Record = Callable[[str, object], None]
 
@@ -60,9 +61,9 @@ async def hosted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenera
         config = Config.from_kubeconfig(cluster.kubeconfig)
         async with Client(config, manager="e2e") as client:
             await client.create(Namespace.of(name))
-            yield Hosted(client, name, "capd", kind=cluster)
-            await client.delete(Cluster, "capd", name)
-            await until(lambda: is_gone(client, name), within=300)
+            hosted = Hosted(client, name, "capd", kind=cluster)
+            yield hosted
+            await hosted.delete_cluster()
     finally:
         await home.capelin("down", "--yes", "-e", name)
         kind_cluster.delete(cluster.name)
@@ -116,7 +117,7 @@ async def make_balancer_image(folder: Path) -> None:
     program.chmod(0o755)
     container = (await docker("create", IMAGE)).strip()
     await docker("cp", str(program), f"{container}:/usr/local/bin/haproxy")
-    await docker("commit", "--change=ENTRYPOINT []", container, BALANCER)
+    await docker("commit", "--change=ENTRYPOINT []", container, "localhost/haproxy:e2e")
     await docker("rm", container)
 
 
@@ -145,24 +146,15 @@ async def forward(hosted: Hosted) -> None:
     await docker(*run, "POSTROUTING", "--jump", "MASQUERADE")
 
 
-async def is_gone(client: Client, namespace: str) -> bool:
-    return await client.find(Cluster, "capd", namespace) is None
-
-
 def cluster_manifests(hosted: Hosted) -> list[Unstructured]:
     """A Cluster with the infrastructure of CAPD and a control plane of Capelin."""
     metadata = {"name": hosted.name, "namespace": hosted.namespace}
-    repository, _, tag = BALANCER.replace("/haproxy", "").partition(":")
     return [
         {
             "apiVersion": INFRASTRUCTURE,
             "kind": "DevCluster",
             "metadata": metadata,
-            "spec": {
-                "backend": {
-                    "docker": {"loadBalancer": {"imageRepository": repository, "imageTag": tag}}
-                }
-            },
+            "spec": {"backend": {"docker": {"loadBalancer": BALANCER}}},
         },
         {
             "apiVersion": "controlplane.cluster.x-k8s.io/v1alpha1",

@@ -32,6 +32,7 @@ from .host_clusters import (
     create_pool,
     images_of,
     management,
+    marks,
     return_all,
 )
 from .host_containers import HostContainer, network
@@ -45,20 +46,7 @@ FRONT = "front"
 NODE_PORT = 30080
 Record = Callable[[str, object], None]
 
-pytestmark = [
-    pytest.mark.timeout(2400),
-    pytest.mark.skipif(bool(host_containers.missing()), reason=host_containers.missing()),
-    pytest.mark.needs_programs(
-        "etcd",
-        "cluster-api-controller",
-        "kubeadm-bootstrap-controller",
-        *(
-            f"{program}@{version}"
-            for program in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
-            for version in (OLD, NEW)
-        ),
-    ),
-]
+pytestmark = [pytest.mark.timeout(2400), *marks(OLD, NEW)]
 
 
 async def test_service_answers_while_its_hosts_are_updated(
@@ -143,7 +131,7 @@ class Updates:
         await until(is_upgraded, within=600)
 
     async def update_in_place(self) -> None:
-        """Update the pool to the next minor version. No machine is replaced."""
+        """Update the pool to the next minor version. All machines stay."""
         before = await self.machines()
         uids = {node.name: node.uid for node in await self.nodes()}
         async with called(self.url) as calls:

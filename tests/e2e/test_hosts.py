@@ -25,6 +25,7 @@ from .host_clusters import (
     create_pool,
     images_of,
     management,
+    marks,
     return_all,
 )
 from .host_containers import HostContainer, network
@@ -43,17 +44,8 @@ Record = Callable[[str, object], None]
 
 pytestmark = [
     pytest.mark.timeout(1500),
-    pytest.mark.skipif(bool(host_containers.missing()), reason=host_containers.missing()),
-    pytest.mark.needs_programs(
-        "etcd",
-        "cluster-api-controller",
-        "kubeadm-bootstrap-controller",
-        f"kubectl@{KUBECTL}",
-        *(
-            f"{program}@{VERSION}"
-            for program in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
-        ),
-    ),
+    pytest.mark.needs_programs(f"kubectl@{KUBECTL}"),
+    *marks(VERSION),
 ]
 
 

@@ -100,7 +100,7 @@ class Loads:
 
 @asynccontextmanager
 async def under_load(hosted: Hosted, phase: str, record: Record) -> AsyncGenerator[None]:
-    """Fifty requests per second within the context. None fails, and all writes are kept."""
+    """Fifty requests per second within the context. None fails, and all writes still exist."""
     loads = Loads.of(Config.from_kubeconfig(await hosted.kubeconfig()), phase)
     tasks = [asyncio.create_task(client.run()) for client in loads.clients]
     try:

@@ -14,7 +14,7 @@ from time import monotonic
 from uuid import uuid4
 
 import pytest
-from capelin.api.capi import Cluster, Machine, MachineDeployment
+from capelin.api.capi import Machine, MachineDeployment
 from capelin.api.core import Node, Secret
 from capelin.client import Client, Config
 from capelin.contract import find_condition
@@ -193,8 +193,7 @@ async def hosted_with_cluster_api(with_cluster_api: KindCluster) -> AsyncGenerat
         ):
             yield hosted
             # Core deletes the workers first, like for any Cluster.
-            await hosted.client.delete(Cluster, hosted.name, hosted.namespace)
-            await until(lambda: has_no_cluster(hosted), within=240)
+            await hosted.delete_cluster()
     finally:
         await remove_machines(with_cluster_api.name)
 
@@ -275,10 +274,6 @@ async def outlive_an_upgrade(
 async def certificates_of(names: Sequence[str]) -> set[str]:
     """The client certificates of kubelets."""
     return {await docker("exec", name, "cat", CERTIFICATE) for name in names}
-
-
-async def has_no_cluster(hosted: Hosted) -> bool:
-    return await hosted.client.find(Cluster, hosted.name, hosted.namespace) is None
 
 
 async def machines_of(hosted: Hosted) -> list[Machine]:

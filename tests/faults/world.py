@@ -15,6 +15,7 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import ConfigMap, Node, Secret
 from capelin.client import Client, ClientError, Config
+from capelin.contract import READY, is_condition_true
 from capelin.embedded.management import Environment, UpRequest, bring_up, remove_environment
 from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
@@ -235,11 +236,7 @@ class ClusterUnderTest:
         return True
 
     def _are_ready(self, nodes: list[Node]) -> bool:
-        ready = [
-            node
-            for node in nodes
-            if any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
-        ]
+        ready = [node for node in nodes if is_condition_true(node.status.conditions, READY)]
         return len(ready) == len(nodes) == self.workers
 
     # Promises

@@ -1,7 +1,6 @@
 """Projects of other people, from `capelin new` to their users, with the printed commands."""
 
 import json
-import socket
 import threading
 from collections.abc import AsyncGenerator, Generator
 from functools import partial
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Client, Config
+from capelin.embedded.addresses import free_port
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import wait_until
@@ -166,19 +166,13 @@ async def test_users_install_a_release_with_helm(
     assert "deletionTimestamp" not in definition["metadata"]
 
 
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
-
-
 def test_an_extension_of_a_checkout(shell: Shell) -> None:
     run = f"run --no-project --with-editable {ROOT}/infra"
     project = new(shell, run, "extension storage-guard")
     _, begin, go_on, *_ = blocks(project.folder / "README.md", "sh")
     up, certificate, serve = begin.strip().splitlines()
     project.run(f"{up}\n{certificate}")
-    port, probes = free_port(), free_port()
+    port, probes = free_port("127.0.0.1"), free_port("127.0.0.1")
     server = project.start(f"{serve} --port {port} --probes-port {probes}")
     try:
         lines = [

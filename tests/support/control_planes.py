@@ -52,6 +52,15 @@ class ControlPlane:
         mine.metadata.owner_references = [reference_to(cluster, controller=True)]
         await self.client.create(mine)
 
+    async def delete_cluster(self) -> None:
+        """Delete its Cluster with all machines, and wait."""
+        await self.client.delete(Cluster, self.name, self.namespace)
+
+        async def is_gone() -> bool:
+            return await self.client.find(Cluster, self.name, self.namespace) is None
+
+        await until(is_gone, within=300)
+
     async def delete_all(self) -> None:
         """Delete every control plane of its namespace, and wait until they are gone."""
         for found in (await self.client.list(CapelinControlPlane, self.namespace)).items:
