@@ -58,8 +58,12 @@ async def upgrades(machine: Sandbox) -> list[str]:
     return (await machine.succeed("cat /var/log/upgrades 2>/dev/null || true")).splitlines()
 
 
+FOLDERS = "stat -c '%a %U %n' / /usr /usr/local /usr/local/bin /usr/local/sbin /opt"
+
+
 async def test_update_installs_a_version_once(machine: Sandbox, tmp_path: Path) -> None:
     fresh = await machine.fingerprint()
+    folders = await machine.succeed(FOLDERS)
     kubeadm = await machine.read_file("/usr/local/bin/kubeadm")
     files = {"usr/local/bin/kubeadm": kubeadm + b"# newer\n", "opt/new/file": b"new"}
     wanted = await installation(tmp_path, NEW, **files)
@@ -71,10 +75,15 @@ async def test_update_installs_a_version_once(machine: Sandbox, tmp_path: Path) 
     # The disk of a host that is updated again and again does not fill up.
     assert await machine.succeed("ls /var/lib/capelin/archives") == "lock\n"
     assert await machine.succeed("stat -c '%a %U' /usr/local/sbin/kubelet") == "755 root\n"
+    # Folders of the archive are private, and belong to another user.
+    assert await machine.succeed(FOLDERS) == folders
+    assert await machine.succeed("stat -c '%a %U' /opt/new") == "755 root\n"
     # A clean-up restores the programs from before the first bootstrap.
     assert await clean(machine) is CleanStep.CLEAN
     assert await machine.read_file("/usr/local/bin/kubeadm") == kubeadm
     assert await machine.fingerprint() == fresh
+    assert await machine.succeed(FOLDERS) == folders
+    assert (await machine.run("test -e /opt/new")).exit_code == 1
     assert await bootstrap(machine, owner=OTHER) is BootstrapStep.SUCCEEDED
 
 
