@@ -186,6 +186,12 @@ def test_a_spec_of_a_condition_has_the_same_content() -> None:
     )
 
 
+def test_kept_condition_describes_its_generation() -> None:
+    spec = ConditionSpec.kept(condition("Ready"))
+    (after,) = update_conditions([], [spec], now=SECOND, generation=2)
+    assert after.observed_generation == 1
+
+
 ANNOTATED = "MachinePool has the cluster.x-k8s.io/paused annotation"
 CLUSTER = "Cluster spec.paused is set to true"
 

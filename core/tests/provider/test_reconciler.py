@@ -687,6 +687,29 @@ async def test_a_pause_keeps_the_status_and_delays_deletion(world: World) -> Non
     assert box.status.initialization.provisioned
 
 
+async def test_condition_from_before_a_pause_describes_its_generation(world: World) -> None:
+    await world.ready_box()
+
+    def act(ctx: InfraMachineContext, _box: Box) -> Result:
+        ctx.set_provisioned("box:///1")
+        return Done()
+
+    boxes = Boxes(act)
+    await world.reconcile(boxes)
+    _, before = await world.reconcile(boxes)
+    changed = {
+        "metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}},
+        "spec": {"failureDomain": "east"},
+    }
+    await world.client.patch(Box, "demo", world.namespace, changed)
+    _, box = await world.reconcile(boxes)
+    assert box.status is not None
+    generations = {it.type: it.observed_generation for it in box.status.conditions}
+    assert box.metadata.generation == generations["Paused"]
+    assert before.metadata.generation == generations["Ready"]
+    assert box.metadata.generation != before.metadata.generation
+
+
 async def test_the_finalizer_stays_until_the_deletion_is_done(world: World) -> None:
     await world.ready_box()
     results: list[Result] = [After(3), Done()]

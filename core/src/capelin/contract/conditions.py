@@ -5,7 +5,7 @@ history from the previous conditions.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal, Protocol, TypeVar
 
@@ -68,6 +68,8 @@ class ConditionSpec:
     message: str = ""
     since: datetime | None = None
     """The time of the change, if a mirrored condition provides it."""
+    observed_generation: int | None = None
+    """The generation that it describes. Default: the present one."""
 
     @classmethod
     def of(cls, condition: Condition) -> "ConditionSpec":
@@ -78,6 +80,11 @@ class ConditionSpec:
             condition.message,
             condition.last_transition_time,
         )
+
+    @classmethod
+    def kept(cls, condition: Condition) -> "ConditionSpec":
+        """A condition of the same object, which describes the generation of an earlier reconcile."""
+        return replace(cls.of(condition), observed_generation=condition.observed_generation)
 
 
 def update_conditions(
@@ -150,7 +157,9 @@ def _dated(
         reason=aspect.reason,
         message=_shortened(aspect.message),
         last_transition_time=moment,
-        observed_generation=generation,
+        observed_generation=(
+            generation if aspect.observed_generation is None else aspect.observed_generation
+        ),
     )
 
 

@@ -106,7 +106,8 @@ class StatusDraft:
         status = self.status
         own: list[Condition] = status.conditions if self._status else []
         kept = {
-            condition.type: ConditionSpec.of(condition) for condition in own or self.before.values()
+            condition.type: ConditionSpec.kept(condition)
+            for condition in own or self.before.values()
         }
         conditions = update_conditions(
             self.before.values(),

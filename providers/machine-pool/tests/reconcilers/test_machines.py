@@ -19,6 +19,7 @@ from capelin_machine_pool.desired import Instance
 from capelin_machine_pool.plan import needs_remediation
 from capelin_machine_pool.reconcilers import MachineReconciler
 from capelin_machine_pool.reconcilers.machines import seconds_until
+from capelin_machine_pool.status import is_observed
 
 from tests.support.cached import use_cache
 
@@ -246,6 +247,22 @@ async def test_pausing_changes_one_condition_and_leaves_the_others() -> None:
     assert paused is not None
     assert paused.status == "True"
     assert [c for c in after if c.type != "Paused"] == [c for c in before if c.type != "Paused"]
+
+
+@pytest.mark.parametrize("stop", ["pause", "sleep"])
+async def test_machine_that_stops_before_its_update_is_not_observed(stop: str) -> None:
+    its = world(RUNNING, RUNNING)
+    await its.reconcile()
+    await its.reconcile()
+    assert is_observed(await its.machine())
+    await its.client.patch(CapelinMachine, "one", "team", {"spec": {"version": "v1.34.4"}})
+    if stop == "sleep":
+        await its.sleep()
+    else:
+        pause = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}}
+        await its.client.patch(CapelinMachine, "one", "team", pause)
+    await its.reconciler.reconcile(context_for(its.client), await its.machine())
+    assert not is_observed(await its.machine())
 
 
 @pytest.mark.parametrize(

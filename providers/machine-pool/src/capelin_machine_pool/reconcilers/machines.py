@@ -192,7 +192,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
             message = "it begins when the control plane of its Cluster wakes"
             raise Blocked(Reason.ASLEEP, message, retry_seconds=None)
         # Nothing about the machine has changed.
-        ctx.set_conditions(ConditionSpec.of(ready))
+        ctx.set_conditions(ConditionSpec.kept(ready))
         return Done()
 
     async def reconcile_delete(self, ctx: InfraMachineContext, obj: CapelinMachine) -> Result:
