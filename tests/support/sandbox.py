@@ -92,9 +92,10 @@ class Sandbox(Transport):
     def __init__(self, pid: int) -> None:
         self._namespaces = ("nsenter", f"--target={pid}", *("-m", "-p", "-n", "-u"), "-r", "-w")
 
-    def command(self, *words: str) -> tuple[str, ...]:
-        """The command that runs another one on the machine."""
-        return (*self._namespaces, *words)
+    def command(self, *words: str, network: bool = True) -> tuple[str, ...]:
+        """The command that runs another one on the machine, or in this machine's network."""
+        namespaces = (it for it in self._namespaces if network or it != "-n")
+        return (*namespaces, *words)
 
     async def run(
         self,

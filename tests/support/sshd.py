@@ -5,10 +5,12 @@ import shutil
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import asyncssh
 import pytest
+from capelin.embedded.addresses import free_port, is_listening
+from capelin.testing.waiting import until
 from capelin_machine_pool.bootstrap.ssh import SshHost
 
 from tests.support.sandbox import Sandbox
@@ -40,6 +42,8 @@ class Server:
     """Bytes from the client after which each connection is cut."""
     delay: float = 0.0
     """Seconds that each packet of the client takes."""
+    silent: bool = False
+    """Whether each connection ends at once."""
     connections: int = 0
 
     def host(self) -> SshHost:
@@ -83,6 +87,9 @@ async def sshd(
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.connections += 1
+        if server.silent:
+            writer.close()
+            return
         ours, theirs = socket.socketpair()
         process = await asyncio.create_subprocess_exec(
             *command, stdin=theirs.fileno(), stdout=theirs.fileno()
@@ -117,6 +124,26 @@ async def sshd(
         yield server
     finally:
         listener.close()
+
+
+@asynccontextmanager
+async def bastion(machine: Sandbox, server: Server) -> AsyncGenerator[SshHost]:
+    """Run a server with OpenSSH's own limits, which forwards connections to ports of this machine.
+
+    Args:
+        machine: The machine whose files it uses.
+        server: The other server of that machine, with the same keys.
+    """
+    host = replace(server.host(), port=free_port(server.address))
+    listen = ("-p", str(host.port), "-o", f"ListenAddress={host.address}")
+    command = machine.command(SSHD, "-D", "-f", "/etc/ssh/test/config", *listen, network=False)
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+    try:
+        await until(lambda: is_listening(host.address, host.port))
+        yield host
+    finally:
+        process.kill()
+        await process.wait()
 
 
 async def _pump(

@@ -19,12 +19,12 @@ from capelin_machine_pool.bootstrap.ssh import read_host_key
 from capelin_machine_pool.hosts.api import PRIVATE_KEY, CapelinHost
 from capelin_machine_pool.hosts.connections import ssh_target
 from capelin_machine_pool.hosts.facts import HostFacts, observe_facts, problems
+from capelin_machine_pool.hosts.slots import Slots
 
 from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.hosts.host_file import HostDefaults, read_host_file
 from capelin_infra.terminal.tables import Column, Format, print_list
 
-_AT_ONCE: Final = 16
 _MANAGER: Final = "capelin-hosts"
 _KEY_TYPE: Final = "kubernetes.io/ssh-auth"
 
@@ -93,10 +93,10 @@ async def check_hosts(
     """Print why hosts cannot become nodes. Returns whether all of them can."""
     async with client_of(find_environment(environment)) as client:
         hosts = await _hosts(client, namespace, names)
-        slots = asyncio.Semaphore(_AT_ONCE)
+        slots = Slots()
 
         async def check(host: CapelinHost) -> Checked:
-            async with slots:
+            async with slots.taken(host.spec.bastion):
                 return await _check(client, host, version)
 
         checked = await asyncio.gather(*map(check, hosts))

@@ -10,7 +10,7 @@ from capelin.testing.waiting import until
 from capelin_machine_pool.bootstrap import CommandResult, Transport, TransportError
 from capelin_machine_pool.hosts.plan import Visit
 from capelin_machine_pool.hosts.status import VisitResult
-from capelin_machine_pool.hosts.visits import VisitPlan, Visits, carry_out
+from capelin_machine_pool.hosts.visits import Slot, VisitPlan, Visits, carry_out
 from capelin_machine_pool.reasons import Reason
 
 FREE = b"boot=1\nhostname=a\nend=\n"
@@ -54,8 +54,8 @@ class World:
     def start(self, name: str) -> None:
         plan = VisitPlan(visit=Visit.CHECK, connect=lambda: self.connect(name))
 
-        async def work(slots: asyncio.Semaphore) -> VisitResult:
-            return await carry_out(plan, slots)
+        async def work(slot: Slot) -> VisitResult:
+            return await carry_out(plan, slot)
 
         self.visits.start(key(name), "check", Visit.CHECK, work)
 
@@ -96,8 +96,8 @@ async def test_visit_for_another_purpose_replaces_the_first() -> None:
     assert not world.visits.is_due(key("dead-0"), "check")
     assert world.visits.is_due(key("dead-0"), "clean")
 
-    async def clean(slots: asyncio.Semaphore) -> VisitResult:
-        del slots
+    async def clean(slot: Slot) -> VisitResult:
+        del slot
         return VisitResult(visit=Visit.CLEAN)
 
     world.visits.start(key("dead-0"), "clean", Visit.CLEAN, clean)
@@ -114,8 +114,8 @@ async def test_failed_visit_names_no_details_of_a_defect(
 ) -> None:
     world = World()
 
-    async def broken(slots: asyncio.Semaphore) -> VisitResult:
-        del slots
+    async def broken(slot: Slot) -> VisitResult:
+        del slot
         raise RuntimeError("hunter2")
 
     world.visits.start(key("a"), "check", Visit.CHECK, broken)

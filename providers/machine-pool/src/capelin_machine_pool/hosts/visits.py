@@ -33,19 +33,19 @@ from capelin_machine_pool.bootstrap import (
     observe,
 )
 from capelin_machine_pool.bootstrap.ssh import read_host_key
+from capelin_machine_pool.hosts.api import Bastion
 from capelin_machine_pool.hosts.facts import observe_facts
 from capelin_machine_pool.hosts.plan import Visit
+from capelin_machine_pool.hosts.slots import Slots
 from capelin_machine_pool.hosts.status import VisitResult, failed_visit
 from capelin_machine_pool.reasons import Reason
 
 Connect = Callable[[], AbstractAsyncContextManager[Transport]]
 Claimed = Callable[[], Awaitable[bool]]
 FindArchive = Callable[[str], Awaitable[Archive]]
+Slot = Callable[[], AbstractAsyncContextManager[None]]
+"""The permission to connect. A visit holds it until the connection is open."""
 
-_AT_ONCE: Final = 64
-"""How many connections may be opened at once."""
-_AT_ONCE_AFTER_FAILURE: Final = 16
-"""How many of them may be to hosts that did not answer the last time."""
 _LONGEST_SECONDS: Final = 300.0
 """Time after which a visit reports its progress and another one continues."""
 _POLL_SECONDS: Final = 2.0
@@ -74,18 +74,18 @@ class VisitPlan:
     """Whether the claim still exists. Asked right before the host is marked or updated."""
 
 
-async def carry_out(plan: VisitPlan, slots: asyncio.Semaphore) -> VisitResult:
+async def carry_out(plan: VisitPlan, slot: Slot) -> VisitResult:
     """Visit a host until its work has an end, or takes long.
 
     Args:
         plan: The visit.
-        slots: The limit for connections that are being opened.
+        slot: The permission to connect.
 
     Raises:
         TransportError: The host does not answer, or the connection ended.
     """
     async with AsyncExitStack() as stack:
-        async with slots:
+        async with slot():
             transport = await stack.enter_async_context(plan.connect())
         if plan.visit is Visit.CHECK:
             state = await observe(transport)
@@ -150,20 +150,20 @@ async def _installation(plan: VisitPlan, transport: Transport, *, begins: bool) 
 
 
 async def learn_key(
-    address: str, port: int, destinations: Destinations | None, slots: asyncio.Semaphore
+    address: str, port: int, destinations: Destinations | None, slot: Slot
 ) -> VisitResult:
     """Read the key of a host.
 
     Raises:
         TransportError: It does not answer.
     """
-    async with slots:
+    async with slot():
         key = await read_host_key(address, port, destinations)
     return VisitResult(visit=Visit.LEARN_KEY, host_key=key)
 
 
-Work = Callable[[asyncio.Semaphore], Awaitable[VisitResult]]
-"""A visit, with the limit for connections that are being opened."""
+Work = Callable[[Slot], Awaitable[VisitResult]]
+"""A visit, with the permission to connect."""
 
 
 @dataclass(slots=True)
@@ -186,8 +186,7 @@ class Visits:
     def __init__(self, wake: Callable[[ObjectKey], None]) -> None:
         self._wake = wake
         self._runs: dict[ObjectKey, _Run] = {}
-        self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._slots_after_failure = asyncio.Semaphore(_AT_ONCE_AFTER_FAILURE)
+        self._slots = Slots()
 
     def result(self, key: ObjectKey, purpose: Hashable) -> VisitResult | None:
         """The result of the last visit for a purpose, until the next one begins."""
@@ -214,14 +213,22 @@ class Visits:
             return 2 * _LONGEST_SECONDS
         return max(0.1, run.due - time.monotonic())
 
-    def start(self, key: ObjectKey, purpose: Hashable, visit: Visit, work: Work) -> None:
+    def start(
+        self,
+        key: ObjectKey,
+        purpose: Hashable,
+        visit: Visit,
+        work: Work,
+        bastion: Bastion | None = None,
+    ) -> None:
         """Begin a visit. One for another purpose ends: the host keeps its progress."""
         former = self._runs.get(key)
         if former is not None and former.task is not None:
             former.task.cancel()
-        slots = self._slots_after_failure if former and former.failed else self._slots
+        failed = former is not None and former.failed
+        slot = partial(self._slots.taken, bastion, after_failure=failed)
         run = self._runs[key] = _Run(purpose)
-        run.task = asyncio.create_task(self._run(key, run, visit, partial(work, slots)))
+        run.task = asyncio.create_task(self._run(key, run, visit, partial(work, slot)))
 
     def forget(self, key: ObjectKey) -> None:
         """End the visit of a host that no longer exists."""

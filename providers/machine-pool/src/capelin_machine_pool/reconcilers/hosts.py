@@ -122,7 +122,7 @@ class HostReconciler(Reconciler[CapelinHost]):
                 return After(_CREDENTIALS_SECONDS)
             if (beginning := begun(host, visit)) is not None:
                 await _report(ctx, host, None, beginning)
-            self._visits.start(key, purpose, visit, work)
+            self._visits.start(key, purpose, visit, work, host.spec.bastion)
         return After(self._visits.seconds_left(key))
 
     async def _use(
