@@ -32,7 +32,7 @@ FILES = {
     "/kind/manifests/default-storage.yaml": b"kind: StorageClass",
 }
 MACHINES = ContainerMachines(
-    image=IMAGE,
+    images=(IMAGE,),
     socket="/run/engine.sock",
     network="bridge",
     gateway="127.0.0.1",
@@ -71,6 +71,17 @@ async def test_suitable_engine_is_used(engine: Engine, machines: Machines) -> No
         manifests={name: MACHINES.manifests[name] for name in sorted(MACHINES.manifests)[:2]},
     )
     assert detail == f"machines are containers of {IMAGE}"
+
+
+async def test_images_of_later_versions_are_for_upgrades(engine: Engine, state: FakeEngine) -> None:
+    later = "localhost/node:v1.35.4"
+    state.images = {IMAGE, later}
+    found, detail = await find("containers", f"{IMAGE},{later}")
+    assert found is not None
+    assert found.images == (IMAGE, later)
+    assert found.variables({})["CAPELIN_CONTAINER_IMAGES"] == f"{IMAGE},{later}"
+    assert detail == f"machines are containers of {IMAGE}, {later}"
+    assert engine.socket == found.socket
 
 
 async def test_simulated_machines_need_no_engine(state: FakeEngine) -> None:

@@ -83,7 +83,7 @@ class ConditionSpec:
 
     @classmethod
     def kept(cls, condition: Condition) -> "ConditionSpec":
-        """A condition of the same object, which describes the generation of an earlier reconcile."""
+        """A condition of the same object, from an earlier reconcile and about its generation."""
         return replace(cls.of(condition), observed_generation=condition.observed_generation)
 
 

@@ -108,8 +108,9 @@ def up(
         str | None,
         typer.Option(
             envvar="CAPELIN_MACHINE_IMAGE",
-            help="The image of machines that are containers: a node image of kind. Default: "
-            "kindest/node of the newest version that Capelin provides, by digest.",
+            help="The image of machines that are containers: a node image of kind. Several, with "
+            "commas between them, are for upgrades: a machine gets the one tagged by its version. "
+            "Default: kindest/node of the newest version that Capelin provides, by digest.",
             show_default=False,
         ),
     ] = None,

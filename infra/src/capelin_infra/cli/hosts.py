@@ -1,4 +1,4 @@
-"""The verbs of hosts: import, check, list."""
+"""The verbs of hosts: import, check, list, power-cycle."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +15,11 @@ HostNamespace = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
-    hosts = group(app, "hosts", "Import, check and list existing machines that become nodes.")
+    hosts = group(app, "hosts", "Import, check, list and power cycle machines that become nodes.")
     hosts.command("import")(import_)
     hosts.command("check")(check)
     hosts.command("list")(list_)
+    hosts.command("power-cycle")(power_cycle)
 
 
 def import_(
@@ -121,3 +122,16 @@ def list_(
     from capelin_infra.hosts.verbs import list_hosts
 
     run(list_hosts(environment, namespace, output))
+
+
+def power_cycle(
+    names: Annotated[list[str], typer.Argument(help="Hosts to power cycle.", show_default=False)],
+    *,
+    environment: Environment = "",
+    namespace: HostNamespace = "default",
+    in_use: Annotated[bool, typer.Option(help="Include hosts that a machine uses.")] = False,
+) -> None:
+    """Have the provider switch hosts off and on, by the method in their spec.power."""
+    from capelin_infra.hosts.verbs import power_cycle_hosts
+
+    run(power_cycle_hosts(environment, namespace, names, in_use=in_use))

@@ -32,6 +32,8 @@ from capelin_infra.terminal.waiting import Deadline
 NAME: Final = "demo"
 _NAMESPACE: Final = "default"
 _CONTAINERS: Final = "containers"
+_AUTO: Final = "auto"
+"""The image whose tag is the version of a machine."""
 _ADDONS: Final = "capelin-container-addons"
 _ADDON_FILES: Final = ("default-cni.yaml", "default-storage.yaml")
 _POD_SUBNET: Final = re.compile(r"\{\{\s*\.PodSubnet\s*\}\}")
@@ -60,7 +62,8 @@ def on_containers(
         version: The Kubernetes version of clusters that request none.
     """
     options = request.options
-    variables = {"containers": {"image": machines.image}, **options.variables}
+    image = machines.images[0] if len(machines.images) == 1 else _AUTO
+    variables = {"containers": {"image": image}, **options.variables}
     return replace(
         request,
         options=replace(

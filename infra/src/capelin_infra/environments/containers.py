@@ -11,6 +11,7 @@ from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.management import Environment
 from capelin.errors import InvalidInputError, UnfitMachineError, UserError
 from capelin.versions import Version
+from capelin_machine_pool.containers.desired import read_images
 from capelin_machine_pool.containers.engine import (
     PROVIDER_LABEL,
     Engine,
@@ -39,13 +40,14 @@ _PULL_SECONDS: Final = 600.0
 class ContainerMachines:
     """Properties of an engine and of the image of its machines."""
 
-    image: str
+    images: tuple[str, ...]
+    """The first one is that of new clusters. Others have other versions of Kubernetes."""
     socket: str
     network: str
     gateway: str
     """The address of this machine in the network, at which control planes listen."""
     kubernetes_version: str
-    """That of the image."""
+    """That of the first image."""
     manifests: Mapping[str, str]
     """The pod network and the storage class that kind gives its nodes, by file name."""
 
@@ -53,7 +55,7 @@ class ContainerMachines:
         """The settings of the managers of an environment."""
         networks = filter(None, (self.gateway, environ.get(_ENDPOINTS)))
         return {
-            _IMAGES: self.image,
+            _IMAGES: ",".join(self.images),
             _ENGINE: self.socket,
             _NETWORK: self.network,
             _ENDPOINTS: ",".join(networks),
@@ -87,7 +89,8 @@ async def find_container_machines(
                 ) from None
             line.detail = f"machines are simulated: {error}"
             return None
-        line.detail = f"machines are containers of {found.image.partition('@')[0]}"
+        names = ", ".join(image.partition("@")[0] for image in found.images)
+        line.detail = f"machines are containers of {names}"
         return found
 
 
@@ -96,17 +99,21 @@ async def _examine(
 ) -> ContainerMachines:
     await engine.version()
     network, gateway = await _find_network(engine)
-    image = image or DEFAULT_IMAGE
-    if not await engine.has_image(image):
-        name = image.partition("@")[0]
-        checklist.update(line, f"pulling {name}")
-        try:
-            await engine.pull(image, seconds=_PULL_SECONDS)
-        except EngineError as error:
-            raise _UnusableError(f"the engine cannot pull {name}: {error}") from error
-    version, manifests = await _read_image(engine, image)
+    try:
+        images = read_images(image or DEFAULT_IMAGE)
+    except ValueError as error:
+        raise _UnusableError(str(error)) from error
+    for needed in images:
+        if not await engine.has_image(needed):
+            name = needed.partition("@")[0]
+            checklist.update(line, f"pulling {name}")
+            try:
+                await engine.pull(needed, seconds=_PULL_SECONDS)
+            except EngineError as error:
+                raise _UnusableError(f"the engine cannot pull {name}: {error}") from error
+    version, manifests = await _read_image(engine, images[0])
     return ContainerMachines(
-        image=image,
+        images=images,
         socket=engine.socket,
         network=network,
         gateway=gateway,

@@ -1,4 +1,4 @@
-"""The verbs of hosts: import, check, list."""
+"""The verbs of hosts: import, check, list, power-cycle."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from capelin.errors import InvalidInputError, MissingError
 from capelin.provider import Blocked
 from capelin_machine_pool.bootstrap import HostState, TransportError, observe
 from capelin_machine_pool.bootstrap.ssh import read_host_key
-from capelin_machine_pool.hosts.api import PRIVATE_KEY, CapelinHost
+from capelin_machine_pool.hosts.api import POWER_CYCLE_ANNOTATION, PRIVATE_KEY, CapelinHost
 from capelin_machine_pool.hosts.connections import ssh_target
 from capelin_machine_pool.hosts.facts import HostFacts, observe_facts, problems
 from capelin_machine_pool.hosts.slots import Slots
@@ -176,6 +176,32 @@ async def list_hosts(environment: str, namespace: str | None, output: Format) ->
         Column[CapelinHost]("MESSAGE", lambda host: _ready(host)[1], wide=True),
     )
     print_list(hosts, columns, lambda host: host.dump(), output)
+
+
+async def power_cycle_hosts(
+    environment: str, namespace: str, names: Sequence[str], *, in_use: bool
+) -> None:
+    """Request a power cycle of hosts, of all or none."""
+    async with client_of(find_environment(environment)) as client:
+        hosts = await _hosts(client, namespace, names)
+        for host in hosts:
+            claim = host.spec.claim
+            if host.spec.power is None:
+                raise InvalidInputError(
+                    f"The host {host.name} cannot be power cycled.",
+                    reason="spec.power is not set.",
+                    hint="Set it, or switch the host off and on yourself.",
+                )
+            if claim is not None and claim.released_at is None and not in_use:
+                raise InvalidInputError(
+                    f"The host {host.name} is in use.",
+                    reason=f"The machine {claim.machine} of cluster {claim.cluster} has it.",
+                    hint="Drain its Node and add --in-use.",
+                )
+        patch = {"metadata": {"annotations": {POWER_CYCLE_ANNOTATION: ""}}}
+        for host in hosts:
+            await client.patch(CapelinHost, host.name, namespace, patch)
+    typer.echo(f"{len(hosts)} hosts are power cycled. See their condition PowerCycled.")
 
 
 async def _hosts(client: Client, namespace: str, names: Sequence[str]) -> list[CapelinHost]:

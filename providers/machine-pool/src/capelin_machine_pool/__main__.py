@@ -20,7 +20,7 @@ from capelin_machine_pool.backends.hosts import HostsBackend
 from capelin_machine_pool.backends.kubelet import SimulatedKubelet
 from capelin_machine_pool.backends.simulated import SimulatedBackend
 from capelin_machine_pool.bootstrap import Archives
-from capelin_machine_pool.containers.desired import ContainerPolicy
+from capelin_machine_pool.containers.desired import ContainerPolicy, read_images
 from capelin_machine_pool.containers.engine import Engine, socket_of
 from capelin_machine_pool.desired import MANAGER
 from capelin_machine_pool.reconcilers import (
@@ -30,18 +30,6 @@ from capelin_machine_pool.reconcilers import (
     MachineReconciler,
     MachineTemplateReconciler,
 )
-
-
-def read_images(text: str) -> tuple[str, ...]:
-    """An option such as `kindest/node:v1.34.0,localhost/node`, in its order.
-
-    Raises:
-        ValueError: a name is empty, or contains a space.
-    """
-    images = [name.strip() for name in text.split(",")]
-    if not all(images) or any(len(name.split()) > 1 for name in images):
-        raise ValueError(f"{text!r} is not a list of images: write NAME:TAG,...")
-    return tuple(dict.fromkeys(images))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +45,8 @@ class MachinePoolOptions(Options):
     container_images: tuple[str, ...] = flag(
         (),
         read_images,
-        "Images of machines of the backend `Containers`, with commas between them. Users who may"
+        "Images of machines of the backend `Containers`, with commas between them. A machine gets"
+        " the one whose tag is its version, or else the first one. Users who may"
         " create such machines become root on this machine: the containers are privileged.",
         shown="none: no containers",
     )
@@ -72,6 +61,13 @@ class MachinePoolOptions(Options):
         Path,
         "Directory with archives of kubelet, kubeadm and container runtime, which the provider"
         " installs on hosts, and their file SHA256SUMS.",
+        shown="none",
+    )
+    power_commands: Path | None = flag(
+        None,
+        Path,
+        "Directory with programs that power cycle hosts. Users choose one by its name. They run as"
+        " this process, with HOST_NAMESPACE, HOST_NAME and HOST_ADDRESS.",
         shown="none",
     )
     container_network: str = flag("bridge", str, "Name of the containers' network.")
@@ -96,7 +92,7 @@ def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
         MachineReconciler(backends, serving=kubelet.serving, refresh=simulated.kwok.refresh),
         MachinePoolReconciler(),
         MachineTemplateReconciler(),
-        HostReconciler(Destinations.from_environ(), archives),
+        HostReconciler(Destinations.from_environ(), archives, options.power_commands),
     ]
 
 

@@ -118,7 +118,8 @@ class Containers(Model):
 
     image: Annotated[str, MinLen(1), MaxLen(512)] | None = None
     """Image of a machine with systemd, a kubelet and a container runtime, such as `kindest/node`.
-    The provider runs only the images of its option `--container-images`. Default: the first."""
+    The provider runs only the images of its option `--container-images`. Default: the first one of
+    them whose tag is the version of the machine, or else the first one."""
     cpu: Quantity | None = None
     """Most CPU time that a container gets: `2` or `1500m`. Default: no limit."""
     memory: Quantity | None = None

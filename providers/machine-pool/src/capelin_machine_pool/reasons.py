@@ -181,6 +181,14 @@ class Reason(Reasons):
         "add it to the [folder of `--host-bundles`](how-to/hosts.md#install-kubernetes-on-hosts)",
     )
     CLEANING = "Cleaning", "the bootstrap of the host is being undone", "wait"
+    POWER_FAILED = (
+        "PowerFailed",
+        "the host could not be power cycled",
+        (
+            "correct `spec.power` or the problem in the message, and run "
+            "`capelin hosts power-cycle`, or switch the host off and on yourself"
+        ),
+    )
     MACHINE_MISSING = (
         "MachineMissing",
         "the machine of the host no longer exists, but did not release the host",

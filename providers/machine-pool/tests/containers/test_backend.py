@@ -17,7 +17,11 @@ from capelin.testing.fake_client import FakeClient
 from capelin_machine_pool.api import CapelinMachine, Containers, Faults, MachineSpec, Simulated
 from capelin_machine_pool.backends import InstanceStatus, Workload
 from capelin_machine_pool.backends.containers import ContainersBackend
-from capelin_machine_pool.containers.desired import ContainerPolicy, container_body
+from capelin_machine_pool.containers.desired import (
+    ContainerPolicy,
+    allowed_image,
+    container_body,
+)
 from capelin_machine_pool.containers.engine import Engine
 from capelin_machine_pool.desired import Instance
 from capelin_machine_pool.reasons import Reason
@@ -167,6 +171,23 @@ async def test_tenants_choose_only_images_that_the_administrator_allows(rig: Rig
     # A machine without a container can go, and the engine may not exist.
     rig.engine = Engine("/nonexistent")
     await rig.delete()
+
+
+@pytest.mark.parametrize(
+    ("version", "image"),
+    [
+        ("v1.34.4", "registry:5000/kindest/node:v1.34.4"),
+        ("v1.35.4", "kindest/node:v1.35.4@sha256:12"),
+        ("v1.36.0", "localhost/node"),
+    ],
+)
+def test_image_of_a_machine_has_its_version(version: str, image: str) -> None:
+    images = (
+        "localhost/node",
+        "registry:5000/kindest/node:v1.34.4",
+        "kindest/node:v1.35.4@sha256:12",
+    )
+    assert allowed_image(instance(version=version), ContainerPolicy(images=images)) == image
 
 
 def test_container_has_its_identity_and_its_limits() -> None:

@@ -41,6 +41,7 @@ FAULTS = ("cut", "kill", "key", "host key", "reboot", "slow", "clock", *COMMANDS
 # An hour ahead.
 CLOCK = "#!/bin/sh\nexec /bin/date -d '+3600 seconds' \"$@\"\n"
 VERSIONS = [OLD, *(f"v1.33.{patch}" for patch in range(14, 20))]
+_PROVIDER = Path(__file__).with_name("quick_provider.py")
 SEEDS = [int(seed) for seed in os.environ.get("CAPELIN_HOST_SEEDS", "0,1,2").split(",")]
 
 
@@ -49,7 +50,7 @@ class Providers:
 
     def __init__(self, kubeconfig: Path, namespace: str, folder: Path, archives: Path) -> None:
         self._command = (
-            *(sys.executable, "-m", "capelin_machine_pool", f"--kubeconfig={kubeconfig}"),
+            *(sys.executable, str(_PROVIDER), f"--kubeconfig={kubeconfig}"),
             *(f"--namespace={namespace}", "--metrics-address=0", "--health-address=0"),
             f"--state-folder={folder / 'state'}",
             f"--host-bundles={archives}",

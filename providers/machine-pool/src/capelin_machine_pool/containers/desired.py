@@ -1,6 +1,6 @@
 """The container of a machine: its name, its labels and its settings. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +30,18 @@ class ContainerPolicy:
     """Identifies the provider on this machine."""
 
 
+def read_images(text: str) -> tuple[str, ...]:
+    """An option such as `kindest/node:v1.34.0,localhost/node`, in its order.
+
+    Raises:
+        ValueError: a name is empty, or contains a space.
+    """
+    images = [name.strip() for name in text.split(",")]
+    if not all(images) or any(len(name.split()) > 1 for name in images):
+        raise ValueError(f"{text!r} is not a list of images: write NAME:TAG,...")
+    return tuple(dict.fromkeys(images))
+
+
 def container_name(machine: str, uid: str) -> str:
     """The name of a machine's container. Another machine of the same name has another one."""
     return f"{machine}-{uid[:_UID_CHARACTERS]}"
@@ -45,12 +57,22 @@ def allowed_image(instance: Instance, policy: ContainerPolicy) -> str:
         message = "this provider does not run containers on its machine"
         hint = "choose another backend, or ask its administrator for --container-images"
         raise Blocked(Reason.CONTAINERS_NOT_ALLOWED, message, hint)
-    image = instance.containers.image or policy.images[0]
+    image = instance.containers.image or image_for(instance.version, policy.images)
     if image not in policy.images:
         message = f"this provider does not run the image {image}"
         hint = f"choose one of {', '.join(policy.images)}"
         raise Blocked(Reason.CONTAINERS_NOT_ALLOWED, message, hint)
     return image
+
+
+def image_for(version: str, images: Sequence[str]) -> str:
+    """The first image whose tag is a version, or else the first one of all."""
+    return next((image for image in images if _tag(image) == version), images[0])
+
+
+def _tag(image: str) -> str:
+    """The tag of `REGISTRY:PORT/NAME:TAG@DIGEST`."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 
 
 def container_body(instance: Instance, policy: ContainerPolicy) -> Mapping[str, Any]:

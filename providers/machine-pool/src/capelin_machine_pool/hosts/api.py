@@ -32,6 +32,8 @@ from capelin_machine_pool.api import (
 
 CLEAN_AGAIN_ANNOTATION: Final = "capelin.cluster.x-k8s.io/clean-again"
 """Requests another clean-up of a broken host, after which it can be used again."""
+POWER_CYCLE_ANNOTATION: Final = "capelin.cluster.x-k8s.io/power-cycle"
+"""Requests a power cycle of a host, whatever its phase is."""
 MOVE_LABEL: Final = "clusterctl.cluster.x-k8s.io/move"
 """Makes `clusterctl move` take all objects of a kind along."""
 PRIVATE_KEY: Final = "ssh-privatekey"
@@ -60,6 +62,7 @@ PublicKey = Annotated[
 ]
 PublicKeys = Annotated[list[PublicKey], MaxLen(8), atomic()]
 UserName = Annotated[str, MinLen(1), MaxLen(32), Field(pattern=r"^[a-z_][a-z0-9_-]*$")]
+ProgramName = Annotated[str, MaxLen(63), Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 ShortText = Annotated[str, MaxLen(256)]
 
 _HAS_KEYS: Final = (
@@ -74,6 +77,14 @@ class HostCredentials(Model):
     secret_name: DNSSubdomain
     """Name of a Secret in the host's namespace. It has a private key without a passphrase under
     `ssh-privatekey`, as Secrets of the type `kubernetes.io/ssh-auth`."""
+
+
+class PowerCredentials(Model):
+    """How the provider logs in to a Redfish service."""
+
+    secret_name: DNSSubdomain
+    """Name of a Secret in the host's namespace. It has `username` and `password`, as Secrets of the
+    type `kubernetes.io/basic-auth`."""
 
 
 class Bastion(Model):
@@ -96,6 +107,47 @@ class Bastion(Model):
         rule(
             _HAS_KEYS,
             "set hostKeys or hostAuthorities: a bastion is always verified",
+        ),
+    )
+
+
+class Redfish(Model):
+    """The Redfish service of a host, in its management controller."""
+
+    address: Annotated[
+        str,
+        MinLen(9),
+        MaxLen(1024),
+        Field(pattern=r"^https://[!-\"$-.0->A-~]+/[!-\"$->@-~]+$"),
+    ]
+    """URL of the host's ComputerSystem: `https://10.0.1.7/redfish/v1/Systems/1`."""
+    credentials: PowerCredentials
+    """How the provider logs in."""
+    ca_bundle: Annotated[str, MaxLen(32768)] | None = None
+    """Certificates of the CAs to trust, in PEM. The CAs of the system, if unset."""
+
+
+class Power(Model):
+    """How the provider power cycles a host."""
+
+    method: Literal["Redfish", "Command", "SSH"]
+    """`Redfish`: the host's management controller restarts it. `Command`: a program of the
+    provider's administrator does. `SSH`: the host reboots itself, if it answers."""
+    redfish: Redfish | None = None
+    """The service of the method `Redfish`."""
+    command: ProgramName | None = None
+    """Name of a program in the provider's folder `--power-commands`, for the method `Command`."""
+
+    rules = (
+        rule(
+            "(self.method == 'Redfish') == has(self.redfish)",
+            "the method Redfish needs redfish, and other methods do not use it",
+            field_path=".redfish",
+        ),
+        rule(
+            "(self.method == 'Command') == has(self.command)",
+            "the method Command needs command, and other methods do not use it",
+            field_path=".command",
         ),
     )
 
@@ -151,6 +203,9 @@ class HostSpec(Model):
     bastion: Bastion | None = None
     """SSH server through which the provider connects to the host. The bastion resolves the
     address of the host."""
+    power: Power | None = None
+    """How the provider power cycles the host, once after each release, if it does not answer or is
+    not clean."""
     failure_domain: Annotated[str, MinLen(1), MaxLen(256)] | None = None
     """Failure domain that the host is in."""
     maintenance: bool = False
@@ -199,6 +254,8 @@ class HostStatus(Model):
     """Version of the installed kubelet."""
     updated_version: ShortText | None = None
     """Kubernetes version of the last update in place for the present claim."""
+    power_cycled_at: Time | None = None
+    """When the provider last power cycled the host, or tried to."""
 
 
 COLUMNS: Final = (

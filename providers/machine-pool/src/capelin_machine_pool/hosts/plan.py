@@ -16,6 +16,8 @@ from capelin_machine_pool.hosts.api import (
 )
 from capelin_machine_pool.reasons import Reason
 
+REACHABLE: Final = "Reachable"
+CLEAN: Final = "Clean"
 UPDATED: Final = "Updated"
 """The condition of an update in place."""
 
@@ -35,6 +37,8 @@ class Visit(Enum):
     """Undo the bootstrap."""
     CLEAN_AGAIN = auto()
     """Undo it again after a failure, because an administrator requests it."""
+    POWER_CYCLE = auto()
+    """Switch it off and on."""
 
 
 @dataclass(frozen=True, slots=True)

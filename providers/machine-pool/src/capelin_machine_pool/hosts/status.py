@@ -26,13 +26,19 @@ from capelin_machine_pool.hosts.api import (
     Phase,
 )
 from capelin_machine_pool.hosts.facts import HostFacts, problems
-from capelin_machine_pool.hosts.plan import UPDATED, Visit, failed_update, own_status
+from capelin_machine_pool.hosts.plan import (
+    CLEAN,
+    REACHABLE,
+    UPDATED,
+    Visit,
+    failed_update,
+    own_status,
+)
 from capelin_machine_pool.reasons import Reason
 
-REACHABLE: Final = "Reachable"
 BOOTSTRAPPED: Final = "Bootstrapped"
-CLEAN: Final = "Clean"
 FIT: Final = "Fit"
+POWER_CYCLED: Final = "PowerCycled"
 
 _SOON: Final = 2.0
 _RETRY: Final = 30.0
@@ -112,8 +118,14 @@ def broken(reason: Reason, message: str) -> Outcome:
 
 def outcome(host: CapelinHost, result: VisitResult) -> Outcome:
     """The consequences of a visit."""
+    if result.visit is Visit.POWER_CYCLE:
+        return _power_cycle(host, result)
     if result.failure is not None:
         return _unreached(host, *result.failure)
+    return _observed(host, result)
+
+
+def _observed(host: CapelinHost, result: VisitResult) -> Outcome:
     if result.visit is Visit.LEARN_KEY or result.state is None:
         return _outcome("Unavailable", Reason.NOT_CHECKED, "", REACHABLE)
     if result.visit is Visit.BOOTSTRAP:
@@ -123,6 +135,16 @@ def outcome(host: CapelinHost, result: VisitResult) -> Outcome:
     if result.visit is Visit.CHECK:
         return _check(host, result, result.state)
     return _clean(result, result.state)
+
+
+def _power_cycle(host: CapelinHost, result: VisitResult) -> Outcome:
+    """The next visit shows the state of the host. Until then, its conditions stay."""
+    message = "" if result.failure is None else result.failure[1]
+    cycled = _false(POWER_CYCLED, Reason.POWER_FAILED, message) if message else _true(POWER_CYCLED)
+    before = host.status.conditions if host.status else []
+    kept = (ConditionSpec.kept(it) for it in before if it.type != POWER_CYCLED)
+    phase: Phase = (host.status.phase if host.status else None) or "Unavailable"
+    return Outcome(phase=phase, conditions=(*kept, cycled), again_after=_SOON)
 
 
 def host_status(host: CapelinHost, result: VisitResult | None, phase: Phase) -> HostStatus:

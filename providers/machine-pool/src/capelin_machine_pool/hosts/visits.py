@@ -36,6 +36,7 @@ from capelin_machine_pool.bootstrap.ssh import read_host_key
 from capelin_machine_pool.hosts.api import Bastion
 from capelin_machine_pool.hosts.facts import observe_facts
 from capelin_machine_pool.hosts.plan import Visit
+from capelin_machine_pool.hosts.power import PowerError
 from capelin_machine_pool.hosts.slots import Slots
 from capelin_machine_pool.hosts.status import VisitResult, failed_visit
 from capelin_machine_pool.reasons import Reason
@@ -162,6 +163,17 @@ async def learn_key(
     return VisitResult(visit=Visit.LEARN_KEY, host_key=key)
 
 
+async def power_cycle(cycle: Callable[[], Awaitable[None]], slot: Slot) -> VisitResult:
+    """Power cycle a host."""
+    try:
+        async with slot():
+            await cycle()
+    except PowerError as error:
+        failure = (Reason.POWER_FAILED, str(error))
+        return VisitResult(visit=Visit.POWER_CYCLE, failure=failure)
+    return VisitResult(visit=Visit.POWER_CYCLE)
+
+
 Work = Callable[[Slot], Awaitable[VisitResult]]
 """A visit, with the permission to connect."""
 
@@ -205,6 +217,11 @@ class Visits:
         """Use the result of a visit, and repeat the visit after this time."""
         run = self._runs[key]
         run.result, run.due = None, time.monotonic() + seconds
+
+    def pending(self, key: ObjectKey) -> Hashable:
+        """The purpose of a visit that continues, or whose result was not used. None if neither."""
+        run = self._runs.get(key)
+        return run.purpose if run and (run.task is not None or run.result is not None) else None
 
     def seconds_left(self, key: ObjectKey) -> float:
         """The time until the next visit, or a long time while one continues."""

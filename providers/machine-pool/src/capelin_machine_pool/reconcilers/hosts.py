@@ -2,10 +2,18 @@
 
 from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 from capelin.client import Client, Conflict, Destinations
-from capelin.contract import DELETING, ConditionSpec, update_conditions
+from capelin.contract import (
+    DELETING,
+    READY,
+    ConditionSpec,
+    find_condition,
+    update_conditions,
+)
 from capelin.controller import (
     After,
     Context,
@@ -31,7 +39,9 @@ from capelin_machine_pool.hosts.api import CapelinHost, HostClaim
 from capelin_machine_pool.hosts.claims import end_claim, end_request, holds, release_host
 from capelin_machine_pool.hosts.connections import ssh_target
 from capelin_machine_pool.hosts.plan import Orphaned, Release, Visit, Wait, next_host_step
+from capelin_machine_pool.hosts.power import SILENCE, PowerSwitch, begin_cycle, is_cycle_due
 from capelin_machine_pool.hosts.status import (
+    POWER_CYCLED,
     Outcome,
     VisitResult,
     begun,
@@ -46,6 +56,7 @@ from capelin_machine_pool.hosts.visits import (
     Work,
     carry_out,
     learn_key,
+    power_cycle,
 )
 from capelin_machine_pool.reasons import Reason
 
@@ -63,10 +74,16 @@ class HostReconciler(Reconciler[CapelinHost]):
     )
 
     def __init__(
-        self, destinations: Destinations | None = None, archives: Archives | None = None
+        self,
+        destinations: Destinations | None = None,
+        archives: Archives | None = None,
+        power_commands: Path | None = None,
+        silence: timedelta = SILENCE,
     ) -> None:
         self._destinations = destinations
         self._archives = archives or Archives(None)
+        self._power = PowerSwitch(power_commands, destinations)
+        self._silence = silence
         self._visits = Visits(self.wake)
 
     @asynccontextmanager
@@ -89,6 +106,10 @@ class HostReconciler(Reconciler[CapelinHost]):
                 return Done()
         else:
             await ctx.add_finalizer(host, FINALIZER)
+        if self._visits.pending(key) == _power_purpose(host) or is_cycle_due(
+            host, ctx.now(), self._silence
+        ):
+            return await self._visit(ctx, host, key, Visit.POWER_CYCLE)
         step = next_host_step(host, await _machine_of(ctx.client, host))
         match step:
             case Wait(seconds):
@@ -109,11 +130,15 @@ class HostReconciler(Reconciler[CapelinHost]):
         self._visits.forget(key)
 
     async def _visit(self, ctx: Context, host: CapelinHost, key: ObjectKey, visit: Visit) -> Result:
+        is_power = visit is Visit.POWER_CYCLE
         purpose: Hashable = (visit, host.uid, host.metadata.generation)
+        purpose = _power_purpose(host) if is_power else purpose
         result = self._visits.result(key, purpose)
         if result is not None:
             return await self._use(ctx, host, key, result)
         if self._visits.is_due(key, purpose):
+            if is_power:
+                await begin_cycle(ctx.client, host, ctx.now())
             try:
                 work = await self._work(ctx.client, host, visit)
             except Blocked as error:
@@ -145,6 +170,8 @@ class HostReconciler(Reconciler[CapelinHost]):
         spec, claim = host.spec, host.spec.claim
         if visit is Visit.LEARN_KEY:
             return partial(learn_key, spec.address, spec.port, self._destinations)
+        if visit is Visit.POWER_CYCLE:
+            return partial(power_cycle, partial(self._power.cycle, client, host))
         target = await ssh_target(client, host)
         plan = VisitPlan(
             visit=visit,
@@ -162,6 +189,11 @@ class HostReconciler(Reconciler[CapelinHost]):
             is_claimed=None if claim is None else partial(_is_claimed, client, host, claim),
         )
         return partial(carry_out, plan)
+
+
+def _power_purpose(host: CapelinHost) -> Hashable:
+    """A power cycle does not end when the spec changes."""
+    return Visit.POWER_CYCLE, host.uid
 
 
 def _installation(host: CapelinHost, visit: Visit) -> Installation:
@@ -221,15 +253,15 @@ async def _report(
 ) -> None:
     """Write the status of a host, if it has changed, with an event for a new problem."""
     before = host.status.conditions if host.status else []
-    ready = its.conditions[0]
     known = {(condition.type, condition.reason) for condition in before}
-    if (
-        ready.status == "False"
-        and ready.reason in _WARNED
-        and (ready.type, ready.reason) not in known
-    ):
-        ctx.event(host, "Warning", ready.reason, ready.message)
     specs = list(its.conditions)
+    for spec in specs:
+        is_reported = spec.type in {READY, POWER_CYCLED} and spec.reason in _WARNED
+        if is_reported and spec.status == "False" and (spec.type, spec.reason) not in known:
+            ctx.event(host, "Warning", spec.reason, spec.message)
+    cycled = find_condition(before, POWER_CYCLED)
+    if cycled is not None and all(spec.type != POWER_CYCLED for spec in specs):
+        specs.append(ConditionSpec.kept(cycled))
     if host.metadata.deletion_timestamp is not None:
         message = "a machine uses the host: delete its Machine"
         specs.append(ConditionSpec(DELETING, "True", DELETING, message))
@@ -252,5 +284,6 @@ _WARNED = frozenset(
         Reason.ARCHIVE_MISSING,
         Reason.INVALID_BOOTSTRAP_DATA,
         Reason.MACHINE_MISSING,
+        Reason.POWER_FAILED,
     }
 )
