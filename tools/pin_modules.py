@@ -31,6 +31,7 @@ from capelin_release.tools import CERT_MANAGER, HELM, HELM_3
 
 from tests.alerts.promtool import PROMTOOL
 from tests.pulumi.bed import PULUMI, PULUMI_PYTHON
+from tests.registry.distribution import DISTRIBUTION, ORAS
 from tests.s3.versitygw import VERSITYGW
 
 _LOCAL = re.compile(r"^\s*(?:replace )?(\S+) => \.\.?/", re.MULTILINE)
@@ -41,8 +42,10 @@ _FILES = ("go.mod", "go.sum", "tools.go")
 
 COMPONENTS: tuple[Component, ...] = (
     *PROGRAMS.values(),
+    DISTRIBUTION,
     HELM,
     HELM_3,
+    ORAS,
     PROMTOOL,
     PULUMI,
     PULUMI_PYTHON,
@@ -86,8 +89,10 @@ RECIPES = {
     "helm3": Recipe(("helm.sh/helm/v3",)),
     "cert-manager": Recipe(("github.com/cert-manager/cert-manager",)),
     "crane": Recipe(("github.com/google/go-containerregistry",)),
+    "distribution": Recipe(("github.com/distribution/distribution/v3",)),
     "kind": Recipe(("sigs.k8s.io/kind",)),
     "konnectivity": Recipe(("sigs.k8s.io/apiserver-network-proxy",)),
+    "oras": Recipe(("oras.land/oras",)),
     "prometheus": Recipe(("github.com/prometheus/prometheus",)),
     "pulumi": Recipe(("github.com/pulumi/pulumi/pkg/v3",)),
     "pulumi-python": Recipe(("github.com/pulumi/pulumi/sdk/v3",)),

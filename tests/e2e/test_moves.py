@@ -16,7 +16,7 @@ from time import monotonic
 import pytest
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Secret
-from capelin.client import Config
+from capelin.client import Config, read_endpoints
 from capelin.contract import (
     BLOCK_MOVE_ANNOTATION,
     CLUSTERCTL_LABEL,
@@ -25,7 +25,7 @@ from capelin.contract import (
 )
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.backup_stores import Stores, read_endpoints
+from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.moves import MOVABLE, MOVE_ANNOTATION
 
 from tests.faults.http2 import Http2Load

@@ -10,9 +10,9 @@ from time import monotonic
 
 import pytest
 from capelin.api.core import ConfigMap, Node, Pod, Secret
-from capelin.client import Client, Expired
+from capelin.client import Client, Expired, read_endpoints
 from capelin.testing.waiting import until
-from capelin_control_plane.backup_stores import Stores, read_endpoints
+from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.desired import RESTORE_ANNOTATION
 from capelin_infra.clusters.backup_places import BackupPlace
 from capelin_infra.clusters.cluster_verbs import ClusterName

@@ -15,6 +15,8 @@ from .test_expressions import OBJECT
 pytestmark = pytest.mark.usefixtures("provider_crds")
 
 JOB: dict[str, Any] = {"template": {"template": {"spec": {"containers": []}}}}
+CHART: dict[str, Any] = {"release": "cpi", "values": {"replicas": 2}}
+OCI: dict[str, Any] = {"reference": f"ghcr.io:5000/a/b:v1@sha256:{'0' * 64}"}
 RULE: dict[str, Any] = {"rules": [{"expression": "true", "message": "m"}]}
 PATCH: dict[str, Any] = {
     "name": "v1",
@@ -44,6 +46,7 @@ def manifest(namespace: str, **spec: Any) -> dict[str, Any]:
         ("BeforeClusterCreate", {"job": {**JOB, "target": "Management"}}),
         ("BeforeClusterDelete", {"backup": {"velero": {}}}),
         ("BeforeClusterUpgrade", {"apply": {"sources": [{"configMap": "cpi"}]}}),
+        ("BeforeClusterUpgrade", {"apply": {"sources": [{"oci": OCI, "chart": CHART}]}}),
         ("BeforeClusterUpgrade", {"http": {"url": "https://quota.example.com/v1"}}),
         ("ValidateTopology", {"validate": RULE}),
         ("GenerateUpgradePlan", {"upgradePlan": {"versions": ["v1.33.13", "v1.34.4"]}}),
@@ -67,8 +70,19 @@ async def test_the_api_server_accepts_valid_policies(
         ),
         ({"hook": "BeforeClusterDelete", "action": {"helm": {}}}, "unknown field"),
         (
-            {"hook": "BeforeClusterUpgrade", "action": {"apply": {"sources": [{"oci": "x"}]}}},
+            {"hook": "BeforeClusterUpgrade", "action": {"apply": {"sources": [{"helm": "x"}]}}},
             "unknown field",
+        ),
+        (
+            {"hook": "BeforeClusterUpgrade", "action": {"apply": {"sources": [{"chart": CHART}]}}},
+            "name exactly one of configMap, secret and oci",
+        ),
+        (
+            {
+                "hook": "BeforeClusterUpgrade",
+                "action": {"apply": {"sources": [{"oci": {"reference": "ghcr.io/a/b:v1"}}]}},
+            },
+            "should match",
         ),
         (
             {"hook": "BeforeClusterDelete", "action": {"quota": {"limits": []}}},

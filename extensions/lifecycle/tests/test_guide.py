@@ -254,6 +254,13 @@ async def add_ons(guide: Guide) -> None:
         assert (outcome.phase, outcome.message) == ("Done", "2 objects are applied and ready")
         applied = await world.workload.get(ConfigMap, "cpi", "kube-system")
         assert applied.data == {"release": release}
+    # An administrator has to allow the others. `test_real_artifacts.py` uses a real registry.
+    world = World()
+    login = {".dockerconfigjson": b'{"auths": {}}'}
+    world.client.add(Secret.of("ghcr", "team", data=login))
+    for name in ("storage", "metrics"):
+        outcome = await RUNNERS["apply"].reconcile(guide.run(name, world))
+        assert "--registries of the extension does not allow ghcr.io" in outcome.message
 
 
 async def jobs(guide: Guide) -> None:

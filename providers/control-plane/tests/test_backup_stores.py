@@ -8,11 +8,11 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from capelin.client import Destinations
+from capelin.client import Destinations, read_endpoints
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import BackupDestination, S3Destination, SecretName
-from capelin_control_plane.backup_stores import Stores, destinations_of, read_endpoints
+from capelin_control_plane.backup_stores import Stores, destinations_of
 from capelin_control_plane.stores import FolderStore, Workers
 
 ALLOWED = "http://10.0.0.5:9000,https://s3.example.com,https://*.amazonaws.com"

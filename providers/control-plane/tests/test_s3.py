@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from capelin.api.core import Secret
+from capelin.client import read_endpoints
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane import s3
@@ -28,7 +29,7 @@ from capelin_control_plane.backup_files import (
     read_backups,
     read_snapshot,
 )
-from capelin_control_plane.backup_stores import Stores, read_endpoints
+from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backups import Manifest
 from capelin_control_plane.s3 import Bucket, S3Store
 from capelin_control_plane.s3_signature import S3Credentials

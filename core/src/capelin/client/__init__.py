@@ -8,6 +8,12 @@ from capelin.client.codecs import Kind, Listing, Selector, path_of
 from capelin.client.config import Config, new_kubeconfig, safe_kubeconfig
 from capelin.client.destinations import AddressRefusedError, Destinations, guarded_connector
 from capelin.client.election import ElectionTiming, LeaderElection, LeadershipLost
+from capelin.client.endpoints import (
+    AllowedEndpoint,
+    EndpointRefusedError,
+    allowed_destinations,
+    read_endpoints,
+)
 from capelin.client.errors import (
     AlreadyExists,
     ApiError,
@@ -39,6 +45,7 @@ from capelin.client.workload_clients import WorkloadClients
 
 __all__ = [
     "AddressRefusedError",
+    "AllowedEndpoint",
     "AlreadyExists",
     "ApiError",
     "BadRequest",
@@ -53,6 +60,7 @@ __all__ = [
     "Credentials",
     "Destinations",
     "ElectionTiming",
+    "EndpointRefusedError",
     "Event",
     "ExecPlugin",
     "Expired",
@@ -83,6 +91,7 @@ __all__ = [
     "UnreadableObject",
     "User",
     "WorkloadClients",
+    "allowed_destinations",
     "describe_connection_error",
     "guarded_connector",
     "load_certificate",
@@ -90,6 +99,7 @@ __all__ = [
     "new_kubeconfig",
     "path_of",
     "proxy_for",
+    "read_endpoints",
     "reason_of",
     "safe_kubeconfig",
     "tls_context",

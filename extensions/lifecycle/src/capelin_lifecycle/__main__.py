@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from capelin.client import Config
+from capelin.client import AllowedEndpoint, Config, read_endpoints
 from capelin.runtime.server import serve
 from capelin.yaml import read_all_yaml
 
+from capelin_lifecycle.actions.artifacts import ARTIFACTS
 from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
 from capelin_lifecycle.api.policies import POLICY_TYPES
 from capelin_lifecycle.engine import Engine, EngineOptions
@@ -25,9 +26,12 @@ class Settings:
 
     engine: EngineOptions
     expressions: Budget
+    registries: tuple[AllowedEndpoint, ...] = ()
+    helm: Path | None = None
 
     def apply(self) -> None:
-        """Configure the sandbox that all actions of the process share."""
+        """Configure the sandbox and the sources that all actions of the process share."""
+        ARTIFACTS.configure(self.registries, self.helm)
         SANDBOX.configure(self.expressions)
         SANDBOX.start()
 
@@ -63,6 +67,19 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Set
         default=environment.get("CAPELIN_EXPRESSION_MEMORY_MEBIBYTES", "50"),
         help="memory that the expressions of a policy may need for a Cluster (%(default)s)",
     )
+    parser.add_argument(
+        "--registries",
+        type=_registries,
+        default=environment.get("CAPELIN_REGISTRIES", ""),
+        help="OCI registries that policies may pull from, with commas between them, such as"
+        " https://ghcr.io. https://*.example.com and https://* allow more, except local addresses",
+    )
+    parser.add_argument(
+        "--helm",
+        type=_program,
+        default=environment.get("CAPELIN_HELM", ""),
+        help="path of the program that renders Helm charts (without it, charts are refused)",
+    )
     known, others = parser.parse_known_args(arguments)
     if {"-h", "--help"} & set(others):
         parser.print_help()
@@ -72,7 +89,24 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Set
     budget = Budget(
         known.expression_cpu_milliseconds / 1000, known.expression_memory_mebibytes * MIB
     )
-    return Settings(options, budget), others
+    return Settings(options, budget, known.registries, known.helm), others
+
+
+def _registries(text: str) -> tuple[AllowedEndpoint, ...]:
+    try:
+        return read_endpoints(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _program(text: str) -> Path | None:
+    """The absolute path of a program, or nothing."""
+    if not text:
+        return None
+    path = Path(text)
+    if not path.is_absolute() or not os.access(path, os.X_OK):
+        raise argparse.ArgumentTypeError(f"{text} is not the absolute path of a program")
+    return path
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from capelin.client import NotFound
+from capelin.client import NotFound, read_endpoints
 from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin.provider import Blocked
 from capelin_control_plane.api import BackupDestination, EtcdBackup, S3Destination, SecretName
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_files import read_backups
 from capelin_control_plane.backup_readers import stored_backups
-from capelin_control_plane.backup_stores import Stores, read_endpoints, s3_store
+from capelin_control_plane.backup_stores import Stores, s3_store
 from capelin_control_plane.backup_tasks import encryption_key
 from capelin_control_plane.backups import Manifest
 from capelin_control_plane.s3_signature import S3Credentials

@@ -4,14 +4,21 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import aiohttp
 from capelin.api.core import Secret
-from capelin.client import Client, CredentialError, Destinations, guarded_connector, tls_context
+from capelin.client import (
+    AllowedEndpoint,
+    Client,
+    CredentialError,
+    Destinations,
+    EndpointRefusedError,
+    allowed_destinations,
+    guarded_connector,
+    tls_context,
+)
 from capelin.provider import Blocked
 
 from capelin_control_plane.api import BackupDestination, S3Destination
@@ -23,47 +30,6 @@ from capelin_control_plane.stores import FolderStore, Store, Workers
 _FIELD: Final = "spec.etcd.backup.destination.s3"
 _THREADS: Final = 4
 _ENTRY: Final = re.compile(rb"[!-~]{1,4096}")
-_PORTS: Final = {"https": 443, "http": 80}
-
-
-@dataclass(frozen=True, slots=True)
-class AllowedEndpoint:
-    """S3 endpoints that users may choose."""
-
-    scheme: str
-    host: str
-    """A name. One that begins with `*` stands for all names with the rest of it."""
-    port: int
-
-    @property
-    def is_pattern(self) -> bool:
-        return self.host.startswith("*")
-
-    def allows(self, endpoint: "AllowedEndpoint") -> bool:
-        """Whether it is this endpoint, or the pattern includes it."""
-        if (self.scheme, self.port) != (endpoint.scheme, endpoint.port):
-            return False
-        if self.is_pattern:
-            return endpoint.host.endswith(self.host[1:])
-        return self.host == endpoint.host
-
-
-def read_endpoints(text: str) -> tuple[AllowedEndpoint, ...]:
-    """An option such as `https://s3.eu-central-1.amazonaws.com,https://*.example.com`.
-
-    Raises:
-        ValueError: a part is not the URL of a server.
-    """
-    endpoints: list[AllowedEndpoint] = []
-    for part in filter(None, text.split(",")):
-        endpoint = _endpoint(part)
-        starless = None if endpoint is None else endpoint.host.removeprefix("*")
-        if endpoint is None or starless is None or "*" in starless:
-            raise ValueError(f'"{part}" is not an endpoint: write https://s3.example.com')
-        if endpoint.is_pattern and (endpoint.scheme != "https" or starless[:1] not in ("", ".")):
-            raise ValueError(f'"{part}" allows too much: write https://*.example.com or https://*')
-        endpoints.append(endpoint)
-    return tuple(endpoints)
 
 
 def destinations_of(endpoint: str, allowed: Sequence[AllowedEndpoint]) -> Destinations | None:
@@ -72,16 +38,13 @@ def destinations_of(endpoint: str, allowed: Sequence[AllowedEndpoint]) -> Destin
     Raises:
         Blocked: the administrator does not allow the endpoint.
     """
-    requested = _endpoint(endpoint)
-    matching = [one for one in allowed if requested is not None and one.allows(requested)]
-    if not matching:
+    try:
+        return allowed_destinations(endpoint, allowed)
+    except EndpointRefusedError:
         raise Blocked(
             Reason.BACKUPS_NOT_ALLOWED,
             f"{_FIELD}.endpoint: --backup-endpoints of the provider does not allow {endpoint}",
-        )
-    if all(one.is_pattern for one in matching):
-        return Destinations.from_environ()
-    return None
+        ) from None
 
 
 class Stores:
@@ -191,15 +154,3 @@ async def _credentials(client: Client, name: str, namespace: str) -> S3Credentia
 
 def _not_usable(message: str) -> Blocked:
     return Blocked(Reason.BACKUP_DESTINATION_NOT_USABLE, f"{_FIELD}.{message}")
-
-
-def _endpoint(url: str) -> AllowedEndpoint | None:
-    try:
-        parts = urlsplit(url)
-        port = parts.port or _PORTS[parts.scheme]
-    except (KeyError, ValueError):
-        return None
-    is_plain = parts.path in ("", "/") and not parts.query and not parts.fragment
-    if not parts.hostname or "@" in parts.netloc or not is_plain:
-        return None
-    return AllowedEndpoint(parts.scheme, parts.hostname, port)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from capelin.api.core import ConfigMap, Secret
+from capelin.client import read_endpoints
 from capelin.contract import secret_name
 from capelin.controller import Context, ObjectKey, Recorder
 from capelin.testing.fake_client import FakeClient
@@ -24,7 +25,7 @@ from capelin_control_plane.api import (
     Spec,
 )
 from capelin_control_plane.backup_files import open_backup
-from capelin_control_plane.backup_stores import Stores, read_endpoints
+from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import Backups, BackupState
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.rotation import PURPOSES

@@ -30,8 +30,10 @@ _PASSED_ON: Final = frozenset(
         "CAPELIN_BACKENDS",
         "CAPELIN_BINARIES",
         "CAPELIN_ENDPOINT_NETWORKS",
+        "CAPELIN_HELM",
         "CAPELIN_HOST_BUNDLES",
         "CAPELIN_KMS_PLUGINS",
+        "CAPELIN_REGISTRIES",
         # Go's own, by name: a prefix would also pass credentials such as GOOGLE_CREDENTIALS.
         "GO111MODULE",
         "GOAUTH",

@@ -18,6 +18,8 @@ from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, waiting
 
 _FIRST: Final = ("CustomResourceDefinition", "Namespace")
 _POLL_SECONDS: Final = 5
+_MOST_OBJECTS: Final = 512
+"""As many as a result records."""
 
 
 class ApplyRunner:
@@ -32,7 +34,7 @@ class ApplyRunner:
         except SourceError as error:
             return waiting(str(error), SLOW_SECONDS)
         async with workload_client(run) as client:
-            return await _apply(run, client, manifests)
+            return await _apply(run, client, await placed(client, manifests))
 
     async def cleanup(self, run: Cleanup) -> None:
         if run.result.created:
@@ -84,15 +86,55 @@ def with_labels(manifest: Unstructured, labels: Mapping[str, str]) -> Unstructur
     return {**manifest, "metadata": {**metadata, "labels": merged}}
 
 
-async def _read(run: Run, sources: Iterable[Source]) -> list[Unstructured]:
+async def _read(run: Run, sources: Iterable[Source]) -> list[tuple[Unstructured, str]]:
+    """The manifests of all sources, each with the namespace of objects that name none."""
     topology = run.cluster.spec.topology
     version = run.result.spec.to_version or (topology.version if topology else None) or ""
-    found: list[Unstructured] = []
+    owner = run.policy.owner(run.cluster.namespace or "")
+    found: list[tuple[Unstructured, str]] = []
     for source in sources:
         if source.versions is None or in_range(source.versions, version):
-            owner = run.policy.owner(run.cluster.namespace or "")
-            found += await read_source(run.client, owner, run.secrets_namespace, source)
-    return sorted(found, key=_order)
+            namespace = source.chart.namespace if source.chart else "default"
+            read = await read_source(run.client, owner, run.secrets_namespace, source, version)
+            found += [(manifest, namespace) for manifest in read]
+    if len(found) > _MOST_OBJECTS:
+        raise SourceError(f"the sources have {len(found)} objects, more than {_MOST_OBJECTS}")
+    return sorted(found, key=lambda entry: _order(entry[0]))
+
+
+async def placed(
+    client: Client, manifests: Sequence[tuple[Unstructured, str]]
+) -> list[Unstructured]:
+    """Manifests with a namespace for each object that needs one: charts often omit it."""
+    scopes = dict(
+        _scope_of(manifest)
+        for manifest, _ in manifests
+        if manifest["kind"] == "CustomResourceDefinition"
+    )
+    result: list[Unstructured] = []
+    for manifest, namespace in manifests:
+        metadata = cast("dict[str, Any]", manifest["metadata"])
+        if not metadata.get("namespace") and await _is_namespaced(client, manifest, scopes):
+            metadata = {**metadata, "namespace": namespace}
+        result.append({**manifest, "metadata": metadata})
+    return result
+
+
+def _scope_of(definition: Unstructured) -> tuple[tuple[str, str], bool]:
+    spec = cast("dict[str, Any]", definition.get("spec") or {})
+    names = cast("dict[str, Any]", spec.get("names") or {})
+    return (str(spec.get("group")), str(names.get("kind"))), spec.get("scope") != "Cluster"
+
+
+async def _is_namespaced(
+    client: Client, manifest: Unstructured, scopes: Mapping[tuple[str, str], bool]
+) -> bool:
+    try:
+        return (await client.resource_of(manifest)).namespaced
+    except NotServed:
+        # Its CRD may be one of the manifests.
+        group, _, _ = str(manifest["apiVersion"]).rpartition("/")
+        return scopes.get((group, manifest["kind"]), True)
 
 
 def _order(manifest: Unstructured) -> int:

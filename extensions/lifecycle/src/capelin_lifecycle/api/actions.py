@@ -148,13 +148,55 @@ class Approval(Model):
     )
 
 
+class OciArtifact(Model):
+    """An artifact in an OCI registry. An administrator has to allow the registry."""
+
+    reference: Annotated[
+        str,
+        MaxLen(512),
+        Field(
+            pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?(:[0-9]{1,5})?"
+            r"(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[A-Za-z0-9_][-.A-Za-z0-9_]*)?@sha256:[0-9a-f]{64}$"
+        ),
+    ]
+    """Registry, repository and digest: `ghcr.io/example/addons@sha256:...`.
+
+    A tag before the digest is only for people.
+    """
+    pull_secret: DNSSubdomain | None = None
+    """Name of a Secret of type `kubernetes.io/dockerconfigjson` in the policy's namespace."""
+    ca_bundle: Annotated[str, MaxLen(32768)] | None = None
+    """Certificates of the CAs to trust, in PEM. The CAs of the system, if unset."""
+
+
+class Chart(Model):
+    """How to render a Helm chart, as `helm template` does."""
+
+    release: Annotated[DNSLabel, MaxLen(53)]
+    """Name of the release."""
+    namespace: DNSLabel = "default"
+    """Namespace of the release. It has to exist, or be in another source."""
+    values: AnyObject = {}
+    """Values of the chart."""
+
+
 class Source(Model):
-    """A source of manifests: all keys of a ConfigMap or Secret in the policy's namespace."""
+    """A source of manifests: an OCI artifact, a ConfigMap or a Secret."""
 
     config_map: DNSSubdomain | None = None
-    """Name of a ConfigMap."""
+    """Name of a ConfigMap in the policy's namespace.
+
+    All its keys are manifests, or its only key is the archive of a chart.
+    """
     secret: DNSSubdomain | None = None
-    """Name of a Secret."""
+    """Name of a Secret in the policy's namespace.
+
+    All its keys are manifests, or its only key is the archive of a chart.
+    """
+    oci: OciArtifact | None = None
+    """An OCI artifact with manifests, or with a chart."""
+    chart: Chart | None = None
+    """Settings of a Helm chart. The source contains manifests, if unset."""
     versions: VersionRange | None = None
     """Kubernetes versions that the source is for.
 
@@ -162,15 +204,17 @@ class Source(Model):
     """
 
     rules = (
-        rule("has(self.configMap) != has(self.secret)", "name either a configMap or a secret"),
+        rule(
+            "[has(self.configMap), has(self.secret), has(self.oci)].filter(s, s).size() == 1",
+            "name exactly one of configMap, secret and oci",
+        ),
     )
 
 
 class Apply(Model):
     """Applies manifests to the workload cluster and waits until they are ready.
 
-    They are pruned when the policy no longer has them, or is deleted. OCI artifacts and Helm charts
-    are not sources: put the output of `helm template` into a ConfigMap.
+    They are pruned when the policy no longer has them, or is deleted.
     """
 
     sources: Annotated[list[Source], MinLen(1), MaxLen(16)]
