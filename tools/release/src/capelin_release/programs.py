@@ -1,6 +1,7 @@
 """Go programs of an image, built for any architecture with a pinned toolchain, and checked."""
 
 import asyncio
+import hashlib
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, cast
 
 from capelin.embedded.binaries import (
     COMPONENTS,
@@ -31,6 +33,9 @@ _MODULES = re.compile(
 )
 
 
+_MODULE_FILES = ("go.mod", "go.sum")
+
+
 class ProgramError(UserError):
     """A program cannot be built, or is not the locked one."""
 
@@ -43,14 +48,31 @@ class LockedProgram:
     version: str
     toolchain: str
     """The Go release to build with, such as `go1.26.8`. Another one produces other bytes."""
+    modules: str
+    """The digest of the pinned `go.mod` and `go.sum` that it was built with."""
     sha256: dict[str, str]
     """The digest of the program for each architecture."""
 
     @classmethod
     def read(cls, name: str) -> "LockedProgram":
         """A program of Capelin's own lock file."""
-        lock = tomllib.loads((files("capelin_release") / "programs.lock").read_text())
-        return cls(name, **lock["programs"][name])
+        return cls(name, **_lock()[name])
+
+    @classmethod
+    def read_all(cls) -> "list[LockedProgram]":
+        """All programs of the lock file."""
+        return [cls(name, **fields) for name, fields in _lock().items()]
+
+    @property
+    def module_files(self) -> Path:
+        """The folder with its pinned `go.mod` and `go.sum`."""
+        return COMPONENTS[self.name].project.module_files(self.version)
+
+    @property
+    def present_modules(self) -> str:
+        """The digest of the present `go.mod` and `go.sum`."""
+        content = b"".join((self.module_files / name).read_bytes() for name in _MODULE_FILES)
+        return hashlib.sha256(content).hexdigest()
 
     @property
     def package(self) -> Package:
@@ -60,6 +82,11 @@ class LockedProgram:
         module = project.sources.get(project.name, component.package)
         url = f"pkg:golang/{module}@{self.version}"
         return Package("go", self.name, self.version, url, ("Apache-2.0",))
+
+
+def _lock() -> dict[str, dict[str, Any]]:
+    lock = tomllib.loads((files("capelin_release") / "programs.lock").read_text())
+    return cast("dict[str, dict[str, Any]]", lock["programs"])
 
 
 def build(program: LockedProgram, architecture: str, downloads: Downloads) -> Path:
@@ -85,8 +112,8 @@ def build(program: LockedProgram, architecture: str, downloads: Downloads) -> Pa
 async def _go_build(program: LockedProgram, architecture: str, folder: Path) -> Path:
     component = COMPONENTS[program.name]
     project = component.project
-    sources = project.module_files(program.version)
-    for name in ("go.mod", "go.sum"):
+    sources = program.module_files
+    for name in _MODULE_FILES:
         shutil.copy(sources / name, folder)
     go = await find_go(
         sources,
