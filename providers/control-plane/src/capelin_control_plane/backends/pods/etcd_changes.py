@@ -163,8 +163,9 @@ class EtcdChanges:
             case None:
                 return False
             case Removed(index):
-                await self._scale(known, index)
+                # First, because the other write completes the step for the next provider.
                 await self.own.delete(known.names, CLAIMS, known.names.claim(index))
+                await self._scale(known, index)
             case StartLearner(index):
                 # It joins without data: delete the data of an earlier member with its name.
                 if await self._has_data(known, index):
