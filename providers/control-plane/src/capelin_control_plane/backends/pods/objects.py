@@ -325,7 +325,8 @@ def _network_policy(names: Names, component: Component, ingress: list[Any]) -> U
         "spec": {
             "podSelector": {"matchLabels": names.labels(component)},
             "policyTypes": ["Ingress"],
-            "ingress": ingress,
+            # The API server stores no empty list, and would get it in each comparison.
+            **({"ingress": ingress} if ingress else {}),
         },
     }
 
