@@ -4,13 +4,12 @@
 """
 
 import asyncio
-import hashlib
 import os
 import shutil
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -30,9 +29,9 @@ from capelin_control_plane.provider import provider
 from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 
 from tests.load import Load
+from tests.support.authority_secrets import AUTHORITIES, AuthoritySecrets
 from tests.support.control_planes import ControlPlane
-
-from .mortal_provider import Mortal, mortal_provider
+from tests.support.mortal_provider import Mortal, mortal_provider
 
 OLD, NEW = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "100"))
@@ -41,7 +40,6 @@ SEED = int(os.environ.get("CAPELIN_TEST_SEED", "1"))
 ETCD = 3 if SEED % 2 == 0 else 1
 """With three members, one loses its data during the test."""
 NAME = "shoal"
-AUTHORITIES = ("ca", "etcd", "proxy", "sa")
 QUIET = ("RollingOut", "ScalingUp", "ScalingDown", "Remediating")
 
 pytestmark = [
@@ -64,7 +62,7 @@ class Shoal:
     state: Path
     mortal: Mortal
     random: Random
-    authorities: dict[str, str] = field(default_factory=dict[str, str])
+    authorities: AuthoritySecrets
 
     async def through_kills(
         self, done: Callable[[], Awaitable[bool]], kills: int, *, within: float = 110
@@ -73,19 +71,10 @@ class Shoal:
         for _ in range(kills):
             changes = self.random.randrange(1, 40)
             await self.mortal.live(changes, self.random.uniform(0.3, 3.0))
-            await self.look_at_authorities()
+            await self.authorities.check()
         async with self.mortal.undisturbed():
             await until(done, within=within)
-        await self.look_at_authorities()
-
-    async def look_at_authorities(self) -> None:
-        """CAs and keys never change."""
-        for purpose in AUTHORITIES:
-            secret = await self.mine.client.find(Secret, f"{NAME}-{purpose}", self.mine.namespace)
-            if secret is not None:
-                data = secret.data["tls.crt"] + secret.data["tls.key"]
-                digest = hashlib.sha256(data).hexdigest()
-                assert self.authorities.setdefault(purpose, digest) == digest, purpose
+        await self.authorities.check()
 
     async def settled(self) -> bool:
         """Whether everything matches the spec."""
@@ -149,7 +138,7 @@ async def shoal(
     ]
     mine = ControlPlane(client, namespace, NAME, "Processes")
     async with mortal_provider(arguments, tmp_path / "provider.log") as mortal:
-        yield Shoal(mine, state, mortal, Random(SEED))  # noqa: S311
+        yield Shoal(mine, state, mortal, Random(SEED), AuthoritySecrets(mine))  # noqa: S311
     for place in state.iterdir() if state.exists() else ():
         await kill_all(place / "run")
 
@@ -161,7 +150,7 @@ async def test_a_control_plane_survives_kills_of_its_provider_without_leftovers(
     mine = shoal.mine
     await mine.create(OLD, etcd={"replicas": ETCD})
     await shoal.through_kills(shoal.settled, each)
-    assert set(shoal.authorities) == set(AUTHORITIES)
+    assert set(shoal.authorities.keys) == set(AUTHORITIES)
     writer = Load(Config.from_kubeconfig(await mine.kubeconfig()), pause=0.05)
     writing = asyncio.create_task(writer.run())
 
@@ -224,7 +213,7 @@ async def test_a_restore_survives_kills_of_its_provider(shoal: Shoal) -> None:
         await until(is_backed_up)
         async with mine.workload() as workload:
             await workload.create(ConfigMap.of("after", "default"))
-    await shoal.look_at_authorities()
+    await shoal.authorities.check()
     status = (await mine.get()).status
     assert status is not None
     assert status.backup is not None
@@ -253,7 +242,7 @@ async def test_a_sleep_survives_kills_of_its_provider(shoal: Shoal) -> None:
         await until(shoal.settled)
         async with mine.workload() as workload:
             await workload.create(ConfigMap.of("kept", "default"))
-    await shoal.look_at_authorities()
+    await shoal.authorities.check()
 
     async def message() -> str | None:
         """The message of a sleep that is complete."""

@@ -12,16 +12,18 @@ import aiohttp
 import pytest
 from capelin.api.core import Secret
 from capelin.client import Config, tls_context
-from capelin.contract import find_condition, is_controlled_by
+from capelin.contract import is_controlled_by
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin_control_plane.backends.processes.components import etcd_port
 from capelin_control_plane.backends.processes.pki_files import read_key_pair
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.encryption import read_keyring
-from capelin_control_plane.encryption_keys import ENCRYPTION_ANNOTATION, ROTATE_ANNOTATION
+from capelin_control_plane.encryption_keys import ROTATE_ANNOTATION
 
 from tests.faults.http2 import Http2Load
 from tests.load import Load
+from tests.support import encryption_states
+from tests.support.encryption_states import key_name
 
 from .test_control_plane_kills import NAME, Shoal, shoal
 
@@ -75,46 +77,14 @@ async def prefixes(shoal: Shoal) -> set[bytes]:
     }
 
 
-async def key_name(shoal: Shoal) -> str | None:
-    status = (await shoal.mine.get()).status
-    return status and status.encryption and status.encryption.key
-
-
 def is_encrypted(shoal: Shoal, provider: str, *others: str | None) -> Callable[[], Awaitable[bool]]:
     """Whether everything is encrypted with a key other than these, and nothing remains to do."""
-
-    async def check() -> bool:
-        mine = await shoal.mine.get()
-        status = mine.status
-        if status is None or status.encryption is None or not await shoal.settled():
-            return False
-        condition = find_condition(status.conditions, "EncryptionAtRest")
-        return (
-            status.observed_generation == mine.metadata.generation
-            and status.encryption.provider == provider
-            and status.encryption.stage is None
-            and status.encryption.key not in others
-            and condition is not None
-            and condition.status == "True"
-        )
-
-    return check
+    return encryption_states.is_encrypted(shoal.mine, shoal.settled, provider, *others)
 
 
 def is_plain(shoal: Shoal) -> Callable[[], Awaitable[bool]]:
     """Whether nothing is encrypted, and nothing remains to do."""
-
-    async def check() -> bool:
-        mine = await shoal.mine.get()
-        status = mine.status
-        return (
-            status is not None
-            and find_condition(status.conditions, "EncryptionAtRest") is None
-            and ENCRYPTION_ANNOTATION not in mine.metadata.annotations
-            and await shoal.settled()
-        )
-
-    return check
+    return encryption_states.is_plain(shoal.mine, shoal.settled)
 
 
 @asynccontextmanager
@@ -149,7 +119,7 @@ async def enable_rotate_and_disable(shoal: Shoal, kills: int) -> None:
     async with clients(shoal):
         await mine.change(apiServer={"encryption": {"resources": [*RESOURCES]}})
         await shoal.through_kills(is_encrypted(shoal, "secretbox"), kills, within=SECONDS)
-        first = await key_name(shoal)
+        first = await key_name(mine)
         assert await prefixes(shoal) == {f"k8s:enc:secretbox:v1:{first}".encode()}
         secret = await mine.client.get(Secret, f"{NAME}-encryption", mine.namespace)
         assert is_controlled_by(secret, await mine.get())
@@ -157,7 +127,7 @@ async def enable_rotate_and_disable(shoal: Shoal, kills: int) -> None:
 
         await mine.annotate(ROTATE_ANNOTATION, datetime.now(UTC).isoformat())
         await shoal.through_kills(is_encrypted(shoal, "secretbox", first), kills, within=SECONDS)
-        second = await key_name(shoal)
+        second = await key_name(mine)
         assert await prefixes(shoal) == {f"k8s:enc:secretbox:v1:{second}".encode()}
         secret = await mine.client.get(Secret, f"{NAME}-encryption", mine.namespace)
         assert {*read_keyring(secret.data["keyring"]).keys} == {second}
@@ -167,7 +137,7 @@ async def enable_rotate_and_disable(shoal: Shoal, kills: int) -> None:
         await shoal.through_kills(
             is_encrypted(shoal, "aesgcm", first, second), kills, within=SECONDS
         )
-        third = await key_name(shoal)
+        third = await key_name(mine)
         assert await prefixes(shoal) == {f"k8s:enc:aesgcm:v1:{third}".encode()}
 
         await mine.change(apiServer={"encryption": None})

@@ -12,6 +12,7 @@ from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane.encryption_keys import ROTATE_ANNOTATION
 
+from tests.support.encryption_states import key_name
 from tests.support.kms_plugin import KmsPlugin
 
 from .test_control_plane_kills import Shoal, shoal
@@ -22,7 +23,6 @@ from .test_encryption_at_rest import (
     clients,
     is_encrypted,
     is_plain,
-    key_name,
     stored,
     write_secrets,
 )
@@ -67,18 +67,18 @@ async def enable_rotate_and_disable(shoal: Shoal, plugin: KmsPlugin, kills: int)
     await mine.create(VERSION, replicas=2, apiServer={"encryption": {}})
     await shoal.through_kills(is_encrypted(shoal, "secretbox"), 0, within=SECONDS)
     await write_secrets(shoal, 30)
-    first = await key_name(shoal)
+    first = await key_name(mine)
     async with clients(shoal):
         await mine.change(apiServer={"encryption": ENCRYPTED})
         await shoal.through_kills(is_encrypted(shoal, "kms", first), kills, within=SECONDS)
-        second = await key_name(shoal)
+        second = await key_name(mine)
         assert second is not None
         assert await has_only(shoal, second, "first")
 
         plugin.use("second")
         await mine.annotate(ROTATE_ANNOTATION, datetime.now(UTC).isoformat())
         await shoal.through_kills(is_encrypted(shoal, "kms", first, second), kills, within=SECONDS)
-        third = await key_name(shoal)
+        third = await key_name(mine)
         assert third is not None
         assert await has_only(shoal, third, "second")
         plugin.retire("first")
@@ -124,7 +124,7 @@ async def test_a_plugin_fails_and_its_key_changes_without_a_restart(
         await plugin.start()
         await until(is_encrypted(shoal, "kms"), within=SECONDS)
         await write_secrets(shoal, 30)
-        name = await key_name(shoal)
+        name = await key_name(mine)
         assert name is not None
         assert await has_only(shoal, name, "first")
 
@@ -149,7 +149,7 @@ async def test_a_plugin_fails_and_its_key_changes_without_a_restart(
 
         # API servers ask each minute, and may use the earlier key for three more.
         await until(is_rewritten, within=2 * SECONDS)
-        assert await key_name(shoal) == name
+        assert await key_name(mine) == name
         same = Process.adopt(place / "run", "kube-apiserver-0")
         assert same is not None
         assert same.pid == server.pid

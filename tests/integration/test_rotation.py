@@ -21,7 +21,6 @@ from capelin.pki import (
     is_issued_by,
     issue,
     new_request,
-    read_ca,
     split_pem,
 )
 from capelin.testing.waiting import until
@@ -32,8 +31,9 @@ from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATE_ANNOTAT
 
 from tests.faults.http2 import Http2Load
 from tests.load import Load
+from tests.support.authority_secrets import AUTHORITIES
 
-from .test_control_plane_kills import AUTHORITIES, ETCD, NAME, Shoal, shoal
+from .test_control_plane_kills import ETCD, Shoal, shoal
 
 __all__ = ["shoal"]  # a fixture
 VERSION = TESTED_KUBERNETES[-1]
@@ -56,14 +56,6 @@ pytestmark = [
 ]
 
 
-async def secrets(shoal: Shoal) -> Mapping[str, Secret]:
-    get = shoal.mine.client.get
-    return {
-        purpose: await get(Secret, f"{NAME}-{purpose}", shoal.mine.namespace)
-        for purpose in AUTHORITIES
-    }
-
-
 async def condition(shoal: Shoal) -> tuple[str, str] | None:
     """The reason and the message of the rotation."""
     status = (await shoal.mine.get()).status
@@ -71,26 +63,15 @@ async def condition(shoal: Shoal) -> tuple[str, str] | None:
     return (found.reason, found.message) if found else None
 
 
-async def through_kills(
-    shoal: Shoal, done: Callable[[], Awaitable[bool]], kills: int, known: set[bytes]
-) -> None:
+async def through_kills(shoal: Shoal, done: Callable[[], Awaitable[bool]], kills: int) -> None:
     """Kill the provider again and again, then let it finish. No key is lost on the way."""
-
-    async def check() -> None:
-        for purpose, secret in (await secrets(shoal)).items():
-            # Core and the bootstrap provider read it at any moment.
-            assert secret.data["tls.crt"].startswith(b"-----BEGIN "), purpose
-            if purpose != "sa":
-                read_ca(secret.data["tls.crt"], secret.data["tls.key"], datetime.now(UTC))
-            known.update(split_pem(secret.data["tls.crt"]))
-
     for _ in range(kills):
         changes = shoal.random.randrange(1, 40)
         await shoal.mortal.live(changes, shoal.random.uniform(0.3, 3.0))
-        await check()
+        await shoal.authorities.check(successors=1)
     async with shoal.mortal.undisturbed():
         await until(done, within=SECONDS)
-    await check()
+    await shoal.authorities.check(successors=1)
 
 
 @asynccontextmanager
@@ -168,7 +149,7 @@ class Before:
 
 async def prepare(shoal: Shoal) -> Before:
     """Create Nodes, and clients with credentials of the first CA."""
-    found = await secrets(shoal)
+    found = await shoal.authorities.read()
     kubelet = issue(
         KeyPair(found["ca"].data["tls.crt"], found["ca"].data["tls.key"]),
         common_name="system:node:real",
@@ -184,7 +165,7 @@ async def prepare(shoal: Shoal) -> Before:
     return Before(found, await shoal.mine.kubeconfig(), token.value, kubelet)
 
 
-async def begin(shoal: Shoal, before: Before, kills: int, known: set[bytes]) -> None:
+async def begin(shoal: Shoal, before: Before, kills: int) -> None:
     """Until only clients need the old CAs."""
 
     async def waits() -> bool:
@@ -192,14 +173,14 @@ async def begin(shoal: Shoal, before: Before, kills: int, known: set[bytes]) -> 
         return found is not None and found[0] == "WaitingForClients" and await shoal.settled()
 
     await shoal.mine.annotate(ROTATE_ANNOTATION, datetime.now(UTC).isoformat())
-    await through_kills(shoal, waits, kills, known)
-    for purpose, secret in (await secrets(shoal)).items():
+    await through_kills(shoal, waits, kills)
+    for purpose, secret in (await shoal.authorities.read()).items():
         old = before.secrets[purpose].data
         new, former = split_pem(secret.data["tls.crt"])
         assert former == old["tls.crt"], purpose
         assert new != former
         assert secret.data["tls.key"] != old["tls.key"]
-    assert len(known) == 8, "each CA and key has exactly one successor"
+    assert shoal.authorities.successors == dict.fromkeys(AUTHORITIES, 1)
     found = await condition(shoal)
     assert found is not None
     assert "1 Node whose kubelet has a certificate of the old CA (real)" in found[1]
@@ -225,22 +206,22 @@ async def renew_clients(shoal: Shoal) -> None:
     assert "kubeconfig" not in found[1]
 
 
-async def end(shoal: Shoal, before: Before, kills: int, known: set[bytes]) -> None:
+async def end(shoal: Shoal, before: Before, kills: int) -> None:
     """Until the old CAs are dropped. The test does not wait for tokens."""
-    during = await secrets(shoal)
+    during = await shoal.authorities.read()
 
     async def is_over() -> bool:
         return await condition(shoal) is None and await shoal.settled()
 
     await shoal.mine.annotate(DROP_ANNOTATION, f"force@{datetime.now(UTC).isoformat()}")
-    await through_kills(shoal, is_over, kills, known)
-    after = await secrets(shoal)
+    await through_kills(shoal, is_over, kills)
+    after = await shoal.authorities.read()
     for purpose in AUTHORITIES:
         assert (
             split_pem(after[purpose].data["tls.crt"])
             == split_pem(during[purpose].data["tls.crt"])[:1]
         )
-    assert len(known) == 8
+    assert shoal.authorities.successors == dict.fromkeys(AUTHORITIES, 1)
     with pytest.raises(Unauthorized):
         async with Client(before.config, manager="old") as client:
             await client.request("GET", "/api")
@@ -252,15 +233,15 @@ async def end(shoal: Shoal, before: Before, kills: int, known: set[bytes]) -> No
 
 
 async def rotate(shoal: Shoal, kills: int) -> None:
-    mine, known = shoal.mine, set[bytes]()
+    mine = shoal.mine
     await mine.create(VERSION, replicas=2, etcd={"replicas": ETCD})
-    await through_kills(shoal, shoal.settled, 0, known)
+    await through_kills(shoal, shoal.settled, 0)
     before = await prepare(shoal)
     assert await works(before.config, before.token)
     # Their credentials are those of the first CA until the wait.
     async with clients(before.kubeconfig, "old") as old_clients:
         began = time.monotonic()
-        await begin(shoal, before, kills, known)
+        await begin(shoal, before, kills)
         waiting = time.monotonic()
         assert await works(before.config, before.token)
         await renew_kubelet_certificate(before.config.server, before.kubelet)
@@ -273,7 +254,7 @@ async def rotate(shoal: Shoal, kills: int) -> None:
         async with mine.workload() as workload:
             token = await workload.create_token("pod", "default")
         dropping = time.monotonic()
-        await end(shoal, before, kills, known)
+        await end(shoal, before, kills)
         over = time.monotonic()
         assert not await works(new, before.token)
         assert await works(new, token.value)
@@ -319,7 +300,7 @@ async def test_a_backup_from_before_a_rotation_is_restored_after_it(shoal: Shoal
         await until(lambda: condition(shoal), lambda found: "WaitingFor" in str(found))
         await mine.annotate(DROP_ANNOTATION, f"force@{datetime.now(UTC).isoformat()}")
         await until(is_over, within=SECONDS)
-        rotated = await secrets(shoal)
+        rotated = await shoal.authorities.read()
         async with mine.workload() as workload:
             await workload.create(ConfigMap.of("after", "default"))
         await mine.annotate(RESTORE_ANNOTATION, name)
@@ -333,6 +314,6 @@ async def test_a_backup_from_before_a_rotation_is_restored_after_it(shoal: Shoal
         names = {found.name for found in (await workload.list(ConfigMap, "default")).items}
     assert "before" in names
     assert "after" not in names
-    assert {purpose: found.data for purpose, found in (await secrets(shoal)).items()} == {
+    assert {purpose: found.data for purpose, found in (await shoal.authorities.read()).items()} == {
         purpose: found.data for purpose, found in rotated.items()
     }
