@@ -1,7 +1,6 @@
 """etcd and API server as bare pods, for comparison with a control plane."""
 
 import asyncio
-import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +21,8 @@ from capelin_control_plane.backends.pods.pki_secret import pki_data
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import desired_state
 from capelin_control_plane.instances import Endpoint
+
+from .hosted import trust_anybody
 
 
 class BarePods:
@@ -105,14 +106,6 @@ async def _is_ready(host: str, port: int) -> bool:
     except (OSError, TimeoutError):
         return False
     return b" 200 " in answer
-
-
-def trust_anybody() -> ssl.SSLContext:
-    """A TLS context without verification."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 async def bare_pods(

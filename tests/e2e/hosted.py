@@ -3,12 +3,15 @@
 import asyncio
 import base64
 import re
+import ssl
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import yaml
@@ -16,6 +19,7 @@ from capelin.api.core import ConfigMap, Pod
 from capelin.client import Client, Config, TooManyRequests
 from capelin.contract import READY, is_condition_true
 from capelin.testing.waiting import until
+from capelin_control_plane.desired import RENEW_ANNOTATION
 
 from tests.faults.http2 import Http2Load
 from tests.load import Answer, Load
@@ -54,6 +58,34 @@ class Hosted(ControlPlane):
 
     async def _has_ended_the_rest(self) -> bool:
         return all(pod.metadata.deletion_timestamp is None for pod in await self.pods())
+
+
+async def renew_certificates(hosted: Hosted) -> None:
+    """Renew all certificates, and wait until the kubeconfig and all API servers have new ones."""
+    kubeconfig, served = await hosted.kubeconfig(), await _served_certificates(hosted)
+    await hosted.annotate(RENEW_ANNOTATION, datetime.now(UTC).isoformat())
+    await until(hosted.kubeconfig, lambda now: now != kubeconfig, within=60)
+    # Kubelets update a changed Secret in pods within two minutes.
+    await until(lambda: _served_certificates(hosted), served.isdisjoint, within=240)
+
+
+async def _served_certificates(hosted: Hosted) -> set[bytes]:
+    """What API servers show: each of two is met, but for once in thousands of times."""
+    server = urlsplit(Config.from_kubeconfig(await hosted.kubeconfig()).server.address)
+    certificates = set[bytes]()
+    for _ in range(12):
+        _, writer = await asyncio.open_connection(server.hostname, server.port, ssl=trust_anybody())
+        certificates.add(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
+        writer.close()
+    return certificates
+
+
+def trust_anybody() -> ssl.SSLContext:
+    """A TLS context without verification."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def is_ready(pod: Pod) -> bool:

@@ -17,7 +17,6 @@ from capelin.client import Client, Config
 from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
-from capelin_control_plane.desired import RENEW_ANNOTATION
 from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATE_ANNOTATION
 from capelin_machine_pool.api import Simulated
 from capelin_machine_pool.backends.kwok import KwokProcesses
@@ -27,7 +26,7 @@ from capelin_machine_pool.desired import Instance
 from tests.faults.http2 import Http2Load
 
 from .conftest import VERSIONS
-from .hosted import Hosted, met_the_end_of_a_leader
+from .hosted import Hosted, met_the_end_of_a_leader, renew_certificates
 from .machines import (
     KUBECTL,
     POD_CIDR,
@@ -196,7 +195,7 @@ async def test_no_request_fails_in_operations_with_a_hundred_nodes(
                 await hosted.change(etcd={"replicas": 3})
                 await hosted.settles()
                 record("1 to 3 members of etcd")
-                await hosted.annotate(RENEW_ANNOTATION, moment())
+                await renew_certificates(hosted)
                 await hosted.settles()
                 record("certificates renewed")
                 await hosted.annotate(ROTATE_ANNOTATION, moment())

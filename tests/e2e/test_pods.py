@@ -1,24 +1,26 @@
 """Control planes on the pods of a real cluster: create, change under load, repair, delete."""
 
-import asyncio
-import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Pod
-from capelin.client import Config
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.desired import RENEW_ANNOTATION
 
 from .conftest import VERSIONS
-from .hosted import Clients, Hosted, is_ready, met_the_end_of_a_leader, under_load
+from .hosted import (
+    Clients,
+    Hosted,
+    is_ready,
+    met_the_end_of_a_leader,
+    renew_certificates,
+    under_load,
+)
 
 OLD, NEW = VERSIONS
 ETCD_MEMBERS = 3
@@ -49,12 +51,7 @@ async def test_no_request_fails_during_upgrade_scaling_renewal_and_rollout(
         await change("one API server more", replicas=3)
         await change("one API server fewer", replicas=2)
         await change("rollout", rollout={"after": moment()})
-        before = await served_certificate(hosted)
-        await hosted.annotate(RENEW_ANNOTATION, moment())
-        # Kubelets update a changed Secret in pods within two minutes.
-        await until(
-            lambda: served_certificates(hosted), lambda shown: before not in shown, within=240
-        )
+        await renew_certificates(hosted)
         assert clients.failed() == []
     assert clients.failed() == []
     for name, count in clients.counts().items():
@@ -63,28 +60,6 @@ async def test_no_request_fails_during_upgrade_scaling_renewal_and_rollout(
 
 def moment() -> str:
     return datetime.now(UTC).isoformat()
-
-
-async def served_certificates(hosted: Hosted) -> set[bytes]:
-    """What API servers show: each of two is met, but for once in thousands of times."""
-    return {await served_certificate(hosted) for _ in range(12)}
-
-
-def trust_anybody() -> ssl.SSLContext:
-    """A TLS context to read any server certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-async def served_certificate(hosted: Hosted) -> bytes:
-    """The certificate of any API server."""
-    server = urlsplit(Config.from_kubeconfig(await hosted.kubeconfig()).server.address)
-    _, writer = await asyncio.open_connection(server.hostname, server.port, ssl=trust_anybody())
-    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.close()
-    return shown
 
 
 async def test_no_request_fails_while_every_pod_is_evicted(
