@@ -37,11 +37,13 @@ _PIECE = 64 << 10
 
 
 def load_image(kind: KindCluster) -> str:
-    """Load the image of the provider, and return its name."""
+    """Load the image of the provider if it is missing, and return its name."""
     if IMAGES not in os.environ:
         pytest.skip(f"the environment has no {IMAGES}")
-    kind.load_archive(_archive())
-    return image_name()
+    name = image_name()
+    if not kind.has_image(name):
+        kind.load_archive(_archive())
+    return name
 
 
 def image_name() -> str:
@@ -68,11 +70,18 @@ async def provider(hosted: Hosted, stores: Stores, image: str) -> AsyncGenerator
 @asynccontextmanager
 async def management_cluster(folder: Path) -> AsyncGenerator[KindCluster]:
     """A new management cluster, which is deleted with all its data."""
+    async with empty_cluster(folder) as cluster:
+        await prepared(cluster, folder)
+        yield cluster
+
+
+@asynccontextmanager
+async def empty_cluster(folder: Path) -> AsyncGenerator[KindCluster]:
+    """A new cluster without the kinds and images of the tests."""
     await asyncio.to_thread(folder.mkdir)
     context = kind_cluster(f"lost-{uuid4().hex[:6]}", folder)
     cluster = await asyncio.to_thread(context.__enter__)
     try:
-        await prepared(cluster, folder)
         yield cluster
     finally:
         await asyncio.to_thread(context.__exit__, None, None, None)
