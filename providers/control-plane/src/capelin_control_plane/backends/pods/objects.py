@@ -226,7 +226,24 @@ def _workload(
         _check_encryption(template, f"--{ENCRYPTION_FLAG}={FILES.pki / file.name}")
     digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:16]
     template["metadata"]["annotations"][DIGEST_ANNOTATION] = digest
+    _add_defaults(complete)
     return Workload(component, complete, digest)
+
+
+def _add_defaults(workload: Unstructured) -> None:
+    """Add defaults of the API server where it compares a value as a whole.
+
+    Without them, each comparison with the live object finds a difference. The digest does not
+    include them, because pods of earlier releases have none.
+    """
+    spec = workload["spec"]
+    for container in spec["template"]["spec"]["containers"]:
+        for variable in container.get("env", ()):
+            if (field := variable.get("valueFrom", {}).get("fieldRef")) is not None:
+                field.setdefault("apiVersion", "v1")
+    for claim in spec.get("volumeClaimTemplates", ()):
+        claim["spec"].setdefault("volumeMode", "Filesystem")
+        claim.setdefault("status", {"phase": "Pending"})
 
 
 def _check_encryption(template: Unstructured, flag: str) -> None:
