@@ -51,6 +51,15 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Set
         help="with several replicas, run the reconcilers only on the one that holds a lease",
     )
     parser.add_argument(
+        "--in-place-updates",
+        nargs="?",
+        const="true",
+        choices=("true", "false"),
+        default=environment.get("CAPELIN_IN_PLACE_UPDATES", "false"),
+        help="answer the hooks of updates in place, for machines of the backend Hosts."
+        " Cluster API permits one extension for these hooks",
+    )
+    parser.add_argument(
         "--extension-config",
         default=environment.get("CAPELIN_EXTENSION_CONFIG", NAME),
         help="name of the extension's ExtensionConfig (%(default)s)",
@@ -84,7 +93,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Set
     if {"-h", "--help"} & set(others):
         parser.print_help()
     options = EngineOptions(
-        leader_elect=known.leader_elect == "true", extension_config=known.extension_config
+        leader_elect=known.leader_elect == "true",
+        extension_config=known.extension_config,
+        in_place_updates=known.in_place_updates == "true",
     )
     budget = Budget(
         known.expression_cpu_milliseconds / 1000, known.expression_memory_mebibytes * MIB

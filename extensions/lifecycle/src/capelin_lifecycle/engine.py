@@ -15,8 +15,10 @@ from typing import Any, Final, cast
 from capelin.api.core import ConfigMap
 from capelin.client import AlreadyExists, Client, ClientError, ClientOptions, Config
 from capelin.controller import Manager, Options, Reconciler
-from capelin.runtime import Handler
+from capelin.runtime import Failure, Handler, Response
+from capelin.runtime.v1alpha1 import UpdateMachineRequest
 
+from capelin_lifecycle import in_place
 from capelin_lifecycle.actions.action import MANAGER
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.api.results import LifecycleResult
@@ -54,6 +56,8 @@ class EngineOptions:
     leader_elect: bool = False
     extension_config: str = "lifecycle"
     """Name of the ExtensionConfig of the extension."""
+    in_place_updates: bool = False
+    """Whether it answers the hooks of updates in place."""
 
 
 class Engine:
@@ -133,8 +137,21 @@ class Engine:
         return KnownCluster.of(found.dump())
 
     def is_discovered(self, handler: Handler) -> bool:
+        if handler.name in in_place.HANDLERS.values():
+            return self._options.in_place_updates
         needed = EVERY_GATE if self.is_blind else needed_handlers(self.policies)
         return handler.name in needed
+
+    async def update_machine(self, request: UpdateMachineRequest) -> Response:
+        """The state of the update of a machine in place.
+
+        Raises:
+            Failure: It has failed, or is unknown.
+        """
+        if self._client is None:
+            raise Failure("not connected to the API server yet")
+        async with self._lookups:
+            return await in_place.update_machine(self._client, request)
 
     async def create(self, result: LifecycleResult) -> None:
         """Create a result, if no other call has.
@@ -202,7 +219,8 @@ class Engine:
                 tasks.create_task(manager.run())
 
     def _reconcilers(self, namespace: str) -> list[Reconciler[Any]]:
-        registration = Registration(self.store, self._options.extension_config, namespace)
+        others = in_place.HANDLERS.values() if self._options.in_place_updates else ()
+        registration = Registration(self.store, self._options.extension_config, namespace, others)
         return [
             ResultReconciler(self.store, self.judge, namespace, self._clock, self.priority),
             LifecyclePolicyReconciler(self.store, namespace, registration),

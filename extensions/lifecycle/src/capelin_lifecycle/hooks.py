@@ -19,11 +19,13 @@ from capelin.controller import ObjectKey
 from capelin.runtime import Call, Extension, Failure, Response, proceed, retry_after
 from capelin.runtime import v1alpha1 as hooks
 from capelin.runtime.v1alpha1 import (
+    CanUpdateMachineSetResponse,
     DiscoverVariablesResponse,
     GeneratePatchesResponse,
     GenerateUpgradePlanResponse,
 )
 
+from capelin_lifecycle import in_place
 from capelin_lifecycle.actions import RUNNERS
 from capelin_lifecycle.actions.topology import (
     check_topology,
@@ -84,6 +86,17 @@ def build(engine: Engine) -> Extension:
     extension.handler(hooks.GenerateUpgradePlan, name=names["GenerateUpgradePlan"])(
         topology.upgrade_plan
     )
+
+    @extension.handler(hooks.CanUpdateMachineSet, name=in_place.HANDLERS["CanUpdateMachineSet"])
+    def can_update(
+        call: Call[hooks.CanUpdateMachineSet, None],
+    ) -> CanUpdateMachineSetResponse:
+        return in_place.can_update_machine_set(call.request)
+
+    @extension.handler(hooks.UpdateMachine, name=in_place.HANDLERS["UpdateMachine"])
+    async def update(call: Call[hooks.UpdateMachine, None]) -> Response:
+        return await engine.update_machine(call.request)
+
     return extension
 
 

@@ -192,7 +192,7 @@ async def test_hosts_outlive_seeded_faults(
                 history.append(f"version {version}")
                 await world.change({"template": {"spec": {"version": version}}})
             # Faults hit each stage of a host's life.
-            await asyncio.sleep(random.uniform(0, 4))
+            await asyncio.sleep(random.uniform(0, 1.5))
             await explained(world)
             if random.random() < 0.3:
                 await heal(world)

@@ -32,7 +32,9 @@ _PASSED_ON: Final = frozenset(
         "CAPELIN_ENDPOINT_NETWORKS",
         "CAPELIN_HELM",
         "CAPELIN_HOST_BUNDLES",
+        "CAPELIN_IN_PLACE_UPDATES",
         "CAPELIN_KMS_PLUGINS",
+        "CAPELIN_POWER_COMMANDS",
         "CAPELIN_REGISTRIES",
         # Go's own, by name: a prefix would also pass credentials such as GOOGLE_CREDENTIALS.
         "GO111MODULE",

@@ -69,8 +69,16 @@ class Registration:
     the newest policy yet, so the result is compared, and the ExtensionConfig touched again.
     """
 
-    def __init__(self, store: Store, extension_config: str, namespace: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        extension_config: str,
+        namespace: str,
+        others: Iterable[str] = (),
+    ) -> None:
+        """Names of handlers that no policy needs are in `others`."""
         self._store = store
+        self._others = frozenset(others)
         self._name = extension_config
         self._namespace = namespace
 
@@ -97,7 +105,7 @@ class Registration:
             await ctx.client.patch(ExtensionConfig, self._name, None, patch)
             return True
         known = frozenset(handler.name.partition(".")[0] for handler in config.status.handlers)
-        if known == needed_handlers(self._store.policies()):
+        if known == needed_handlers(self._store.policies()) | self._others:
             return False
         if config.status.conditions:
             ctx.log.info("Asking Cluster API to discover the handlers again")

@@ -24,6 +24,7 @@ from capelin.controller import (
     redact,
 )
 
+from capelin_lifecycle import in_place
 from capelin_lifecycle.actions import RUNNERS
 from capelin_lifecycle.actions.action import MANAGER, Cleanup, Run
 from capelin_lifecycle.api.names import GROUP
@@ -91,6 +92,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         Permission("", ("pods",), ("list",)),
         Permission("", ("pods/log",), ("get",)),
         Permission("", ("events",), ("list",)),
+        *in_place.PERMISSIONS,
     )
 
     def __init__(
