@@ -14,6 +14,7 @@ from capelin_infra.cli import (
     clusters,
     conformance,
     environments,
+    explain,
     hooks,
     hosts,
     moves,
@@ -37,6 +38,7 @@ app = typer.Typer(
 for verbs in (
     environments,
     clusters,
+    explain,
     backups,
     recovery,
     rotation,

@@ -183,7 +183,7 @@ def with_children(node: Node, children: Sequence[Node]) -> Node:
 
 
 def _node(obj: ClusterObject, children: Iterable[Node] = ()) -> Node:
-    state, message = _state_of(obj)
+    state, message = state_of(obj)
     return Node(
         title=f"{obj.kind}/{obj.metadata.name}",
         state=state,
@@ -205,7 +205,7 @@ def _machines(machines: Sequence[ClusterObject], *, whole: bool) -> list[Node]:
     return [Node(f"{len(good)} Machines", "good", version=", ".join(versions)), *others]
 
 
-def _state_of(obj: ClusterObject) -> tuple[State, str]:
+def state_of(obj: ClusterObject) -> tuple[State, str]:
     """The state and message of an object, from `Available` or else from `Ready`.
 
     A MachinePool of Cluster API has neither: its numbers decide.

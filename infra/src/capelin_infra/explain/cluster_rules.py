@@ -1,0 +1,270 @@
+"""Rules for Clusters, ClusterClasses, extensions and control planes."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from capelin.contract import CONTROL_PLANE_LABEL
+
+from capelin_infra.explain.common_rules import refusals
+from capelin_infra.explain.facts import Facts, Subject, TimedCondition, at, text_at
+from capelin_infra.explain.finding import YOU, Finding, describe, reported
+from capelin_infra.explain.model import Reference
+from capelin_infra.status.hook_reasons import DELETION_HOOK, HookReason
+
+_EXTENSION: Final = re.compile(
+    r'(?:failed to call extension handlers? |extension handler |handler )"(?P<name>[^"]+)"'
+)
+_PARTS: Final = (
+    ("spec", "infrastructureRef", "InfrastructureReady"),
+    ("spec", "controlPlaneRef", "ControlPlaneAvailable"),
+)
+_WORKERS: Final = ("MachineDeployment", "MachinePool")
+
+
+def cluster_paused(cluster: Subject, _facts: Facts) -> Iterator[Finding]:
+    """Its field `paused` makes all controllers ignore it and its objects."""
+    if cluster.reference.kind == "Cluster" and at(cluster.raw, "spec", "paused") is True:
+        yield Finding(
+            "ClusterPaused",
+            "the Cluster is paused, so all controllers ignore it and its objects",
+            "the person or program that paused it",
+            "spec.paused: true",
+            command=f"kubectl patch {cluster.reference.words} --type=merge"
+            """ -p '{"spec":{"paused":false}}'""",
+        )
+
+
+def hook_blocks(cluster: Subject, facts: Facts) -> Iterator[Finding]:
+    """A policy of the lifecycle extension, or another extension, blocks a hook."""
+    for reason in facts.hooks:
+        is_deletion = reason.hook == DELETION_HOOK
+        if reason.blocks and (
+            reason.hook in facts.blocked or (is_deletion and cluster.is_deleting)
+        ):
+            yield _blocking(cluster, reason)
+
+
+def _blocking(cluster: Subject, reason: HookReason) -> Finding:
+    condition = cluster.condition("Deleting" if cluster.is_deleting else "TopologyReconciled")
+    evidence = condition.evidence if condition else ""
+    if not reason.policy:
+        about = Reference(kind="Extension", name=reason.hook)
+        text = f"an extension blocks the hook {reason.hook}: {reason.message}"
+        return Finding(
+            "ExtensionBlocks",
+            text,
+            "the administrator of the extension",
+            evidence,
+            condition.since if condition else None,
+            "kubectl get extensionconfigs",
+            about,
+        )
+    about = Reference(kind="LifecyclePolicy", name=reason.policy)
+    approves = "approval.runtime." in reason.message
+    return Finding(
+        "PolicyFailed" if reason.failed else "AwaitsApproval" if approves else "PolicyBlocks",
+        f"the hook {reason.hook} waits for {reason.text}",
+        "an approver" if approves else f"the owner of policy {reason.policy}",
+        evidence,
+        reason.since,
+        "capelin hooks policies",
+        about,
+    )
+
+
+def class_of(cluster: Subject) -> Reference | None:
+    """The ClusterClass of a Cluster with a topology."""
+    name = text_at(cluster.raw, "spec", "topology", "classRef", "name")
+    if not name:
+        return None
+    namespace = text_at(cluster.raw, "spec", "topology", "classRef", "namespace")
+    return Reference(
+        group=cluster.reference.group,
+        kind="ClusterClass",
+        name=name,
+        namespace=namespace or cluster.reference.namespace,
+    )
+
+
+def topology(cluster: Subject, facts: Facts) -> Iterator[Finding]:
+    """The desired topology has not reached the Cluster's objects."""
+    reference = class_of(cluster)
+    if reference in facts.missing:
+        yield missing(reference, facts, "spec.topology.classRef")
+        return
+    condition = cluster.unmet("TopologyReconciled")
+    if condition is None or condition.reason == "Paused" or facts.blocked:
+        return
+    if condition.reason == "ClusterClassNotReconciled" and reference is not None:
+        yield reported(
+            condition,
+            "ClassNotReconciled",
+            "Cluster API's core",
+            because=[reference],
+            command=describe(reference),
+        )
+    elif condition.reason == "ReconcileFailed":
+        yield from _failed_topology(cluster, condition, facts)
+    # Every other reason is an upgrade in progress: the parts explain it.
+
+
+def _failed_topology(
+    cluster: Subject, condition: TimedCondition, facts: Facts
+) -> Iterator[Finding]:
+    if found := _EXTENSION.search(condition.text):
+        handler, _, name = found["name"].rpartition(".")
+        extension = Reference(
+            group="runtime.cluster.x-k8s.io", kind="ExtensionConfig", name=name or handler
+        )
+        yield reported(
+            condition,
+            "ExtensionFails",
+            "the administrator of the extension",
+            about=extension,
+            command=describe(extension),
+        )
+    elif refused := list(refusals(cluster, condition, facts)):
+        yield from refused
+    else:
+        yield reported(
+            condition, "TopologyFails", YOU, command=f"kubectl edit {cluster.reference.words}"
+        )
+
+
+def parts(cluster: Subject, facts: Facts) -> Iterator[Finding]:
+    """Its infrastructure, its control plane or its workers are not as desired."""
+    if cluster.is_deleting:
+        return
+    for *path, type_ in _PARTS:
+        reference = cluster.refers_to(*path)
+        if reference is None:
+            continue
+        part, condition = facts.objects.get(reference), cluster.unmet(type_)
+        if reference in facts.missing or reference in facts.unserved:
+            yield missing(reference, facts, f"spec.{path[-1]}")
+        elif condition is not None or (part is not None and not part.is_settled):
+            text = condition.text if condition else f"{reference.kind} is not as desired"
+            evidence = condition.evidence if condition else ""
+            since = condition.since if condition else None
+            responsible = facts.responsible_for(reference)
+            yield Finding(
+                "PartNotReady",
+                text,
+                responsible,
+                evidence,
+                since,
+                describe(reference),
+                because=[reference],
+            )
+            if type_ == "InfrastructureReady":
+                # The rest waits for it.
+                return
+    for kind in _WORKERS:
+        for workers in facts.of(kind):
+            if not workers.is_settled:
+                reference = workers.reference
+                yield Finding(
+                    "WorkersNotReady",
+                    f"{reference} is not as desired",
+                    facts.responsible_for(reference),
+                    command=describe(reference),
+                    because=[reference],
+                )
+
+
+def missing(reference: Reference, facts: Facts, field: str) -> Finding:
+    """An object that another one refers to, and that does not exist."""
+    if reference in facts.unserved:
+        return Finding(
+            "KindNotServed",
+            f"the API server has no kind {reference.kind} in {reference.group}: the provider is"
+            " not installed",
+            "the administrator of the management cluster",
+            field,
+            command="clusterctl init --help",
+            about=reference,
+        )
+    return Finding(
+        "ObjectMissing",
+        f"{reference} does not exist",
+        "the person or program that creates it",
+        field,
+        command=f"kubectl get {reference.words}",
+        about=reference,
+    )
+
+
+def unreachable(cluster: Subject, _facts: Facts) -> Iterator[Finding]:
+    """Core cannot reach the API of the workload cluster."""
+    condition = cluster.unmet("RemoteConnectionProbe")
+    initialized = at(cluster.raw, "status", "initialization", "controlPlaneInitialized")
+    if condition is not None and initialized is True and not cluster.is_deleting:
+        yield reported(
+            condition,
+            "ApiUnreachable",
+            "the administrator of the network",
+            text=f"Cluster API's core cannot reach the API of the cluster: {condition.text}",
+            command=f"clusterctl get kubeconfig {cluster.reference.name}"
+            f" -n {cluster.reference.namespace}",
+        )
+
+
+def deletion(cluster: Subject, facts: Facts) -> Iterator[Finding]:
+    """It is deleted after its objects."""
+    if not cluster.is_deleting:
+        return
+    left = [
+        subject.reference
+        for subject in facts.objects.values()
+        if subject.is_deleting and subject.reference.kind not in {"Cluster", "MachineSet"}
+    ]
+    order = ("Machine", "MachinePool", "MachineDeployment")
+    left.sort(key=lambda key: (order.index(key.kind) if key.kind in order else 9, key.name))
+    condition = cluster.condition("Deleting")
+    text = condition.text if condition and condition.message else "it is being deleted"
+    if left:
+        yield Finding(
+            "Deleting",
+            text,
+            "Cluster API's core",
+            condition.evidence if condition else "",
+            command=describe(left[0]),
+            because=left,
+        )
+
+
+def class_reconciled(cluster_class: Subject, _facts: Facts) -> Iterator[Finding]:
+    """A ClusterClass reports what is wrong with its templates or variables."""
+    for type_ in ("VariablesReady", "RefVersionsUpToDate"):
+        condition = cluster_class.unmet(type_)
+        if condition is not None:
+            yield reported(
+                condition,
+                "ClassFails",
+                "the author of the ClusterClass",
+                command=describe(cluster_class.reference),
+            )
+
+
+def control_plane_machines(control_plane: Subject, facts: Facts) -> Iterator[Finding]:
+    """A control plane that consists of Machines waits for one of them."""
+    for machine in facts.of("Machine"):
+        if CONTROL_PLANE_LABEL in machine.labels and not machine.is_settled:
+            condition = next(
+                (
+                    each
+                    for type_ in ("RollingOut", "ScalingUp", "Available")
+                    if (each := control_plane.condition(type_)) and each.message
+                ),
+                None,
+            )
+            yield Finding(
+                "MachineNotReady",
+                condition.text if condition else f"{machine.reference} is not as desired",
+                facts.responsible_for(control_plane.reference),
+                condition.evidence if condition else "",
+                condition.since if condition else None,
+                describe(machine.reference),
+                because=[machine.reference],
+            )

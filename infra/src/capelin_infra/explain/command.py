@@ -1,0 +1,75 @@
+"""The command `capelin explain`: reads, explains, prints."""
+
+from capelin.errors import MissingError
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from capelin_infra.clusters.cluster_verbs import ClusterName
+from capelin_infra.environments.connection import find_environment
+from capelin_infra.explain.model import Chain, Explanation
+from capelin_infra.explain.reading import read_facts
+from capelin_infra.explain.walk import explain
+from capelin_infra.terminal.invocation import as_invoked
+from capelin_infra.terminal.plain_text import plain, printable
+from capelin_infra.terminal.tables import Format, print_data
+
+_SHOWN = 10
+
+
+async def explain_cluster(which: ClusterName, output: Format) -> bool:
+    """Print why a Cluster waits. Returns whether it is ready."""
+    environment = None if which.kubeconfig else find_environment(which.environment)
+    async with which.client() as client:
+        facts = await read_facts(client, which.name, which.namespace, environment)
+    if facts is None:
+        raise MissingError(
+            f"Cluster {which.name} does not exist in namespace {which.namespace}.",
+            hint="kubectl get clusters -A lists all.",
+        )
+    explanation = explain(facts)
+    if output in {"json", "yaml"}:
+        print_data(explanation.model_dump(mode="json", exclude_none=True), output)
+    else:
+        Console(highlight=False).print(rendered(explanation, whole=output == "wide"))
+    return explanation.state in {"Ready", "Asleep"}
+
+
+def rendered(explanation: Explanation, *, whole: bool = False) -> RenderableType:
+    """The text for people. `whole` shows all causes and the evidence of each link."""
+    name = printable(str(explanation.cluster))
+    if explanation.state == "Ready":
+        return Text(f"{name} is ready.", "green")
+    message = f": {printable(explanation.message)}" if explanation.message else ""
+    title = Text.assemble((name, "bold"), f" is {explanation.state.lower()}{message}")
+    lines: list[RenderableType] = [title]
+    shown = explanation.chains if whole else explanation.chains[:_SHOWN]
+    for number, chain in enumerate(shown, 1):
+        lines += [Text(""), *_chain_lines(number, chain, whole=whole)]
+    if left := len(explanation.chains) - len(shown):
+        lines.append(Text(f"\n{left} more causes: -o wide shows them.", "dim"))
+    return Group(*lines)
+
+
+def _chain_lines(number: int, chain: Chain, *, whole: bool) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for depth, link in enumerate(chain.links):
+        is_last = depth == len(chain.links) - 1
+        start = f"{number}. " if depth == 0 else "   " + "  " * (depth - 1) + "└ "
+        since = f"  since {link.since:%Y-%m-%d %H:%M} UTC" if link.since else ""
+        repeats = depth > 0 and link.text == chain.links[depth - 1].text
+        text = "" if repeats else f": {link.text}"
+        lines.append(
+            Text.assemble(
+                start,
+                (printable(str(link.object)), "bold" if is_last else ""),
+                printable(text),
+                (since, "dim"),
+            )
+        )
+        if whole and link.evidence:
+            lines.append(plain(f"   {'  ' * depth}  {link.evidence}", "dim"))
+    cause = f"   {chain.cause}, responsible: {chain.responsible}"
+    lines.append(plain(cause, "yellow"))
+    if chain.command:
+        lines.append(plain(as_invoked(f"   → {chain.command}"), "cyan"))
+    return lines

@@ -1,0 +1,59 @@
+"""The result of one rule about one object."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from capelin_infra.explain.facts import Facts, Observation, Subject
+from capelin_infra.explain.model import Reference
+
+YOU: Final = "you"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why an object is not as desired."""
+
+    cause: str
+    """The rule's name, if no other object explains more."""
+    text: str
+    responsible: str
+    evidence: str = ""
+    since: datetime | None = None
+    command: str = ""
+    about: Reference | None = None
+    """The object that causes it, if that is another one."""
+    because: Sequence[Reference] = ()
+    """Objects that may explain more."""
+
+
+Rule = Callable[[Subject, Facts], Iterable[Finding]]
+
+
+def reported(
+    observed: Observation,
+    cause: str,
+    responsible: str,
+    *,
+    text: str = "",
+    command: str = "",
+    about: Reference | None = None,
+    because: Sequence[Reference] = (),
+) -> Finding:
+    """A finding whose evidence is a condition or an event."""
+    return Finding(
+        cause,
+        text or observed.text,
+        responsible,
+        observed.evidence,
+        observed.since,
+        command,
+        about,
+        because,
+    )
+
+
+def describe(reference: Reference) -> str:
+    """The command that shows an object with its events."""
+    return f"kubectl describe {reference.words}"

@@ -1,0 +1,278 @@
+"""Rules for MachineDeployments, MachineSets, MachinePools, Machines and their parts."""
+
+import re
+from collections.abc import Iterator
+from typing import Final, cast
+
+from capelin_infra.explain.cluster_rules import missing
+from capelin_infra.explain.facts import Facts, Subject, at, text_at
+from capelin_infra.explain.finding import Finding, describe, reported
+from capelin_infra.explain.model import Reference
+
+_BUDGET: Final = re.compile(
+    r"Pods? (?P<pods>[^:]+): cannot evict pod as it would violate the pod's disruption budget\."
+    r"(?: The disruption budget (?P<name>\S+) needs)?"
+)
+_STUCK_PODS: Final = re.compile(r"Pods? (?P<pods>[^:]+): deletionTimestamp set")
+_HOOKS: Final = ("pre-drain", "pre-terminate")
+_HOOK_PREFIX: Final = "{}.delete.hook.machine.cluster.x-k8s.io/"
+_ABSENT: Final = re.compile(r"(?P<kind>[A-Z]\w+) does not exist")
+_NO_NETWORK: Final = "cni plugin not initialized"
+_STOPPED_KUBELET: Final = "Kubelet stopped posting node status"
+
+
+def owned(owner: Subject, facts: Facts) -> Iterator[Finding]:
+    """A MachineDeployment waits for a MachineSet, and a MachineSet for a Machine."""
+    kind = "MachineSet" if owner.reference.kind == "MachineDeployment" else "Machine"
+    reasons = [
+        condition
+        for type_ in ("ScalingUp", "RollingOut", "ScalingDown", "Available", "MachinesReady")
+        if (condition := owner.condition(type_)) is not None and condition.message
+    ]
+    children = [child for child in facts.of(kind) if owner.owns(child) and not child.is_settled]
+    for child in children:
+        condition = reasons[0] if reasons else None
+        yield Finding(
+            "WaitsForMachines",
+            condition.text if condition else f"{child.reference} is not as desired",
+            "Cluster API's core",
+            condition.evidence if condition else "",
+            condition.since if condition else None,
+            describe(child.reference),
+            because=[child.reference],
+        )
+
+
+def blocked_scaling(owner: Subject, facts: Facts) -> Iterator[Finding]:
+    """Cluster API does not create Machines: a template is missing, or a check fails."""
+    condition = owner.condition("ScalingUp", "True")
+    if condition is None or " blocked" not in condition.text:
+        return
+    if found := _ABSENT.search(condition.text):
+        template = _template(owner, found["kind"])
+        yield reported(
+            condition,
+            "TemplateMissing",
+            "the person or program that creates the template",
+            about=template,
+            command=f"kubectl get {(template or owner.reference).words}",
+        )
+    else:
+        yield reported(
+            condition,
+            "PreflightCheck",
+            "Cluster API's core",
+            command=describe(owner.reference),
+            because=[
+                each
+                for each in facts.objects
+                if facts.cluster.refers_to("spec", "controlPlaneRef") == each
+                and not facts.objects[each].is_settled
+            ],
+        )
+
+
+def _template(owner: Subject, kind: str) -> Reference | None:
+    for path in (("infrastructureRef",), ("bootstrap", "configRef")):
+        reference = owner.refers_to("spec", "template", "spec", *path)
+        if reference is not None and reference.kind == kind:
+            return reference
+    return None
+
+
+def pool_parts(pool: Subject, facts: Facts) -> Iterator[Finding]:
+    """A MachinePool waits for its bootstrap data, its infrastructure, or a Machine."""
+    yield from _parts(pool, facts, "template", "spec")
+    for machine in facts.of("Machine"):
+        if pool.owns(machine) and not machine.is_settled:
+            yield Finding(
+                "WaitsForMachines",
+                f"{machine.reference} is not as desired",
+                "Cluster API's core",
+                command=describe(machine.reference),
+                because=[machine.reference],
+            )
+
+
+def machine_parts(machine: Subject, facts: Facts) -> Iterator[Finding]:
+    """A Machine waits for its bootstrap data, or for its infrastructure."""
+    if not machine.is_deleting:
+        yield from _parts(machine, facts)
+
+
+def _parts(owner: Subject, facts: Facts, *path: str) -> Iterator[Finding]:
+    for field, type_ in (
+        (("bootstrap", "configRef"), "BootstrapConfigReady"),
+        (("infrastructureRef",), "InfrastructureReady"),
+    ):
+        reference = owner.refers_to("spec", *path, *field)
+        if reference is None:
+            continue
+        condition, part = owner.unmet(type_), facts.objects.get(reference)
+        if reference in facts.missing or reference in facts.unserved:
+            yield missing(reference, facts, ".".join(("spec", *path, *field)))
+            return
+        if condition is not None or (part is not None and not part.is_settled):
+            yield Finding(
+                "PartNotReady",
+                condition.text if condition else f"{reference.kind} is not as desired",
+                facts.responsible_for(reference),
+                condition.evidence if condition else "",
+                condition.since if condition else None,
+                describe(reference),
+                because=[reference],
+            )
+            return
+
+
+def bootstrap_waits(config: Subject, facts: Facts) -> Iterator[Finding]:
+    """Bootstrap data waits for the infrastructure, or for the control plane."""
+    condition = config.unmet("DataSecretAvailable") or config.unmet("Ready")
+    if condition is None:
+        return
+    text = condition.text.lower()
+    for words, field in (("infrastructure", "infrastructureRef"), ("control", "controlPlaneRef")):
+        reference = facts.cluster.refers_to("spec", field)
+        if words in text and reference is not None:
+            part = facts.objects.get(reference)
+            if part is None or not part.is_settled:
+                yield reported(
+                    condition,
+                    "BootstrapWaits",
+                    facts.responsible_for(reference),
+                    because=[reference],
+                    command=describe(reference),
+                )
+                return
+
+
+def node(machine: Subject, _facts: Facts) -> Iterator[Finding]:
+    """The Node is missing, or not healthy."""
+    condition = machine.unmet("NodeHealthy") or machine.unmet("NodeReady")
+    if condition is None or machine.is_deleting:
+        return
+    name = text_at(machine.raw, "status", "nodeRef", "name")
+    about = Reference(kind="Node", name=name) if name else None
+    command = f"kubectl describe node {name}" if name else describe(machine.reference)
+    if _NO_NETWORK in condition.text:
+        yield reported(
+            condition,
+            "PodNetworkMissing",
+            "the administrator of the workload cluster",
+            text=f"no pod network is installed: {condition.text}",
+            about=about,
+            command=command,
+        )
+    elif not name:
+        yield reported(
+            condition,
+            "NodeMissing",
+            "the kubelet of the machine",
+            text=f"no Node has joined: {condition.text}",
+            command=command,
+        )
+    else:
+        cause = "KubeletStopped" if _STOPPED_KUBELET in condition.text else "NodeNotHealthy"
+        yield reported(condition, cause, "the kubelet of the machine", about=about, command=command)
+
+
+def machine_deletion(machine: Subject, facts: Facts) -> Iterator[Finding]:
+    """A Machine that is being deleted waits for a hook, a drain, volumes, or its parts."""
+    condition = machine.condition("Deleting", "True")
+    if not machine.is_deleting or condition is None:
+        return
+    for step in _HOOKS:
+        prefix = _HOOK_PREFIX.format(step)
+        hooks = {k: v for k, v in machine.annotations.items() if k.startswith(prefix)}
+        if hooks and condition.reason == f"WaitingFor{step.title().replace('-', '')}Hook":
+            key, owner = next(iter(sorted(hooks.items())))
+            yield reported(
+                condition,
+                "DeletionHook",
+                owner or key.removeprefix(prefix),
+                text=f"the deletion waits for the {step} hook {key.removeprefix(prefix)}",
+                command=f"kubectl annotate {machine.reference.words} {key}-",
+            )
+            return
+    if condition.reason == "DrainingNode":
+        yield _drain(machine, condition.message) or reported(
+            condition, "Drain", "the owners of the pods", command=describe(machine.reference)
+        )
+        return
+    infrastructure = machine.refers_to("spec", "infrastructureRef")
+    if (
+        infrastructure
+        and infrastructure in facts.objects
+        and condition.reason == "WaitingForInfrastructureDeletion"
+    ):
+        yield reported(
+            condition,
+            "PartDeleting",
+            facts.responsible_for(infrastructure),
+            because=[infrastructure],
+            command=describe(infrastructure),
+        )
+
+
+def _drain(machine: Subject, message: str) -> Finding | None:
+    condition = machine.condition("Deleting")
+    name = text_at(machine.raw, "status", "nodeRef", "name")
+    if condition is None:
+        return None
+    if found := _BUDGET.search(message):
+        place = found["pods"].split(",")[0].partition("/")[0].strip()
+        budget = Reference(
+            group="policy", kind="PodDisruptionBudget", name=found["name"] or "?", namespace=place
+        )
+        return reported(
+            condition,
+            "DisruptionBudget",
+            "the owner of the PodDisruptionBudget",
+            text=f"the drain of Node {name} waits for {budget}, which protects {found['pods']}",
+            about=budget,
+            command=f"kubectl describe pdb -n {place}",
+        )
+    if found := _STUCK_PODS.search(message):
+        place, _, pod = found["pods"].split(",")[0].strip().partition("/")
+        return reported(
+            condition,
+            "PodNotTerminating",
+            "the owner of the pod",
+            text=f"the drain of Node {name} waits for pods that do not end: {found['pods']}",
+            about=Reference(kind="Pod", name=pod, namespace=place),
+            command=f"kubectl describe pod {pod} -n {place}",
+        )
+    return None
+
+
+def remediation(machine: Subject, facts: Facts) -> Iterator[Finding]:
+    """A MachineHealthCheck finds the Machine unhealthy, and does not replace it."""
+    condition = machine.condition("HealthCheckSucceeded", "False")
+    if condition is None or machine.is_deleting:
+        return
+    for check in facts.of("MachineHealthCheck"):
+        allowed = check.unmet("RemediationAllowed")
+        targets = at(check.raw, "status", "targets")
+        if allowed and isinstance(targets, list) and machine.reference.name in targets:
+            yield reported(
+                allowed,
+                "RemediationStopped",
+                "you",
+                text=f"{check.reference} does not replace it: {allowed.text}",
+                about=check.reference,
+                command=describe(check.reference),
+            )
+
+
+def finalizers(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """An object that is being deleted waits for the owner of a finalizer."""
+    listed = at(subject.raw, "metadata", "finalizers")
+    if subject.is_deleting and isinstance(listed, list) and listed:
+        names = ", ".join(map(str, cast("list[object]", listed)))
+        yield Finding(
+            "Finalizer",
+            f"the deletion waits for the finalizer {names}",
+            facts.responsible_for(subject.reference),
+            "metadata.finalizers",
+            command=describe(subject.reference),
+        )

@@ -1,0 +1,108 @@
+"""`capelin explain` names the object and the responsible of real failures."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from capelin.api.core import Namespace
+from capelin.client import Client, Config, WorkloadClients
+from capelin.embedded.management import (
+    Environment,
+    UpRequest,
+    bring_up,
+    remove_environment,
+    required_programs,
+    workload_programs,
+)
+from capelin_infra.explain.model import Explanation
+from capelin_infra.explain.reading import read_facts
+from capelin_infra.explain.walk import explain
+
+from .failures import FAILURES, Failure, Scene
+from .pools import VERSION
+
+PROVIDERS = ("kubeadm-bootstrap",)
+WITHIN = 300
+AT_ONCE = 4
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.needs_programs(*required_programs(VERSION, PROVIDERS), *workload_programs(VERSION)),
+]
+Scenes = dict[str, "asyncio.Task[Scene]"]
+
+
+@pytest.fixture(scope="module")
+async def environment(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Environment]:
+    environment = Environment(tmp_path_factory.mktemp("explain") / "core")
+    try:
+        request = UpRequest(kubernetes_version=VERSION, providers=PROVIDERS, durable=False)
+        await bring_up(environment, request)
+        yield environment
+    finally:
+        await remove_environment(environment)
+
+
+@pytest.fixture(scope="module")
+async def client(environment: Environment) -> AsyncGenerator[Client]:
+    async with Client(Config.from_kubeconfig(environment.kubeconfig)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+async def scenes(client: Client) -> AsyncGenerator[Scenes]:
+    """All failures, a few at a time."""
+    slots, workloads = asyncio.Semaphore(AT_ONCE), WorkloadClients(client)
+
+    async def made(failure: Failure) -> Scene:
+        scene = Scene(client, workloads, failure.name)
+        async with slots:
+            await client.apply(Namespace.of(failure.name))
+            await failure.make(scene)
+        return scene
+
+    tasks = {failure.name: asyncio.create_task(made(failure)) for failure in FAILURES}
+    yield tasks
+    for task in tasks.values():
+        task.cancel()
+    await asyncio.gather(*tasks.values(), return_exceptions=True)
+    await workloads.close()
+
+
+async def settled_explanation(scene: Scene, failure: Failure) -> Explanation:
+    """The explanation that names the failure, or the last one."""
+    explanation = await scene.explanation()
+    try:
+        async with asyncio.timeout(WITHIN):
+            while not failure.is_named(explanation):
+                await asyncio.sleep(0.5)
+                explanation = await scene.explanation()
+    except TimeoutError:
+        pass
+    return explanation
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.name)
+async def test_explain_names_the_cause(scenes: Scenes, failure: Failure) -> None:
+    scene = await scenes[failure.name]
+    explanation = await settled_explanation(scene, failure)
+    assert failure.is_named(explanation), explanation.model_dump_json(indent=1)
+    chain = explanation.chains[0]
+    assert chain.links[0].object.kind == "Cluster"
+    assert chain.command
+
+
+async def test_explain_reports_nothing_about_a_ready_cluster(
+    client: Client, scenes: Scenes, environment: Environment
+) -> None:
+    await asyncio.gather(*scenes.values())
+    workloads = WorkloadClients(client)
+    scene = Scene(client, workloads, "healthy")
+    await client.apply(Namespace.of(scene.name))
+    await scene.ready()
+    await scene.add_workers()
+    await scene.settles()
+    facts = await read_facts(client, scene.name, scene.name, environment)
+    assert facts is not None
+    explanation = explain(facts)
+    assert (explanation.state, explanation.chains) == ("Ready", [])
+    await workloads.close()
