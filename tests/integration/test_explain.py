@@ -22,7 +22,7 @@ from .failures import FAILURES, Failure, Scene
 from .pools import VERSION
 
 PROVIDERS = ("kubeadm-bootstrap",)
-WITHIN = 300
+WITHIN = 120
 AT_ONCE = 4
 pytestmark = [
     pytest.mark.timeout(900),

@@ -141,7 +141,7 @@ def parts(cluster: Subject, facts: Facts) -> Iterator[Finding]:
         if reference is None:
             continue
         part, condition = facts.objects.get(reference), cluster.unmet(type_)
-        if reference in facts.missing or reference in facts.unserved:
+        if facts.lacks(reference):
             yield missing(reference, facts, f"spec.{path[-1]}")
         elif condition is not None or (part is not None and not part.is_settled):
             text = condition.text if condition else f"{reference.kind} is not as desired"
@@ -149,7 +149,7 @@ def parts(cluster: Subject, facts: Facts) -> Iterator[Finding]:
             since = condition.since if condition else None
             responsible = facts.responsible_for(reference)
             yield Finding(
-                "PartNotReady",
+                "Waits",
                 text,
                 responsible,
                 evidence,
@@ -157,20 +157,43 @@ def parts(cluster: Subject, facts: Facts) -> Iterator[Finding]:
                 describe(reference),
                 because=[reference],
             )
-            if type_ == "InfrastructureReady":
-                # The rest waits for it.
-                return
+        else:
+            continue
+        if type_ == "InfrastructureReady":
+            # The rest waits for it.
+            return
     for kind in _WORKERS:
         for workers in facts.of(kind):
             if not workers.is_settled:
                 reference = workers.reference
                 yield Finding(
-                    "WorkersNotReady",
+                    "Waits",
                     f"{reference} is not as desired",
                     facts.responsible_for(reference),
                     command=describe(reference),
                     because=[reference],
                 )
+
+
+def awaits_endpoint(part: Subject, facts: Facts) -> Iterator[Finding]:
+    """Infrastructure waits for the endpoint that the control plane sets."""
+    condition = part.unmet("Ready")
+    control_plane = facts.cluster.refers_to("spec", "controlPlaneRef")
+    if (
+        condition is not None
+        and condition.reason == "WaitingForControlPlaneEndpoint"
+        and control_plane is not None
+    ):
+        if facts.lacks(control_plane):
+            yield missing(control_plane, facts, "spec.controlPlaneRef")
+            return
+        yield reported(
+            condition,
+            "Waits",
+            facts.responsible_for(control_plane),
+            command=describe(control_plane),
+            because=[control_plane],
+        )
 
 
 def missing(reference: Reference, facts: Facts, field: str) -> Finding:
@@ -225,7 +248,7 @@ def deletion(cluster: Subject, facts: Facts) -> Iterator[Finding]:
     text = condition.text if condition and condition.message else "it is being deleted"
     if left:
         yield Finding(
-            "Deleting",
+            "Waits",
             text,
             "Cluster API's core",
             condition.evidence if condition else "",
@@ -260,7 +283,7 @@ def control_plane_machines(control_plane: Subject, facts: Facts) -> Iterator[Fin
                 None,
             )
             yield Finding(
-                "MachineNotReady",
+                "Waits",
                 condition.text if condition else f"{machine.reference} is not as desired",
                 facts.responsible_for(control_plane.reference),
                 condition.evidence if condition else "",

@@ -195,6 +195,10 @@ class Facts:
     warnings: Mapping[Reference, Warned] = field(default_factory=dict[Reference, Warned])
     """The newest event of type Warning of an object."""
 
+    def lacks(self, reference: Reference) -> bool:
+        """Whether an object that others refer to does not exist."""
+        return reference in self.missing or reference in self.unserved
+
     def of(self, kind: str) -> Iterator[Subject]:
         """The objects of a kind, by name."""
         found = (subject for key, subject in self.objects.items() if key.kind == kind)
@@ -207,5 +211,5 @@ class Facts:
 
     def responsible_for(self, reference: Reference) -> str:
         """The controller of an object, in words."""
-        controller = self.controller_of(reference)
-        return controller.label if controller else f"the controller of {reference.kind}"
+        label = self.labels.get((reference.group, reference.kind))
+        return label or f"the controller of {reference.kind}"

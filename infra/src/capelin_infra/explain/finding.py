@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from capelin_infra.explain.facts import Facts, Observation, Subject
-from capelin_infra.explain.model import Reference
+from capelin_infra.explain.model import Cause, Reference
 
 YOU: Final = "you"
 
@@ -15,7 +15,7 @@ YOU: Final = "you"
 class Finding:
     """Why an object is not as desired."""
 
-    cause: str
+    cause: Cause
     """The rule's name, if no other object explains more."""
     text: str
     responsible: str
@@ -33,7 +33,7 @@ Rule = Callable[[Subject, Facts], Iterable[Finding]]
 
 def reported(
     observed: Observation,
-    cause: str,
+    cause: Cause,
     responsible: str,
     *,
     text: str = "",

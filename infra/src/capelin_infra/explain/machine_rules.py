@@ -33,7 +33,7 @@ def owned(owner: Subject, facts: Facts) -> Iterator[Finding]:
     for child in children:
         condition = reasons[0] if reasons else None
         yield Finding(
-            "WaitsForMachines",
+            "Waits",
             condition.text if condition else f"{child.reference} is not as desired",
             "Cluster API's core",
             condition.evidence if condition else "",
@@ -86,7 +86,7 @@ def pool_parts(pool: Subject, facts: Facts) -> Iterator[Finding]:
     for machine in facts.of("Machine"):
         if pool.owns(machine) and not machine.is_settled:
             yield Finding(
-                "WaitsForMachines",
+                "Waits",
                 f"{machine.reference} is not as desired",
                 "Cluster API's core",
                 command=describe(machine.reference),
@@ -109,12 +109,12 @@ def _parts(owner: Subject, facts: Facts, *path: str) -> Iterator[Finding]:
         if reference is None:
             continue
         condition, part = owner.unmet(type_), facts.objects.get(reference)
-        if reference in facts.missing or reference in facts.unserved:
+        if facts.lacks(reference):
             yield missing(reference, facts, ".".join(("spec", *path, *field)))
             return
         if condition is not None or (part is not None and not part.is_settled):
             yield Finding(
-                "PartNotReady",
+                "Waits",
                 condition.text if condition else f"{reference.kind} is not as desired",
                 facts.responsible_for(reference),
                 condition.evidence if condition else "",
@@ -138,7 +138,7 @@ def bootstrap_waits(config: Subject, facts: Facts) -> Iterator[Finding]:
             if part is None or not part.is_settled:
                 yield reported(
                     condition,
-                    "BootstrapWaits",
+                    "Waits",
                     facts.responsible_for(reference),
                     because=[reference],
                     command=describe(reference),
@@ -207,7 +207,7 @@ def machine_deletion(machine: Subject, facts: Facts) -> Iterator[Finding]:
     ):
         yield reported(
             condition,
-            "PartDeleting",
+            "Waits",
             facts.responsible_for(infrastructure),
             because=[infrastructure],
             command=describe(infrastructure),

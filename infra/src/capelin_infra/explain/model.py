@@ -7,6 +7,44 @@ from capelin.api import Model, Time
 
 API_VERSION = "explain.capelin.cluster.x-k8s.io/v1alpha1"
 
+Cause = Literal[
+    "ClusterPaused",
+    "Paused",
+    "ControllerNotRunning",
+    "ExtensionBlocksCore",
+    "AwaitsApproval",
+    "PolicyBlocks",
+    "PolicyFailed",
+    "ExtensionBlocks",
+    "ExtensionFails",
+    "ClassNotReconciled",
+    "ClassFails",
+    "TopologyFails",
+    "KindNotServed",
+    "ObjectMissing",
+    "TemplateMissing",
+    "SecretMissing",
+    "WebhookFails",
+    "Denied",
+    "QuotaExceeded",
+    "Forbidden",
+    "PreflightCheck",
+    "ApiUnreachable",
+    "NodeMissing",
+    "PodNetworkMissing",
+    "KubeletStopped",
+    "NodeNotHealthy",
+    "RemediationStopped",
+    "DisruptionBudget",
+    "PodNotTerminating",
+    "Drain",
+    "DeletionHook",
+    "Finalizer",
+    "Reported",
+    "Waits",
+    "Unknown",
+]
+
 State = Literal["Ready", "Waiting", "Paused", "Asleep"]
 
 
@@ -43,8 +81,8 @@ class Chain(Model):
     """From the Cluster to one cause. The last link has the object that causes the wait."""
 
     links: list[Link]
-    cause: str
-    """The rule that found the cause, or `Unknown`."""
+    cause: Cause
+    """The rule that found the cause."""
     responsible: str
     """The person or the program that can end the wait."""
     command: str = ""

@@ -6,7 +6,7 @@ from typing import Final
 from capelin_infra.explain import cluster_rules, common_rules, machine_rules
 from capelin_infra.explain.facts import Facts, Subject
 from capelin_infra.explain.finding import Finding, Rule
-from capelin_infra.explain.model import Chain, Explanation, Link, Reference, State
+from capelin_infra.explain.model import Cause, Chain, Explanation, Link, Reference, State
 
 _EXCLUSIVE: Final[Sequence[Rule]] = (
     cluster_rules.cluster_paused,
@@ -22,6 +22,7 @@ _BY_KIND: Final[dict[str, Sequence[Rule]]] = {
         cluster_rules.parts,
         cluster_rules.unreachable,
     ),
+    "CapelinCluster": (cluster_rules.awaits_endpoint,),
     "ClusterClass": (cluster_rules.class_reconciled,),
     "KubeadmControlPlane": (cluster_rules.control_plane_machines,),
     "KubeadmConfig": (machine_rules.bootstrap_waits,),
@@ -46,7 +47,7 @@ def explain(facts: Facts) -> Explanation:
     chains = _chains(cluster, facts, ()) if facts.waits is not None else []
     if facts.waits is None:
         chains = [chain for chain in _chains(cluster, facts, ()) if chain.cause in _PAUSES]
-    by_cause: dict[tuple[str, Reference], Chain] = {}
+    by_cause: dict[tuple[Cause, Reference], Chain] = {}
     for chain in chains:
         by_cause.setdefault((chain.cause, chain.object), chain)
     # A chain without a known cause explains nothing if another one has a cause.
@@ -60,7 +61,7 @@ def explain(facts: Facts) -> Explanation:
     )
 
 
-_PAUSES: Final = frozenset({"ClusterPaused", "Paused"})
+_PAUSES: Final[frozenset[Cause]] = frozenset({"ClusterPaused", "Paused"})
 
 
 def _state(facts: Facts, chains: Sequence[Chain]) -> State:
