@@ -414,9 +414,9 @@ FAILURES = (
     Failure(
         "machine-never-boots",
         machine_never_boots,
-        "NodeMissing",
-        "Machine md",
-        "the kubelet of the machine",
+        "Reported",
+        "CapelinMachine md",
+        "infrastructure-capelin",
     ),
     Failure(
         "machine-dies", machine_dies, "KubeletStopped", "Node md", "the kubelet of the machine"

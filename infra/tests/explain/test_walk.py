@@ -403,6 +403,45 @@ def test_a_refused_machine_is_found_in_events() -> None:
     assert causes(explanation) == [("QuotaExceeded", "ResourceQuota small")]
 
 
+def test_a_refused_machine_is_found_in_a_condition_of_the_former_contract() -> None:
+    message = 'failed to apply Machine: machines "m" is forbidden: exceeded quota: small, requested'
+    former = {"v1beta1": {"conditions": [condition("Ready", "False", message)]}}
+    deployment, machine_set = workers()
+    machine_set.raw["status"]["deprecated"] = former
+    explanation = explained(cluster(), deployment, machine_set)
+    assert causes(explanation) == [("QuotaExceeded", "ResourceQuota small")]
+
+
+def test_a_missing_part_of_a_machine_hides_its_missing_node() -> None:
+    part = made(
+        "TunaMachine", "m", condition("Ready", "False", "no capacity"), group=INFRASTRUCTURE
+    )
+    broken = machine(
+        condition("InfrastructureReady", "False", "no capacity"),
+        condition("NodeHealthy", "Unknown", "Waiting for TunaMachine"),
+        owner="ms",
+        spec=refers("infrastructureRef", "TunaMachine", "m"),
+    )
+    explanation = explained(cluster(), *workers(broken), part)
+    assert causes(explanation) == [("Reported", "TunaMachine m")]
+
+
+def test_an_api_without_infrastructure_is_not_called_unreachable() -> None:
+    found = cluster(
+        condition("RemoteConnectionProbe", "False", "not established"),
+        condition("InfrastructureReady", "False", "missing"),
+        spec=refers("infrastructureRef", "TunaCluster", "prod"),
+        status={"initialization": {"controlPlaneInitialized": True}},
+    )
+    reference = found.refers_to("spec", "infrastructureRef")
+    assert reference is not None
+    absent = frozenset({reference})
+    assert causes(explained(found, missing=absent)) == [("ObjectMissing", "TunaCluster prod")]
+    reachable = cluster(condition("RemoteConnectionProbe", "False", "not established"))
+    reachable.raw["status"]["initialization"] = {"controlPlaneInitialized": True}
+    assert causes(explained(reachable)) == [("ApiUnreachable", "Cluster prod")]
+
+
 def test_machines_of_a_control_plane() -> None:
     found = cluster(
         condition("ControlPlaneAvailable", "False", "1 of 3"),

@@ -357,7 +357,8 @@ async def _follow(
         text = " ".join(filter(None, (work.started, work.note, f"Wait for it with {again}.")))
         Console().print(as_invoked(text), highlight=False, markup=False, soft_wrap=True)
         return
-    hint = f"Cluster API continues: wait again with {again}."
+    why = which.command("explain")
+    hint = f"Cluster API continues. See why it waits with {why}, and wait again with {again}."
     with Checklist(Console()).shown() as checklist, checklist.step(work.title) as line:
         try:
             await wait_for(

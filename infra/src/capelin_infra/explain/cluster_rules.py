@@ -218,8 +218,10 @@ def missing(reference: Reference, facts: Facts, field: str) -> Finding:
     )
 
 
-def unreachable(cluster: Subject, _facts: Facts) -> Iterator[Finding]:
-    """Core cannot reach the API of the workload cluster."""
+def unreachable(cluster: Subject, facts: Facts) -> Iterator[Finding]:
+    """Core cannot reach the API of the workload cluster, although its parts are as desired."""
+    if any(parts(cluster, facts)):
+        return
     condition = cluster.unmet("RemoteConnectionProbe")
     initialized = at(cluster.raw, "status", "initialization", "controlPlaneInitialized")
     if condition is not None and initialized is True and not cluster.is_deleting:

@@ -1,7 +1,7 @@
 """The command `capelin explain`: reads, explains, prints."""
 
 from capelin.errors import MissingError
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from capelin_infra.clusters.cluster_verbs import ClusterName
@@ -11,7 +11,7 @@ from capelin_infra.explain.reading import read_facts
 from capelin_infra.explain.walk import explain
 from capelin_infra.terminal.invocation import as_invoked
 from capelin_infra.terminal.plain_text import plain, printable
-from capelin_infra.terminal.tables import Format, print_data
+from capelin_infra.terminal.tables import Format, listing_console, print_data
 
 _SHOWN = 10
 
@@ -30,7 +30,7 @@ async def explain_cluster(which: ClusterName, output: Format) -> bool:
     if output in {"json", "yaml"}:
         print_data(explanation.model_dump(mode="json", exclude_none=True), output)
     else:
-        Console(highlight=False).print(rendered(explanation, whole=output == "wide"))
+        listing_console().print(rendered(explanation, whole=output == "wide"))
     return explanation.state in {"Ready", "Asleep"}
 
 

@@ -17,7 +17,9 @@ _QUOTA: Final = re.compile(r"exceeded quota: (?P<name>[\w.-]+)")
 _FORBIDDEN: Final = re.compile(
     r'User "(?P<user>[^"]+)" cannot (?P<verb>\w+) resource "(?P<kind>[^"]+)"'
 )
-_SECRET: Final = re.compile(r'[Ss]ecrets? "(?:[\w.-]+/)?(?P<name>[\w.-]+)" not found')
+_SECRET: Final = re.compile(
+    r'[Ss]ecrets? "(?:[\w.-]+/)?(?P<name>[\w.-]+)" not found|no Secret (?P<ours>[\w.-]+) '
+)
 # The best explanations first: conditions that are true during work, then those that should be true.
 _ACTIVITIES: Final = ("Deleting", "RollingOut", "Remediating", "ScalingUp", "ScalingDown")
 _SUMMARIES: Final = ("Available", "Ready")
@@ -71,7 +73,7 @@ def refused(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """A webhook, an admission policy, a quota or RBAC refuses a controller's request."""
     observations: list[Observation] = [
         condition
-        for condition in subject.conditions
+        for condition in (*subject.conditions, *subject.former_conditions)
         if condition.status != "True" or condition.type in _ACTIVITIES
     ]
     if (warning := facts.warnings.get(subject.reference)) is not None:
@@ -123,7 +125,7 @@ def refusals(subject: Subject, observed: Observation, facts: Facts) -> Iterator[
             command=f"kubectl auth can-i {found['verb']} {found['kind']} --as {found['user']}",
         )
     elif found := _SECRET.search(message):
-        secret = Reference(kind="Secret", name=found["name"], namespace=namespace)
+        secret = Reference(kind="Secret", name=found["name"] or found["ours"], namespace=namespace)
         yield reported(
             observed,
             "SecretMissing",

@@ -119,8 +119,16 @@ class Subject:
     @property
     def conditions(self) -> list[TimedCondition]:
         """The readable conditions, in their order."""
+        return self._conditions("status", "conditions")
+
+    @property
+    def former_conditions(self) -> list[TimedCondition]:
+        """Those of the former contract. Only they have Cluster API's failures to create objects."""
+        return self._conditions("status", "deprecated", "v1beta1", "conditions")
+
+    def _conditions(self, *path: str) -> list[TimedCondition]:
         found: list[TimedCondition] = []
-        listed = at(self.raw, "status", "conditions")
+        listed = at(self.raw, *path)
         for each in cast("list[Any]", listed) if isinstance(listed, list) else []:
             try:
                 found.append(TimedCondition.read(each))

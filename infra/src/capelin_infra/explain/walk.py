@@ -14,6 +14,7 @@ _EXCLUSIVE: Final[Sequence[Rule]] = (
     common_rules.without_controller,
 )
 """If one of these finds something, nothing else can explain the object."""
+# Several parts of a Cluster may wait at once. Of other objects, the first rule explains most.
 _BY_KIND: Final[dict[str, Sequence[Rule]]] = {
     "Cluster": (
         cluster_rules.hook_blocks,
@@ -113,14 +114,11 @@ def _findings(subject: Subject, facts: Facts) -> list[Finding]:
     for rule in _EXCLUSIVE:
         if found := list(rule(subject, facts)):
             return found
-    own = [
-        finding
-        for rule in _BY_KIND.get(subject.reference.kind, ())
-        for finding in rule(subject, facts)
-    ]
-    if own:
-        return own
-    for rule in (common_rules.refused, *_LAST):
+    kind = subject.reference.kind
+    own = _BY_KIND.get(kind, ())
+    if kind == "Cluster" and (found := [each for rule in own for each in rule(subject, facts)]):
+        return found
+    for rule in (*own, common_rules.refused, *_LAST):
         if found := list(rule(subject, facts)):
             return found
     return [common_rules.unknown(subject, facts)]

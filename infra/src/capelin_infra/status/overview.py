@@ -1,6 +1,7 @@
 """Environments, their processes and their clusters, gathered and shown."""
 
 import asyncio
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,7 @@ from capelin.api.capi import (
 )
 from capelin.client import Client, ClientError, NotServed
 from capelin.embedded.management import (
+    DEFAULT_NAME,
     Environment,
     Prefetch,
     ProcessStatus,
@@ -244,12 +246,23 @@ def _rendered(overview: EnvironmentOverview, *, folded: bool) -> RenderableType:
         parts.append(Text(as_invoked(f"{text} Start it with capelin up -e {name}."), "yellow"))
     # If the screen is too small, the processes are cut off first.
     parts += [_tree(cluster) for cluster in overview.clusters]
+    waiting = next((cluster for cluster in overview.clusters if not cluster.is_good), None)
+    if waiting is not None:
+        parts.append(plain(as_invoked(f"  Why it waits: {_explain(waiting, name)}"), "dim"))
     parts.append(_processes(overview.processes, folded=folded))
     if overview.status is not None and (prefetch := overview.status.prefetch) is not None:
         parts.append(plain(f"  {prefetch_text(prefetch)}", "dim"))
     if overview.trouble:
         parts.append(plain(f"  {overview.trouble}", "red"))
     return Group(*parts)
+
+
+def _explain(cluster: Node, environment: str) -> str:
+    """The command that explains a cluster."""
+    words = ["capelin", "explain", "cluster", cluster.title.partition("/")[2]]
+    words += ["-n", cluster.namespace] if cluster.namespace else []
+    words += ["-e", environment] if environment != DEFAULT_NAME else []
+    return shlex.join(words)
 
 
 def prefetch_text(prefetch: Prefetch) -> str:
