@@ -195,7 +195,7 @@ async def test_a_long_list_has_several_pages(server: S3Server) -> None:
         assert sorted(await store.names()) == sorted(names)
 
 
-@pytest.mark.parametrize("killed_at", range(8))
+@pytest.mark.parametrize("killed_at", range(9))
 async def test_a_killed_provider_leaves_a_complete_backup_or_none(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
 ) -> None:
@@ -212,20 +212,21 @@ async def test_a_killed_provider_leaves_a_complete_backup_or_none(
     async with opened(server) as store:
         with monkeypatch.context() as patched:
             patched.setattr(S3Store, "request", killed)
-            if killed_at < 7:
+            if killed_at < 8:
                 with pytest.raises(KeyboardInterrupt):
                     await write(store, taken)
             else:
                 await write(store, taken)
-    # The requests: the CAs, the start of an upload, its three parts, its end, and the manifest.
+    # The requests: the CAs, the start of an upload, its three parts, its end, a list of all files, and
+    # the manifest.
     assert bool(server.uploads()) == (killed_at in range(2, 6))
     async with opened(server) as store:
         before = await read_backups(store)
         assert before.damaged == ()
-        assert before.manifests == ((taken,) if killed_at == 7 else ())
+        assert before.manifests == ((taken,) if killed_at == 8 else ())
         await delete_leftovers(store)
         assert server.uploads() == []
-        assert server.keys() == (keys(taken) if killed_at == 7 else [])
+        assert server.keys() == (keys(taken) if killed_at == 8 else [])
         await write(store, taken)
         assert (await read_backups(store)).manifests == (taken,)
     check(server, taken, tmp_path / "opened")
