@@ -469,6 +469,6 @@ FAILURES = (
         foreign_finalizer,
         "Finalizer",
         "CapelinMachine md",
-        "infrastructure-capelin",
+        "the owner of the finalizer example.com/keep",
     ),
 )

@@ -49,8 +49,9 @@ async def client(environment: Environment) -> AsyncGenerator[Client]:
 
 
 @pytest.fixture(scope="module")
-async def scenes(client: Client) -> AsyncGenerator[Scenes]:
-    """All failures, a few at a time."""
+async def scenes(client: Client, request: pytest.FixtureRequest) -> AsyncGenerator[Scenes]:
+    """The failures of the selected tests, a few at a time."""
+    selected = {item.name for item in request.session.items}
     slots, workloads = asyncio.Semaphore(AT_ONCE), WorkloadClients(client)
 
     async def made(failure: Failure) -> Scene:
@@ -60,7 +61,11 @@ async def scenes(client: Client) -> AsyncGenerator[Scenes]:
             await failure.make(scene)
         return scene
 
-    tasks = {failure.name: asyncio.create_task(made(failure)) for failure in FAILURES}
+    tasks = {
+        failure.name: asyncio.create_task(made(failure))
+        for failure in FAILURES
+        if f"test_explain_names_the_cause[{failure.name}]" in selected
+    }
     yield tasks
     for task in tasks.values():
         task.cancel()

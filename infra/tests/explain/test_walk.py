@@ -481,6 +481,15 @@ def test_a_deletion_waits_for_a_foreign_finalizer() -> None:
     (chain,) = explained(found, left).chains
     assert (chain.cause, str(chain.object)) == ("Finalizer", "TunaCluster prod")
     assert "example.com/keep" in chain.links[-1].text
+    assert chain.responsible == "the owner of the finalizer example.com/keep"
+
+
+def test_a_deletion_waits_for_its_controller() -> None:
+    found = cluster(condition("Deleting", "True", "* TunaCluster prod"), **DELETED)
+    own = "tunacluster.infrastructure.cluster.x-k8s.io"
+    left = made("TunaCluster", "prod", group=INFRASTRUCTURE, finalizers=[own], **DELETED)
+    (chain,) = explained(found, left).chains
+    assert (chain.cause, chain.responsible) == ("Finalizer", "the controller of TunaCluster")
 
 
 def test_a_paused_part_explains_the_cluster() -> None:

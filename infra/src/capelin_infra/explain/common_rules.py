@@ -20,6 +20,7 @@ _FORBIDDEN: Final = re.compile(
 _SECRET: Final = re.compile(
     r'[Ss]ecrets? "(?:[\w.-]+/)?(?P<name>[\w.-]+)" not found|no Secret (?P<ours>[\w.-]+) '
 )
+_OURS: Final = "cluster.x-k8s.io"
 # The best explanations first: conditions that are true during work, then those that should be true.
 _ACTIVITIES: Final = ("Deleting", "RollingOut", "Remediating", "ScalingUp", "ScalingDown")
 _SUMMARIES: Final = ("Available", "Ready")
@@ -132,6 +133,31 @@ def refusals(subject: Subject, observed: Observation, facts: Facts) -> Iterator[
             "the person or program that creates the Secret",
             about=secret,
             command=f"kubectl get {secret.words}",
+        )
+
+
+def foreign_finalizer(subject: Subject, _facts: Facts) -> Iterator[Finding]:
+    """An object that is being deleted waits for a finalizer that Cluster API does not own."""
+    others = [name for name in subject.finalizers if _OURS not in name.partition("/")[0]]
+    if subject.is_deleting and others:
+        yield Finding(
+            "Finalizer",
+            f"the deletion waits for the finalizer {', '.join(others)}",
+            f"the owner of the finalizer {others[0]}",
+            "metadata.finalizers",
+            command=describe(subject.reference),
+        )
+
+
+def own_finalizer(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """An object that is being deleted waits for its controller."""
+    if subject.is_deleting and subject.finalizers:
+        yield Finding(
+            "Finalizer",
+            f"the deletion waits for the finalizer {', '.join(subject.finalizers)}",
+            facts.responsible_for(subject.reference),
+            "metadata.finalizers",
+            command=describe(subject.reference),
         )
 
 

@@ -107,6 +107,12 @@ class Subject:
         return bool(text_at(self.raw, "metadata", "deletionTimestamp"))
 
     @property
+    def finalizers(self) -> list[str]:
+        listed = at(self.raw, "metadata", "finalizers")
+        names = cast("list[object]", listed) if isinstance(listed, list) else []
+        return [name for name in names if isinstance(name, str)]
+
+    @property
     def is_settled(self) -> bool:
         """Whether it is as desired, as far as its fields show it."""
         if self.is_deleting:

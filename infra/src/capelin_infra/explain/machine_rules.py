@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import Final
 
 from capelin_infra.explain.cluster_rules import missing
 from capelin_infra.explain.facts import Facts, Subject, at, text_at
@@ -153,7 +153,7 @@ def node(machine: Subject, _facts: Facts) -> Iterator[Finding]:
         return
     name = text_at(machine.raw, "status", "nodeRef", "name")
     about = Reference(kind="Node", name=name) if name else None
-    command = f"kubectl describe node {name}" if name else describe(machine.reference)
+    command = _in_workload(f"describe node {name}") if name else describe(machine.reference)
     if _NO_NETWORK in condition.text:
         yield reported(
             condition,
@@ -230,7 +230,7 @@ def _drain(machine: Subject, message: str) -> Finding | None:
             "the owner of the PodDisruptionBudget",
             text=f"the drain of Node {name} waits for {budget}, which protects {found['pods']}",
             about=budget,
-            command=f"kubectl describe pdb -n {place}",
+            command=_in_workload(f"describe pdb {found['name'] or ''} -n {place}"),
         )
     if found := _STUCK_PODS.search(message):
         place, _, pod = found["pods"].split(",")[0].strip().partition("/")
@@ -240,9 +240,13 @@ def _drain(machine: Subject, message: str) -> Finding | None:
             "the owner of the pod",
             text=f"the drain of Node {name} waits for pods that do not end: {found['pods']}",
             about=Reference(kind="Pod", name=pod, namespace=place),
-            command=f"kubectl describe pod {pod} -n {place}",
+            command=_in_workload(f"describe pod {pod} -n {place}"),
         )
     return None
+
+
+def _in_workload(arguments: str) -> str:
+    return f"kubectl {arguments} # with the kubeconfig of the workload cluster"
 
 
 def remediation(machine: Subject, facts: Facts) -> Iterator[Finding]:
@@ -262,17 +266,3 @@ def remediation(machine: Subject, facts: Facts) -> Iterator[Finding]:
                 about=check.reference,
                 command=describe(check.reference),
             )
-
-
-def finalizers(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """An object that is being deleted waits for the owner of a finalizer."""
-    listed = at(subject.raw, "metadata", "finalizers")
-    if subject.is_deleting and isinstance(listed, list) and listed:
-        names = ", ".join(map(str, cast("list[object]", listed)))
-        yield Finding(
-            "Finalizer",
-            f"the deletion waits for the finalizer {names}",
-            facts.responsible_for(subject.reference),
-            "metadata.finalizers",
-            command=describe(subject.reference),
-        )

@@ -37,7 +37,12 @@ _BY_KIND: Final[dict[str, Sequence[Rule]]] = {
         machine_rules.node,
     ),
 }
-_LAST: Final[Sequence[Rule]] = (common_rules.controllers_word, machine_rules.finalizers)
+_LAST: Final[Sequence[Rule]] = (
+    common_rules.refused,
+    common_rules.foreign_finalizer,
+    common_rules.controllers_word,
+    common_rules.own_finalizer,
+)
 _LONGEST: Final = 8
 _MOST_CHAINS: Final = 50
 
@@ -118,7 +123,7 @@ def _findings(subject: Subject, facts: Facts) -> list[Finding]:
     own = _BY_KIND.get(kind, ())
     if kind == "Cluster" and (found := [each for rule in own for each in rule(subject, facts)]):
         return found
-    for rule in (*own, common_rules.refused, *_LAST):
+    for rule in (*own, *_LAST):
         if found := list(rule(subject, facts)):
             return found
     return [common_rules.unknown(subject, facts)]
