@@ -49,6 +49,7 @@ async def upgrade_and_resume(home: Home, name: str) -> None:
     assert f"Wait for it with capelin wait cluster {name}." in begun
     late = await home.capelin("wait", "cluster", name, "--within", "1")
     assert late.code == 6
+    assert f"capelin explain cluster {name}" in late.err
     assert f"wait again with capelin wait cluster {name}." in late.err
     # It waits for the running upgrade, with or without a version.
     resumed = await home.start("upgrade", "cluster", name)
