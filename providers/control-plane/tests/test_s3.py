@@ -217,8 +217,8 @@ async def test_a_killed_provider_leaves_a_complete_backup_or_none(
                     await write(store, taken)
             else:
                 await write(store, taken)
-    # The requests: the CAs, the start of an upload, its three parts, its end, a list of all files, and
-    # the manifest.
+    # The requests: the CAs, the start of an upload, its three parts, its end, a list of the files,
+    # and the manifest.
     assert bool(server.uploads()) == (killed_at in range(2, 6))
     async with opened(server) as store:
         before = await read_backups(store)
