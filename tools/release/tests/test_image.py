@@ -201,7 +201,7 @@ def a_manager(folder: Path, machine: int, created: int = 0) -> tuple[Store, Buil
     downloads.mkdir(parents=True)
     digest = hashlib.sha256(an_elf(machine)).hexdigest()
     (downloads / digest).write_bytes(an_elf(machine))
-    program = LockedProgram(MANAGERS[0], "v1.14.0", "go1.26.8", {"arm64": digest})
+    program = LockedProgram(MANAGERS[0], "v1.14.0", "go1.26.8", "", {"arm64": digest})
     release = a_release(folder, time=created)
     return release.store, manager_image(release, program, "arm64", Downloads(downloads))
 
