@@ -1,4 +1,4 @@
-"""Hosts as the command imports, checks and lists them."""
+"""Hosts as the command imports, checks, lists and power cycles them."""
 
 import json
 from collections.abc import AsyncGenerator, Callable
@@ -13,10 +13,10 @@ from capelin.errors import InvalidInputError, MissingError
 from capelin.testing.fake_client import FakeClient
 from capelin_infra.hosts import verbs
 from capelin_infra.hosts.host_file import HostDefaults, read_host_file, read_labels
-from capelin_infra.hosts.verbs import check_hosts, import_hosts, list_hosts
+from capelin_infra.hosts.verbs import check_hosts, import_hosts, list_hosts, power_cycle_hosts
 from capelin_machine_pool.bootstrap import HostState, TransportError
 from capelin_machine_pool.hosts import connections
-from capelin_machine_pool.hosts.api import CapelinHost
+from capelin_machine_pool.hosts.api import POWER_CYCLE_ANNOTATION, CapelinHost
 from capelin_machine_pool.hosts.facts import HostFacts
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHRlc3RrZXl0ZXN0a2V5dGVzdGtleXRlc3RrZXl0ZXN0"
@@ -239,3 +239,44 @@ async def test_hosts_are_listed(client: FakeClient, capsys: pytest.CaptureFixtur
     assert header.split()[:4] == ["NAMESPACE", "NAME", "PHASE", "MACHINE"]
     for text in ("rack-1", "Cleaning", "workers-1", "10.0.0.7:22", "HostUnreachable", "in time"):
         assert text in row
+
+
+def add_host(client: FakeClient, name: str, **spec: Any) -> None:
+    fields = {"address": "10.0.0.7", "credentials": {"secretName": "ssh"}, "hostKeys": [KEY]}
+    metadata = {"name": name, "namespace": "team"}
+    client.add(CapelinHost.read({"metadata": metadata, "spec": {**fields, **spec}}))
+
+
+async def is_requested(client: FakeClient, name: str) -> bool:
+    host = await client.get(CapelinHost, name, "team")
+    return POWER_CYCLE_ANNOTATION in host.metadata.annotations
+
+
+async def test_a_power_cycle_is_requested_for_all_hosts_or_none(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim = {
+        "id": "1",
+        "machine": "workers-1",
+        "cluster": "c",
+        "providerID": "capelin:///a",
+        "bootstrapSecret": "data",
+    }
+    add_host(client, "free", power={"method": "SSH"})
+    add_host(client, "used", power={"method": "SSH"}, claim=claim)
+    add_host(client, "plain")
+
+    async def cycle(*names: str, in_use: bool = False) -> None:
+        await power_cycle_hosts("default", "team", names, in_use=in_use)
+
+    with pytest.raises(InvalidInputError, match=r"plain cannot be power cycled.*spec\.power"):
+        await cycle("free", "plain")
+    with pytest.raises(InvalidInputError, match=r"used is in use.*workers-1.*--in-use"):
+        await cycle("free", "used")
+    with pytest.raises(MissingError, match="Hosts there: free, plain, used"):
+        await cycle("free", "other")
+    assert not await is_requested(client, "free")
+    await cycle("free", "used", in_use=True)
+    assert await is_requested(client, "free")
+    assert await is_requested(client, "used")
+    assert "The provider power cycles free, used" in capsys.readouterr().out

@@ -201,7 +201,8 @@ async def power_cycle_hosts(
         patch = {"metadata": {"annotations": {POWER_CYCLE_ANNOTATION: ""}}}
         for host in hosts:
             await client.patch(CapelinHost, host.name, namespace, patch)
-    typer.echo(f"{len(hosts)} hosts are power cycled. See their condition PowerCycled.")
+    requested = ", ".join(host.name for host in hosts)
+    typer.echo(f"Requested. The provider power cycles {requested}: see the condition PowerCycled.")
 
 
 async def _hosts(client: Client, namespace: str, names: Sequence[str]) -> list[CapelinHost]:
