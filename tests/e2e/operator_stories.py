@@ -1,0 +1,137 @@
+"""An environment with the lifecycle extension and machines that run pods."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capelin.api.capi import Cluster, ClusterClass
+from capelin.api.core import ConfigMap, Node, Pod
+from capelin.client import ApiError, Client, ClientError, Config, WorkloadClients
+from capelin.embedded.binaries import Binaries
+from capelin.embedded.management import UpRequest
+from capelin.testing.waiting import until
+from capelin_infra.clusters.demo import ClusterRequest, on_containers
+from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_infra.clusters.up import UpOptions, bring_up
+from capelin_infra.environments.containers import ContainerMachines, find_container_machines
+from capelin_infra.terminal.checklist import Checklist
+from capelin_release.tools import HELM
+from rich.console import Console
+
+from tests.integration.homes import Home
+from tests.integration.lifecycle_stories import PATIENCE, Stories, stories_in
+from tests.registry.distribution import Registry, distribution
+
+from .hosted import is_ready
+from .machines import node_is_ready
+
+NAMESPACE = "shops"
+STORAGE = "default-storage.yaml"
+
+
+@dataclass
+class Bed:
+    """A running environment, with a registry that its extension may use."""
+
+    stories: Stories
+    registry: Registry
+    machines: ContainerMachines
+    workloads: WorkloadClients
+
+    @property
+    def client(self) -> Client:
+        return self.stories.client
+
+    async def create(self, name: str, **variables: Any) -> None:
+        """Create a Cluster with a machine that runs pods."""
+        options = ClusterOptions(DEMO_CLASS, workers=1, variables=variables)
+        request = on_containers(ClusterRequest(name, NAMESPACE, options), self.machines, None)
+        for manifest in request.manifests:
+            if manifest["kind"] == ConfigMap.resource.kind:
+                # The storage is an add-on of the stories.
+                del manifest["data"][STORAGE]
+            await self.client.apply(manifest)
+        cluster_class = await self.client.get(ClusterClass, DEMO_CLASS, NAMESPACE)
+        manifest = new_cluster(
+            name, NAMESPACE, str(request.options.version), request.options, cluster_class
+        )
+
+        async def is_created() -> bool:
+            try:
+                await self.client.create(manifest, resource=Cluster.resource)
+            except ApiError:
+                # Core must reconcile the ClusterClass first.
+                return False
+            return True
+
+        await until(is_created, within=PATIENCE)
+
+    @asynccontextmanager
+    async def workload(self, name: str) -> AsyncGenerator[Client]:
+        async with self.workloads.client(name, NAMESPACE) as client:
+            yield client
+
+    async def ready_nodes(self, name: str) -> dict[str, Node]:
+        """The Ready nodes of a Cluster. None before its API server responds."""
+        try:
+            async with self.workload(name) as client:
+                nodes = (await client.list(Node)).items
+        except ClientError:
+            return {}
+        return {node.name: node for node in nodes if node_is_ready(node)}
+
+    def storage(self) -> str:
+        """The manifests of the storage that the node image contains."""
+        return self.machines.manifests[STORAGE]
+
+    def helper_image(self) -> str:
+        """The image of the node with a shell."""
+        return self.storage().partition("--helper-image")[2].split()[1]
+
+    async def ready_pods(self, name: str, namespace: str, app: str) -> list[Pod]:
+        try:
+            async with self.workload(name) as client:
+                pods = (await client.list(Pod, namespace, labels={"app": app})).items
+        except ClientError:
+            return []
+        return [pod for pod in pods if is_ready(pod) and pod.metadata.deletion_timestamp is None]
+
+
+@asynccontextmanager
+async def operator_bed(folder: Path, images: Sequence[str]) -> AsyncGenerator[Bed]:
+    """An environment without clusters. It is removed with its containers.
+
+    New machines have the first image.
+    """
+    home = Home(folder / "home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(home.folder))
+        image = ",".join(images)
+        machines = await find_container_machines("containers", image, Checklist(Console()))
+        assert machines is not None
+        async with distribution(folder / "registry") as registry:
+            settings = {
+                "CAPELIN_REGISTRIES": registry.endpoint,
+                "CAPELIN_HELM": str(await Binaries().path(HELM)),
+            }
+            request = UpRequest(
+                providers=("lifecycle", "kubeadm-bootstrap"), durable=False, variables=settings
+            )
+            environment = home.environment()
+            options = UpOptions(
+                environment.name, request, None, machines="containers", machine_image=image
+            )
+            try:
+                await bring_up(options, Console())
+                config = Config.from_kubeconfig(environment.kubeconfig)
+                async with Client(config) as client, stories_in(client, NAMESPACE) as stories:
+                    workloads = WorkloadClients(client)
+                    yield Bed(stories, registry, machines, workloads)
+                    await workloads.close()
+            finally:
+                if environment.exists:
+                    ended = await home.capelin("down", "--yes")
+                    assert ended.code == 0, ended.err
