@@ -1,6 +1,7 @@
 """`capelin explain` names the object and the responsible of real failures."""
 
 import asyncio
+import signal
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -14,6 +15,8 @@ from capelin.embedded.management import (
     required_programs,
     workload_programs,
 )
+from capelin.embedded.processes import Process
+from capelin.testing.waiting import until
 from capelin_infra.explain.model import Explanation
 from capelin_infra.explain.reading import read_facts
 from capelin_infra.explain.walk import explain
@@ -111,3 +114,28 @@ async def test_explain_reports_nothing_about_a_ready_cluster(
     explanation = explain(facts)
     assert (explanation.state, explanation.chains) == ("Ready", [])
     await workloads.close()
+
+
+async def test_explain_names_a_controller_that_crashes(
+    client: Client, scenes: Scenes, environment: Environment
+) -> None:
+    await asyncio.gather(*scenes.values())
+    label, name = "infrastructure-capelin", "crashing"
+    expected = [("ControllerNotRunning", f"Process {label}")]
+
+    def crash() -> None:
+        process = Process.adopt(environment.processes, label)
+        if process is not None:
+            process.signal(signal.SIGKILL)
+
+    async def is_named() -> bool:
+        crash()
+        facts = await read_facts(client, name, name, environment)
+        assert facts is not None
+        found = explain(facts).chains
+        return [(chain.cause, str(chain.object)) for chain in found] == expected
+
+    await client.apply(Namespace.of(name))
+    crash()
+    await Scene(client, WorkloadClients(client), name).create()
+    await until(is_named, within=WITHIN)
