@@ -6,7 +6,7 @@ from capelin.client.cache import Feed, ObjectCache
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
 from capelin.client.config import Config, new_kubeconfig, safe_kubeconfig
-from capelin.client.destinations import AddressRefusedError, Destinations, guarded_connector
+from capelin.client.destinations import Destinations, guarded_connector
 from capelin.client.election import ElectionTiming, LeaderElection, LeadershipLost
 from capelin.client.endpoints import (
     AllowedEndpoint,
@@ -15,6 +15,7 @@ from capelin.client.endpoints import (
     read_endpoints,
 )
 from capelin.client.errors import (
+    AddressRefusedError,
     AlreadyExists,
     ApiError,
     BadRequest,

@@ -1,6 +1,5 @@
 """Addresses that tenants may make a manager connect to."""
 
-import errno
 import ipaddress
 import os
 import socket
@@ -11,12 +10,10 @@ from typing import Any, Final, Self
 
 import aiohttp
 
-from capelin.client.errors import ConfigError
+from capelin.client.errors import AddressRefusedError, ConfigError
 
 VARIABLE: Final = "CAPELIN_ALLOWED_NETWORKS"
 """Loopback and link-local networks that addresses from tenants may be in, separated by commas."""
-
-LOCAL_ADDRESSES: Final = "loopback and link-local addresses are not allowed"
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -36,13 +33,6 @@ _METADATA_SERVICES: Final = frozenset(
         ),
     )
 )
-
-
-class AddressRefusedError(PermissionError):
-    """A connection has an address that tenants may not choose."""
-
-    def __init__(self) -> None:
-        super().__init__(errno.EACCES, LOCAL_ADDRESSES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """Exceptions of the client, one for each reason that a caller may handle."""
 # ruff: noqa: N818 - their names are the API server's reasons
 
+import errno
 import os
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import aiohttp
 
@@ -191,9 +192,21 @@ def _text(status: int, body: bytes) -> str:
     return f"the server answered with status {status}: {line}" if line else ""
 
 
+LOCAL_ADDRESSES: Final = "loopback and link-local addresses are not allowed"
+
+
+class AddressRefusedError(PermissionError):
+    """A connection has an address that tenants may not choose."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EACCES, LOCAL_ADDRESSES)
+
+
 def describe_connection_error(error: aiohttp.ClientError) -> str:
     """The problem with a connection. The same situation always gives the same words."""
     match error:
+        case aiohttp.ClientConnectorError(os_error=AddressRefusedError()):
+            reason = LOCAL_ADDRESSES
         case aiohttp.ClientConnectorCertificateError():
             problem = error.certificate_error
             reason = (

@@ -17,12 +17,12 @@ from capelin import tracing
 from capelin.client.auth import Credentials, Proof
 from capelin.client.config import Config
 from capelin.client.destinations import (
-    LOCAL_ADDRESSES,
-    AddressRefusedError,
     Destinations,
     guarded_connector,
 )
 from capelin.client.errors import (
+    LOCAL_ADDRESSES,
+    AddressRefusedError,
     ApiError,
     ClientError,
     ConfigError,

@@ -355,8 +355,6 @@ def _is_refused(error: Exception) -> bool:
 
 
 def _connection_problem(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError) and _is_refused(error):
-        return str(error.os_error.strerror)
     return (
         describe_connection_error(error) if isinstance(error, aiohttp.ClientError) else "it hangs"
     )

@@ -17,7 +17,6 @@ import orjson
 from annotated_types import Ge, Le, MaxLen
 from capelin.api import Model
 from capelin.client import (
-    AddressRefusedError,
     AllowedEndpoint,
     CredentialError,
     EndpointRefusedError,
@@ -273,8 +272,7 @@ class _Repository:
             ):
                 yield response
         except aiohttp.ClientConnectorError as error:
-            refused = isinstance(error.os_error, AddressRefusedError)
-            reason = error.os_error.strerror if refused else describe_connection_error(error)
+            reason = describe_connection_error(error)
             raise ArtifactError(f"{url.host} cannot be reached: {reason}") from None
         except aiohttp.ClientError as error:
             raise ArtifactError(

@@ -7,7 +7,6 @@ from typing import Annotated, Final
 import aiohttp
 from capelin.api import Model
 from capelin.client import (
-    AddressRefusedError,
     CredentialError,
     Destinations,
     describe_connection_error,
@@ -84,10 +83,6 @@ async def power_cycle(
             body = {"ResetType": kind}
             async with session.post(address, json=body, allow_redirects=False) as response:
                 await _read(response)
-    except aiohttp.ClientConnectorError as error:
-        if isinstance(error.os_error, AddressRefusedError):
-            raise RedfishError(f"{where}: {error.os_error.strerror}") from None
-        raise RedfishError(f"{where}: {describe_connection_error(error)}") from None
     except aiohttp.ClientError as error:
         raise RedfishError(f"{where}: {describe_connection_error(error)}") from None
     except TimeoutError:
