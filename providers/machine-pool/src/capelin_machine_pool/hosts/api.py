@@ -7,6 +7,7 @@ from capelin.api import (
     Column,
     Conditions,
     Definition,
+    DNSLabel,
     DNSSubdomain,
     Host,
     Int64,
@@ -62,7 +63,6 @@ PublicKey = Annotated[
 ]
 PublicKeys = Annotated[list[PublicKey], MaxLen(8), atomic()]
 UserName = Annotated[str, MinLen(1), MaxLen(32), Field(pattern=r"^[a-z_][a-z0-9_-]*$")]
-ProgramName = Annotated[str, MaxLen(63), Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 ShortText = Annotated[str, MaxLen(256)]
 
 _HAS_KEYS: Final = (
@@ -135,7 +135,7 @@ class Power(Model):
     provider's administrator does. `SSH`: the host reboots itself, if it answers."""
     redfish: Redfish | None = None
     """The service of the method `Redfish`."""
-    command: ProgramName | None = None
+    command: DNSLabel | None = None
     """Name of a program in the provider's folder `--power-commands`, for the method `Command`."""
 
     rules = (

@@ -20,6 +20,7 @@ from capelin_machine_pool.hosts.api import (
     CLEAN_AGAIN_ANNOTATION,
     POWER_CYCLE_ANNOTATION,
     CapelinHost,
+    HostStatus,
     Redfish,
 )
 from capelin_machine_pool.hosts.connections import ssh_target
@@ -73,8 +74,7 @@ async def begin_cycle(client: Client, host: CapelinHost, now: datetime) -> None:
         Conflict: Another controller changed the host.
     """
     metadata = {"resourceVersion": host.metadata.resource_version}
-    status = {"powerCycledAt": now.replace(microsecond=0).isoformat().replace("+00:00", "Z")}
-    patch = {"metadata": metadata, "status": status}
+    patch = {"metadata": metadata, "status": HostStatus(power_cycled_at=now).dump()}
     await client.patch(CapelinHost, host.name, host.namespace, patch, subresource="status")
     annotations: dict[str, str | None] = {POWER_CYCLE_ANNOTATION: None}
     if host.spec.claim is not None and host.status and host.status.phase == "Broken":
