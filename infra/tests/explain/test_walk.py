@@ -90,7 +90,7 @@ def test_a_ready_cluster_has_no_chains() -> None:
     assert (explanation.state, explanation.chains) == ("Ready", [])
 
 
-def test_a_pause_is_reported_even_if_the_cluster_is_ready() -> None:
+def test_a_ready_cluster_reports_its_pause() -> None:
     explanation = explained(cluster(spec={"paused": True}), waits=None)
     assert explanation.state == "Paused"
     (chain,) = explanation.chains
@@ -396,14 +396,14 @@ def test_a_missing_template_blocks_workers() -> None:
     assert causes(explained(cluster(), deployment)) == [("TemplateMissing", "TunaTemplate small")]
 
 
-def test_a_refused_machine_is_found_in_events() -> None:
+def test_events_show_a_refused_machine() -> None:
     found = workers()
     quota = Warned('FailedCreate: machines "m" is forbidden: exceeded quota: small, requested: 1')
     explanation = explained(cluster(), *found, warnings={found[1].reference: quota})
     assert causes(explanation) == [("QuotaExceeded", "ResourceQuota small")]
 
 
-def test_a_refused_machine_is_found_in_a_condition_of_the_former_contract() -> None:
+def test_a_condition_of_the_former_contract_shows_a_refused_machine() -> None:
     message = 'failed to apply Machine: machines "m" is forbidden: exceeded quota: small, requested'
     former = {"v1beta1": {"conditions": [condition("Ready", "False", message)]}}
     deployment, machine_set = workers()
@@ -426,7 +426,7 @@ def test_a_missing_part_of_a_machine_hides_its_missing_node() -> None:
     assert causes(explanation) == [("Reported", "TunaMachine m")]
 
 
-def test_an_api_without_infrastructure_is_not_called_unreachable() -> None:
+def test_missing_infrastructure_hides_an_unreachable_api() -> None:
     found = cluster(
         condition("RemoteConnectionProbe", "False", "not established"),
         condition("InfrastructureReady", "False", "missing"),

@@ -79,10 +79,15 @@ def kubeconfig_file(content: str) -> Generator[Path]:
 async def find_cluster(client: Client, name: str, namespace: str) -> Cluster:
     """A Cluster by name."""
     found = await client.find(Cluster, name, namespace)
-    if found is not None:
-        return found
+    if found is None:
+        raise await missing_cluster(client, name, namespace)
+    return found
+
+
+async def missing_cluster(client: Client, name: str, namespace: str) -> MissingError:
+    """The error for a Cluster that does not exist, with those that do."""
     others = ", ".join(cluster.name for cluster in (await client.list(Cluster, namespace)).items)
-    raise MissingError(
+    return MissingError(
         f"Cluster {name} does not exist in namespace {namespace}.",
         reason=f"Clusters there: {others or 'none'}.",
         hint="Name one of them, or another --namespace or environment.",

@@ -8,7 +8,7 @@ from capelin.contract import CONTROL_PLANE_LABEL
 
 from capelin_infra.explain.common_rules import refusals
 from capelin_infra.explain.facts import Facts, Subject, TimedCondition, at, text_at
-from capelin_infra.explain.finding import YOU, Finding, describe, reported
+from capelin_infra.explain.finding import YOU, Finding, describe, reported, waits
 from capelin_infra.explain.model import Reference
 from capelin_infra.status.hook_reasons import DELETION_HOOK, HookReason
 
@@ -144,19 +144,7 @@ def parts(cluster: Subject, facts: Facts) -> Iterator[Finding]:
         if facts.lacks(reference):
             yield missing(reference, facts, f"spec.{path[-1]}")
         elif condition is not None or (part is not None and not part.is_settled):
-            text = condition.text if condition else f"{reference.kind} is not as desired"
-            evidence = condition.evidence if condition else ""
-            since = condition.since if condition else None
-            responsible = facts.responsible_for(reference)
-            yield Finding(
-                "Waits",
-                text,
-                responsible,
-                evidence,
-                since,
-                describe(reference),
-                because=[reference],
-            )
+            yield waits(reference, facts.responsible_for(reference), condition)
         else:
             continue
         if type_ == "InfrastructureReady":
@@ -166,13 +154,7 @@ def parts(cluster: Subject, facts: Facts) -> Iterator[Finding]:
         for workers in facts.of(kind):
             if not workers.is_settled:
                 reference = workers.reference
-                yield Finding(
-                    "Waits",
-                    f"{reference} is not as desired",
-                    facts.responsible_for(reference),
-                    command=describe(reference),
-                    because=[reference],
-                )
+                yield waits(reference, facts.responsible_for(reference), None)
 
 
 def awaits_endpoint(part: Subject, facts: Facts) -> Iterator[Finding]:
@@ -187,13 +169,7 @@ def awaits_endpoint(part: Subject, facts: Facts) -> Iterator[Finding]:
         if facts.lacks(control_plane):
             yield missing(control_plane, facts, "spec.controlPlaneRef")
             return
-        yield reported(
-            condition,
-            "Waits",
-            facts.responsible_for(control_plane),
-            command=describe(control_plane),
-            because=[control_plane],
-        )
+        yield waits(control_plane, facts.responsible_for(control_plane), condition)
 
 
 def missing(reference: Reference, facts: Facts, field: str) -> Finding:
@@ -260,7 +236,7 @@ def deletion(cluster: Subject, facts: Facts) -> Iterator[Finding]:
 
 
 def class_reconciled(cluster_class: Subject, _facts: Facts) -> Iterator[Finding]:
-    """A ClusterClass reports what is wrong with its templates or variables."""
+    """A ClusterClass reports errors in its templates or variables."""
     for type_ in ("VariablesReady", "RefVersionsUpToDate"):
         condition = cluster_class.unmet(type_)
         if condition is not None:
@@ -284,12 +260,5 @@ def control_plane_machines(control_plane: Subject, facts: Facts) -> Iterator[Fin
                 ),
                 None,
             )
-            yield Finding(
-                "Waits",
-                condition.text if condition else f"{machine.reference} is not as desired",
-                facts.responsible_for(control_plane.reference),
-                condition.evidence if condition else "",
-                condition.since if condition else None,
-                describe(machine.reference),
-                because=[machine.reference],
-            )
+            responsible = facts.responsible_for(control_plane.reference)
+            yield waits(machine.reference, responsible, condition)

@@ -1,11 +1,11 @@
 """The command `capelin explain`: reads, explains, prints."""
 
-from capelin.errors import MissingError
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.environments.connection import find_environment
+from capelin_infra.environments.kubeconfigs import missing_cluster
 from capelin_infra.explain.model import Chain, Explanation
 from capelin_infra.explain.reading import read_facts
 from capelin_infra.explain.walk import explain
@@ -21,17 +21,14 @@ async def explain_cluster(which: ClusterName, output: Format) -> bool:
     environment = None if which.kubeconfig else find_environment(which.environment)
     async with which.client() as client:
         facts = await read_facts(client, which.name, which.namespace, environment)
-    if facts is None:
-        raise MissingError(
-            f"Cluster {which.name} does not exist in namespace {which.namespace}.",
-            hint="kubectl get clusters -A lists all.",
-        )
+        if facts is None:
+            raise await missing_cluster(client, which.name, which.namespace)
     explanation = explain(facts)
     if output in {"json", "yaml"}:
         print_data(explanation.model_dump(mode="json", exclude_none=True), output)
     else:
         listing_console().print(rendered(explanation, whole=output == "wide"))
-    return explanation.state in {"Ready", "Asleep"}
+    return explanation.state == "Ready"
 
 
 def rendered(explanation: Explanation, *, whole: bool = False) -> RenderableType:

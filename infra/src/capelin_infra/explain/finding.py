@@ -54,6 +54,19 @@ def reported(
     )
 
 
+def waits(reference: Reference, responsible: str, observed: Observation | None) -> Finding:
+    """An object waits for another one, which may explain more."""
+    return Finding(
+        "Waits",
+        observed.text if observed else f"{reference} is not as desired",
+        responsible,
+        observed.evidence if observed else "",
+        observed.since if observed else None,
+        describe(reference),
+        because=[reference],
+    )
+
+
 def describe(reference: Reference) -> str:
     """The command that shows an object with its events."""
     return f"kubectl describe {reference.words}"

@@ -6,7 +6,7 @@ from typing import Final
 
 from capelin_infra.explain.cluster_rules import missing
 from capelin_infra.explain.facts import Facts, Subject, at, text_at
-from capelin_infra.explain.finding import Finding, describe, reported
+from capelin_infra.explain.finding import Finding, describe, reported, waits
 from capelin_infra.explain.model import Reference
 
 _BUDGET: Final = re.compile(
@@ -18,6 +18,7 @@ _HOOKS: Final = ("pre-drain", "pre-terminate")
 _HOOK_PREFIX: Final = "{}.delete.hook.machine.cluster.x-k8s.io/"
 _ABSENT: Final = re.compile(r"(?P<kind>[A-Z]\w+) does not exist")
 _NO_NETWORK: Final = "cni plugin not initialized"
+_CORE: Final = "Cluster API's core"
 _STOPPED_KUBELET: Final = "Kubelet stopped posting node status"
 
 
@@ -31,16 +32,7 @@ def owned(owner: Subject, facts: Facts) -> Iterator[Finding]:
     ]
     children = [child for child in facts.of(kind) if owner.owns(child) and not child.is_settled]
     for child in children:
-        condition = reasons[0] if reasons else None
-        yield Finding(
-            "Waits",
-            condition.text if condition else f"{child.reference} is not as desired",
-            "Cluster API's core",
-            condition.evidence if condition else "",
-            condition.since if condition else None,
-            describe(child.reference),
-            because=[child.reference],
-        )
+        yield waits(child.reference, _CORE, reasons[0] if reasons else None)
 
 
 def blocked_scaling(owner: Subject, facts: Facts) -> Iterator[Finding]:
@@ -61,7 +53,7 @@ def blocked_scaling(owner: Subject, facts: Facts) -> Iterator[Finding]:
         yield reported(
             condition,
             "PreflightCheck",
-            "Cluster API's core",
+            _CORE,
             command=describe(owner.reference),
             because=[
                 each
@@ -85,13 +77,7 @@ def pool_parts(pool: Subject, facts: Facts) -> Iterator[Finding]:
     yield from _parts(pool, facts, "template", "spec")
     for machine in facts.of("Machine"):
         if pool.owns(machine) and not machine.is_settled:
-            yield Finding(
-                "Waits",
-                f"{machine.reference} is not as desired",
-                "Cluster API's core",
-                command=describe(machine.reference),
-                because=[machine.reference],
-            )
+            yield waits(machine.reference, _CORE, None)
 
 
 def machine_parts(machine: Subject, facts: Facts) -> Iterator[Finding]:
@@ -113,15 +99,7 @@ def _parts(owner: Subject, facts: Facts, *path: str) -> Iterator[Finding]:
             yield missing(reference, facts, ".".join(("spec", *path, *field)))
             return
         if condition is not None or (part is not None and not part.is_settled):
-            yield Finding(
-                "Waits",
-                condition.text if condition else f"{reference.kind} is not as desired",
-                facts.responsible_for(reference),
-                condition.evidence if condition else "",
-                condition.since if condition else None,
-                describe(reference),
-                because=[reference],
-            )
+            yield waits(reference, facts.responsible_for(reference), condition)
             return
 
 
@@ -136,13 +114,7 @@ def bootstrap_waits(config: Subject, facts: Facts) -> Iterator[Finding]:
         if words in text and reference is not None:
             part = facts.objects.get(reference)
             if part is None or not part.is_settled:
-                yield reported(
-                    condition,
-                    "Waits",
-                    facts.responsible_for(reference),
-                    because=[reference],
-                    command=describe(reference),
-                )
+                yield waits(reference, facts.responsible_for(reference), condition)
                 return
 
 
@@ -205,13 +177,7 @@ def machine_deletion(machine: Subject, facts: Facts) -> Iterator[Finding]:
         and infrastructure in facts.objects
         and condition.reason == "WaitingForInfrastructureDeletion"
     ):
-        yield reported(
-            condition,
-            "Waits",
-            facts.responsible_for(infrastructure),
-            because=[infrastructure],
-            command=describe(infrastructure),
-        )
+        yield waits(infrastructure, facts.responsible_for(infrastructure), condition)
 
 
 def _drain(machine: Subject, message: str) -> Finding | None:

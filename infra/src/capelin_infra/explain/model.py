@@ -45,7 +45,7 @@ Cause = Literal[
     "Unknown",
 ]
 
-State = Literal["Ready", "Waiting", "Paused", "Asleep"]
+State = Literal["Ready", "Waiting", "Paused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
 """Reads from a management cluster the objects that explain one Cluster."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from capelin.api import Resource, Unstructured
 from capelin.api.capi import (
@@ -21,13 +22,18 @@ from capelin.client import Client, ClientError, NotServed
 from capelin.contract import CLUSTER_NAME_LABEL, PROVIDER_LABEL, served_resource
 from capelin.embedded.management import Environment, Status, current_status
 from capelin.embedded.processes import Phase
+from capelin_lifecycle.api import LifecycleResult
+from pydantic import ValidationError
 
 from capelin_infra.explain.cluster_rules import class_of
 from capelin_infra.explain.facts import Controller, Facts, Subject, Warned, text_at
 from capelin_infra.explain.model import Reference
+from capelin_infra.status.cluster_tree import ClusterObject
 from capelin_infra.status.hook_reasons import blocking_responses, hook_reasons
 from capelin_infra.status.policies import read_results
-from capelin_infra.status.readiness import not_ready_reason, observe_cluster
+from capelin_infra.status.readiness import ObservedCluster, not_ready_reason
+
+WorkersT = TypeVar("WorkersT", MachinePool, MachineDeployment)
 
 _MOST_REFERENCES: Final = 40
 """Unsettled Machines whose parts are read. More of them repeat the same causes."""
@@ -40,17 +46,14 @@ async def read_facts(
     client: Client, name: str, namespace: str, environment: Environment | None
 ) -> Facts | None:
     """The facts about a Cluster. None if it does not exist."""
-    observed, found = await asyncio.gather(
-        observe_cluster(client, name, namespace),
-        client.find(Cluster.resource, name, namespace),
-    )
-    if found is None or observed.cluster is None:
+    found = await client.find(Cluster.resource, name, namespace)
+    if found is None:
         return None
     reading = _Reading(client, namespace)
-    cluster = reading.add(found, Cluster.resource)
-    results = observed.results
-    if cluster.is_deleting:
-        results = await read_results(client, namespace)
+    cluster, typed = reading.add(found, Cluster.resource), Cluster.read(found)
+    blocked = frozenset(blocking_responses(typed))
+    is_hooked = blocked or cluster.is_deleting
+    results = await read_results(client, namespace) if is_hooked else ()
     await asyncio.gather(
         *(reading.list(kind.resource, {CLUSTER_NAME_LABEL: name}) for kind in _LISTED),
         reading.list(MachineHealthCheck.resource, {CLUSTER_NAME_LABEL: name}),
@@ -61,14 +64,14 @@ async def read_facts(
     controllers = await _controllers(client, environment)
     return Facts(
         cluster=cluster,
-        waits=not_ready_reason(observed),
+        waits=not_ready_reason(reading.observed(cluster, typed, results)),
         objects=reading.objects,
         missing=frozenset(reading.missing),
         unserved=frozenset(reading.unserved),
         controllers=controllers,
         labels=reading.labels,
-        hooks=hook_reasons(observed.cluster, results),
-        blocked=frozenset(blocking_responses(observed.cluster)),
+        hooks=hook_reasons(typed, results),
+        blocked=blocked,
         warnings=reading.warnings,
     )
 
@@ -94,6 +97,26 @@ class _Reading:
         subject = Subject(raw)
         self.objects[subject.reference] = subject
         return subject
+
+    def observed(
+        self, cluster: Subject, typed: Cluster, results: Sequence[LifecycleResult]
+    ) -> ObservedCluster:
+        """The objects that decide whether the Cluster is ready."""
+        reference = cluster.refers_to("spec", "controlPlaneRef")
+        control_plane = self.objects.get(reference) if reference else None
+        return ObservedCluster(
+            typed,
+            [*self._all(MachinePool), *self._all(MachineDeployment)],
+            None if control_plane is None else ClusterObject.read(control_plane.raw),
+            results,
+        )
+
+    def _all(self, kind: type[WorkersT]) -> Iterator[WorkersT]:
+        """The readable objects of a kind."""
+        for reference, subject in self.objects.items():
+            if reference.kind == kind.resource.kind:
+                with suppress(ValidationError):
+                    yield kind.read(subject.raw)
 
     async def list(self, resource: Resource, labels: dict[str, str]) -> None:
         namespace = self.namespace if resource.namespaced else None

@@ -50,9 +50,9 @@ _MOST_CHAINS: Final = 50
 def explain(facts: Facts) -> Explanation:
     """Why a Cluster waits. Every cause appears once, the most urgent first."""
     cluster = facts.cluster
-    chains = _chains(cluster, facts, ()) if facts.waits is not None else []
+    chains = _chains(cluster, facts, ())
     if facts.waits is None:
-        chains = [chain for chain in _chains(cluster, facts, ()) if chain.cause in _PAUSES]
+        chains = [chain for chain in chains if chain.cause in _PAUSES]
     by_cause: dict[tuple[Cause, Reference], Chain] = {}
     for chain in chains:
         by_cause.setdefault((chain.cause, chain.object), chain)
