@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.api.capi import Cluster, ClusterClass
+from capelin.api.capi import ClusterClass
 from capelin.api.core import ConfigMap, Node, Pod
-from capelin.client import ApiError, Client, ClientError, Config, WorkloadClients
+from capelin.client import Client, ClientError, Config, WorkloadClients
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import UpRequest
-from capelin.testing.waiting import until
 from capelin_infra.clusters.demo import ClusterRequest, on_containers
 from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
 from capelin_infra.clusters.up import UpOptions, bring_up
@@ -22,7 +21,7 @@ from capelin_release.tools import HELM
 from rich.console import Console
 
 from tests.integration.homes import Home
-from tests.integration.lifecycle_stories import PATIENCE, Stories, stories_in
+from tests.integration.lifecycle_stories import Stories, stories_in
 from tests.registry.distribution import Registry, distribution
 
 from .hosted import is_ready
@@ -58,16 +57,7 @@ class Bed:
         manifest = new_cluster(
             name, NAMESPACE, str(request.options.version), request.options, cluster_class
         )
-
-        async def is_created() -> bool:
-            try:
-                await self.client.create(manifest, resource=Cluster.resource)
-            except ApiError:
-                # Core must reconcile the ClusterClass first.
-                return False
-            return True
-
-        await until(is_created, within=PATIENCE)
+        await self.stories.create_from(manifest)
 
     @asynccontextmanager
     async def workload(self, name: str) -> AsyncGenerator[Client]:

@@ -4,12 +4,28 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from capelin.embedded.management import Environment
+from capelin.embedded.management import Environment, UpRequest, bring_up, remove_environment
 from capelin.embedded.processes import Process
+
+
+@asynccontextmanager
+async def management_environment(
+    folder: Path, version: str, providers: Sequence[str]
+) -> AsyncGenerator[Environment]:
+    """A management cluster in a new environment, without durable data."""
+    environment = Environment(folder / "core")
+    try:
+        request = UpRequest(kubernetes_version=version, providers=tuple(providers), durable=False)
+        await bring_up(environment, request)
+        yield environment
+    finally:
+        await remove_environment(environment)
 
 
 @dataclass(frozen=True)

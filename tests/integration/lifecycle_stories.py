@@ -35,6 +35,10 @@ class Stories:
         options = ClusterOptions(DEMO_CLASS, BEFORE, 1, 1)
         manifest = new_cluster(name, self.namespace, BEFORE, options, cluster_class)
         manifest["metadata"]["labels"] = labels
+        await self.create_from(manifest)
+
+    async def create_from(self, manifest: Unstructured) -> None:
+        """Create a Cluster when core has reconciled its ClusterClass."""
 
         async def is_created() -> bool:
             try:

@@ -9,9 +9,6 @@ from capelin.api.core import Namespace
 from capelin.client import Client, Config, WorkloadClients
 from capelin.embedded.management import (
     Environment,
-    UpRequest,
-    bring_up,
-    remove_environment,
     required_programs,
     workload_programs,
 )
@@ -22,6 +19,7 @@ from capelin_infra.explain.reading import read_facts
 from capelin_infra.explain.walk import explain
 
 from .failures import FAILURES, Failure, Scene
+from .homes import management_environment
 from .pools import VERSION
 
 PROVIDERS = ("kubeadm-bootstrap",)
@@ -36,13 +34,9 @@ Scenes = dict[str, "asyncio.Task[Scene]"]
 
 @pytest.fixture(scope="module")
 async def environment(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Environment]:
-    environment = Environment(tmp_path_factory.mktemp("explain") / "core")
-    try:
-        request = UpRequest(kubernetes_version=VERSION, providers=PROVIDERS, durable=False)
-        await bring_up(environment, request)
+    folder = tmp_path_factory.mktemp("explain")
+    async with management_environment(folder, VERSION, PROVIDERS) as environment:
         yield environment
-    finally:
-        await remove_environment(environment)
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,6 @@ from capelin.embedded.addresses import free_port
 from capelin.embedded.management import (
     CORE,
     Environment,
-    UpRequest,
-    bring_up,
-    remove_environment,
     required_programs,
     restart_process,
     workload_programs,
@@ -34,6 +31,7 @@ from capelin_lifecycle.provider import provider
 
 from tests.extensions import CLOCK, HOST, Running, certificates, lifecycle
 
+from .homes import management_environment
 from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories
 
 PROVIDERS = ("kubeadm-bootstrap",)
@@ -68,13 +66,9 @@ class Lives:
 @pytest.fixture(scope="module")
 async def environment(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Environment]:
     """A management cluster whose core may be restarted."""
-    environment = Environment(tmp_path_factory.mktemp("lifecycle") / "core")
-    try:
-        request = UpRequest(kubernetes_version=AFTER, providers=PROVIDERS, durable=False)
-        await bring_up(environment, request)
+    folder = tmp_path_factory.mktemp("lifecycle")
+    async with management_environment(folder, AFTER, PROVIDERS) as environment:
         yield environment
-    finally:
-        await remove_environment(environment)
 
 
 @pytest.fixture(scope="module")

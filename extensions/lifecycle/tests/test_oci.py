@@ -1,4 +1,4 @@
-"""Manifests from OCI artifacts: what is pulled, and from where."""
+"""Manifests from OCI artifacts: their content, and the servers that they come from."""
 
 import gzip
 import io

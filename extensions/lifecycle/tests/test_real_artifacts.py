@@ -27,7 +27,7 @@ ADDON = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: kube-s
 CHART = {
     "Chart.yaml": "apiVersion: v2\nname: addon\nversion: 1.0.0\nkubeVersion: '>=1.34.0-0'\n",
     "values.yaml": "replicas: 1\n",
-    # Helm would read the file, and show what is wrong with it.
+    # Helm would read the file, and show its errors.
     "values.schema.json": '{"$ref": "file:///etc/hostname"}',
     "crds/shoals.yaml": (
         "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n"

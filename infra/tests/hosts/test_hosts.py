@@ -252,7 +252,7 @@ async def is_requested(client: FakeClient, name: str) -> bool:
     return POWER_CYCLE_ANNOTATION in host.metadata.annotations
 
 
-async def test_a_power_cycle_is_requested_for_all_hosts_or_none(
+async def test_a_request_power_cycles_all_hosts_or_none(
     client: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     claim = {
