@@ -40,6 +40,7 @@ from capelin.embedded.management.status_file import (
     supervisor_process,
 )
 from capelin.embedded.management.stop import restart_process, stop_environment
+from capelin.embedded.management.supervision import supervise
 from capelin.embedded.management.uninstall import remove_environment
 from capelin.embedded.management.up_plan import (
     FetchPrograms,
@@ -95,6 +96,7 @@ __all__ = [
     "restart_process",
     "revive_supervisor",
     "stop_environment",
+    "supervise",
     "supervisor_process",
     "without_replaced",
     "workload_programs",

@@ -50,6 +50,9 @@ class Settings(Model):
     """The API server, if it is not our own."""
     providers: list[str] = []
     """The names from `--with`."""
+    core_only: bool = False
+    """Whether it runs Cluster API's core without providers of installed packages and without the
+    garbage collector, which would remove objects that come back with their UIDs."""
     durable: bool = True
     """False may lose the last writes when the machine crashes, and is faster: for tests."""
     backup_folder: Path | None = None

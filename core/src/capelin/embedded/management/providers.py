@@ -252,9 +252,15 @@ def workload_programs(kubernetes_version: str) -> list[str]:
 
 
 async def resolve_components(
-    requested: Iterable[str], kubernetes_version: str, binaries: Binaries
+    requested: Iterable[str],
+    kubernetes_version: str,
+    binaries: Binaries,
+    *,
+    core_only: bool = False,
 ) -> list[Component]:
     """All components of an environment, Cluster API's core first.
+
+    With `core_only`, without the providers of installed packages.
 
     Raises:
         UserError: The components of a provider cannot be rendered.
@@ -272,7 +278,7 @@ async def resolve_components(
         )
         for provider in asked
     ]
-    return [*ours, *map(python_component, chosen_providers(asked_names))]
+    return ours if core_only else [*ours, *map(python_component, chosen_providers(asked_names))]
 
 
 def render_template(text: str, variables: Mapping[str, str]) -> list[Unstructured]:

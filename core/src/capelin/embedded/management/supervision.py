@@ -71,6 +71,11 @@ _RETRY_SECONDS: Final = 1.0
 _RENEWAL_SECONDS: Final = 60.0
 _RESTART_SECONDS: Final = 5.0
 
+# Without the last, a ResourceQuota makes the API server reject all objects that it counts.
+_CONTROLLERS: Final = (*apiserver.CONTROLLERS, "resourcequota-controller")
+# The permissions of core need it.
+_CORE_ONLY: Final = ("clusterrole-aggregation-controller",)
+
 _log = logging.getLogger(__name__)
 
 
@@ -122,8 +127,7 @@ async def management_server(
         apiserver.Settings(
             version=settings.kubernetes_version,
             durable=settings.durable,
-            # Without it, a ResourceQuota makes the API server reject all objects that it counts.
-            controllers=(*apiserver.CONTROLLERS, "resourcequota-controller"),
+            controllers=_CORE_ONLY if settings.core_only else _CONTROLLERS,
         ),
         binaries=binaries,
     )
@@ -260,12 +264,11 @@ async def _prepared(environment: Environment) -> AsyncGenerator["Supervision"]:
             # It takes longest to start. If some processes already run, the supervisor would stop
             # those that are not declared.
             supervisor.declare(*base.processes)
-        # The API server starts while this reads the providers' packages.
-        await asyncio.to_thread(installed_providers)
+        if not settings.core_only:
+            # The API server starts while this reads the providers' packages.
+            await asyncio.to_thread(installed_providers)
         managers = await _managers(environment, settings, base)
-        yield Supervision(
-            environment, base, managers, supervisor, status, prefetch=settings.prefetch
-        )
+        yield Supervision(environment, base, managers, supervisor, status, settings=settings)
 
 
 async def _managers(
@@ -273,7 +276,10 @@ async def _managers(
 ) -> list[ComponentProcess]:
     """The managers to run with the API server, each with its ports and its certificate."""
     components = await resolve_components(
-        settings.providers, settings.kubernetes_version, Binaries()
+        settings.providers,
+        settings.kubernetes_version,
+        Binaries(),
+        core_only=settings.core_only,
     )
     ports = _ports(components, settings, environment)
     environment.write_settings(settings.model_copy(update={"ports": ports}))
@@ -300,10 +306,10 @@ class Supervision:
         supervisor: Supervisor,
         status: StatusFile,
         *,
-        prefetch: bool,
+        settings: Settings,
     ) -> None:
         self._environment = environment
-        self._prefetch = prefetch
+        self._settings = settings
         self._base = base
         self._managers = managers
         self._supervisor = supervisor
@@ -325,7 +331,7 @@ class Supervision:
             tasks.create_task(self._watch())
             tasks.create_task(self._bring_up(client))
             tasks.create_task(self._renew(client))
-            if self._prefetch:
+            if self._settings.prefetch:
                 tasks.create_task(self._get_next_version(client))
 
     def _declare(self, managers: Iterable[ComponentProcess]) -> None:
@@ -401,7 +407,8 @@ class Supervision:
         self._status.stage_waiting("installation", "the API server receives webhooks and policies")
         self._declare(self._managers)
         inventory = [manager.component.inventory for manager in self._managers]
-        policies = version_policies(installed_providers(), KUBE_APISERVER, KNOWN_KUBERNETES)
+        providers = [] if self._settings.core_only else installed_providers()
+        policies = version_policies(providers, KUBE_APISERVER, KNOWN_KUBERNETES)
         await self._send(client, [*webhooks, *inventory, *policies])
 
     async def _resume(self, client: Client) -> None:
