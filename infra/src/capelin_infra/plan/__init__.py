@@ -1,0 +1,1 @@
+"""The effect of a change on Clusters, before anyone makes the change."""
