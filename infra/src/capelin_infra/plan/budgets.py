@@ -1,0 +1,80 @@
+"""The PodDisruptionBudgets that will block drains, from the workload cluster itself."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from capelin.api import Resource, Unstructured
+from capelin.client import Client, ClientError, WorkloadClients
+from capelin_lifecycle.api.policies import Selector
+from capelin_lifecycle.policies.selection import selects
+
+from capelin_infra.explain.facts import at, text_at
+from capelin_infra.explain.model import Reference
+from capelin_infra.plan.model import Budget
+from capelin_infra.plan.snapshot import Snapshot, uid_of
+
+_BUDGETS: Final = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+_PODS: Final = Resource("", "v1", "Pod", "pods")
+
+
+def drained_nodes(before: Snapshot, after: Snapshot, cluster: Reference) -> set[str]:
+    """The Nodes of the Machines that the change removes."""
+    old, new = before.machines(cluster), after.machines(cluster)
+    remaining = {uid_of(machine) for machines in new.values() for machine in machines}
+    return {
+        name
+        for machines in old.values()
+        for machine in machines
+        if uid_of(machine) not in remaining
+        and (name := text_at(machine, "status", "nodeRef", "name"))
+    }
+
+
+async def blocking_budgets(
+    client: Client, cluster: Reference, nodes: set[str]
+) -> tuple[list[Budget], str]:
+    """The budgets that permit no eviction now. The text is the reason why they are unknown."""
+    if not nodes:
+        return [], ""
+    clients = WorkloadClients(client)
+    try:
+        async with clients.client(cluster.name, cluster.namespace or "") as workload:
+            budgets = (await workload.list(_BUDGETS)).items
+            pods = (await workload.list(_PODS)).items if budgets else []
+    except (ClientError, ExceptionGroup) as error:
+        reason = f"PodDisruptionBudgets: the workload cluster does not answer: {error}"
+        return [], reason
+    finally:
+        await clients.close()
+    return blocked_by(budgets, pods, nodes), ""
+
+
+def blocked_by(
+    budgets: Iterable[Unstructured], pods: Sequence[Unstructured], nodes: set[str]
+) -> list[Budget]:
+    """The budgets without a permitted disruption that have pods on these Nodes."""
+    return sorted(_blocking(budgets, pods, nodes), key=lambda each: (each.namespace, each.name))
+
+
+def _blocking(
+    budgets: Iterable[Unstructured], pods: Sequence[Unstructured], nodes: set[str]
+) -> Iterator[Budget]:
+    drained = [pod for pod in pods if text_at(pod, "spec", "nodeName") in nodes]
+    for budget in budgets:
+        if at(budget, "status", "disruptionsAllowed") or not at(budget, "status", "expectedPods"):
+            continue
+        namespace = text_at(budget, "metadata", "namespace")
+        selector = Selector.read(cast("dict[str, Any]", at(budget, "spec", "selector") or {}))
+        counted = Counter(
+            selects(selector, _labels(pod))
+            for pod in drained
+            if text_at(pod, "metadata", "namespace") == namespace
+        )
+        if counted[True]:
+            name = text_at(budget, "metadata", "name")
+            yield Budget(name=name, namespace=namespace, pods=counted[True])
+
+
+def _labels(pod: Unstructured) -> Mapping[str, str]:
+    return cast("dict[str, str]", at(pod, "metadata", "labels") or {})

@@ -1,0 +1,250 @@
+"""A throw-away management cluster with Cluster API's real core, and no other provider."""
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import ssl
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Final, cast
+
+import aiohttp
+from capelin.api import Resource, Unstructured
+from capelin.api.capi import Cluster, ExtensionConfig, Machine, MachinePool
+from capelin.api.core import Namespace
+from capelin.client import Client, Config
+from capelin.embedded import apiserver
+from capelin.embedded.apiserver import ApiServer
+from capelin.embedded.binaries import DEFAULT_KUBERNETES
+from capelin.embedded.file_locks import hold_lock, try_lock
+from capelin.embedded.folders import provider_folder
+from capelin.embedded.management import (
+    Environment,
+    Settings,
+    apply_manifests,
+    read_status,
+    remove_environment,
+    supervise,
+)
+from capelin.errors import NotReadyError
+
+from capelin_infra.explain.facts import at, text_at
+from capelin_infra.plan.snapshot import reference_of, uid_of
+from capelin_infra.plan.stand_ins import node_name
+
+_PREFIX: Final = "sandbox-"
+_NAME: Final = "environment"
+_LOCK: Final = "lock"
+_SECONDS: Final = 120
+_POLL_SECONDS: Final = 0.05
+_SETTLING_SECONDS: Final = 0.3
+"""Requests that core has begun end within this time."""
+_DELAY: Final = "minReadySeconds"
+_NODES: Final = "/registry/minions/"
+
+
+ResourceOf = Callable[[Unstructured], Resource]
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """The API server of a running sandbox, and its etcd."""
+
+    environment: Environment
+    client: Client
+    _etcd: aiohttp.ClientSession
+    _etcd_url: str
+
+    @property
+    def kubeconfig(self) -> bytes:
+        """The kubeconfig of the sandbox, which is also the workload cluster of all Clusters."""
+        return self.environment.kubeconfig.read_bytes()
+
+    async def install(
+        self, definitions: Sequence[Unstructured], namespaces: dict[str, dict[str, str]]
+    ) -> None:
+        """Create kinds of providers, and namespaces."""
+        wanted = [
+            {**Namespace.of(name).dump(), "metadata": {"name": name, "labels": labels}}
+            for name, labels in namespaces.items()
+        ]
+        await apply_manifests(self.client, [*definitions, *wanted])
+
+    async def load(
+        self, objects: Iterable[Unstructured], resource: ResourceOf, owners: Iterable[str] = ()
+    ) -> None:
+        """Store objects with their owners, their status and the managers of their fields.
+
+        The API server would give them other UIDs and other managers, and core compares both. So
+        they go to etcd.
+        """
+        found = list(objects)
+        kept = {*owners, *(uid_of(obj) for obj in found)}
+        await asyncio.gather(*(self._put(resource(obj), stored(obj, kept)) for obj in found))
+
+    @asynccontextmanager
+    async def loading(
+        self, objects: Iterable[Unstructured], resource: ResourceOf
+    ) -> AsyncGenerator[None]:
+        """Store the objects of Clusters. Core begins to work on them after the block."""
+        found = list(objects)
+        kept = {uid_of(obj) for obj in found}
+        clusters = [obj for obj in found if obj["kind"] == Cluster.resource.kind]
+        for obj in clusters:
+            await self._put(resource(obj), paused(stored(obj, kept)))
+        rest = [obj for obj in found if obj["kind"] != Cluster.resource.kind]
+        await self.load(rest, resource, kept)
+        yield
+        for obj in clusters:
+            await self._put(resource(obj), stored(obj, kept))
+
+    async def clear(self, resources: Iterable[Resource]) -> None:
+        """Remove all objects of these kinds, and all Nodes, until core creates no others."""
+        kinds = [_prefix(each) for each in (*resources, ExtensionConfig.resource)]
+        prefixes = [*kinds, _NODES]
+        async with asyncio.timeout(_SECONDS):
+            while sum([await self._remove(prefix) for prefix in prefixes]):  # noqa: ASYNC110
+                await asyncio.sleep(_SETTLING_SECONDS)
+
+    async def _remove(self, prefix: str) -> int:
+        body = {"key": _base64(prefix), "range_end": _end_of(prefix)}
+        return int((await self._call("deleterange", body)).get("deleted", 0))
+
+    async def _put(self, resource: Resource, obj: Unstructured) -> None:
+        key = reference_of(obj)
+        path = _prefix(resource) + (f"{key.namespace}/" if resource.namespaced else "") + key.name
+        value = json.dumps(obj, separators=(",", ":")) + "\n"
+        await self._call("put", {"key": _base64(path), "value": _base64(value)})
+
+    async def _call(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        async with self._etcd.post(f"{self._etcd_url}/v3/kv/{verb}", json=body) as response:
+            response.raise_for_status()
+            return cast("dict[str, Any]", await response.json())
+
+
+def _prefix(resource: Resource) -> str:
+    return f"/registry/{resource.group}/{resource.plural}/"
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _end_of(prefix: str) -> str:
+    """The first key after all keys with a prefix, which ends with a slash."""
+    return _base64(prefix[:-1] + chr(ord("/") + 1))
+
+
+def stored(obj: Unstructured, kept: set[str]) -> Unstructured:
+    """An object as etcd stores it, without owners that do not exist.
+
+    Nodes have other names in a sandbox.
+    """
+    metadata = {key: value for key, value in obj["metadata"].items() if key != "resourceVersion"}
+    if owners := cast("list[Unstructured]", at(metadata, "ownerReferences") or []):
+        metadata["ownerReferences"] = [owner for owner in owners if text_at(owner, "uid") in kept]
+    status = cast("dict[str, Any]", obj.get("status") or {})
+    if obj["kind"] == Machine.resource.kind and "nodeRef" in status:
+        name = node_name(text_at(obj, "spec", "providerID"))
+        obj = {**obj, "status": {**status, "nodeRef": {"name": name}}}
+    if obj["kind"] == MachinePool.resource.kind:
+        kept_status = {key: value for key, value in status.items() if key != "nodeRefs"}
+        obj = {**obj, "status": kept_status}
+    return without_delays({**obj, "metadata": metadata})
+
+
+def without_delays(obj: Unstructured) -> Unstructured:
+    """An object of core without the time for which Machines must be ready: a plan does not wait."""
+    if reference_of(obj).group != Cluster.resource.group:
+        return obj
+    return {**obj, "spec": _without_delays(obj.get("spec", {}))}
+
+
+def _without_delays(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_delays(item) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    fields = cast("dict[str, Any]", value)
+    return {key: _without_delays(inner) for key, inner in fields.items() if key != _DELAY}
+
+
+def paused(obj: Unstructured) -> Unstructured:
+    """A Cluster whose objects core leaves unchanged."""
+    return {**obj, "spec": {**obj["spec"], "paused": True}}
+
+
+@asynccontextmanager
+async def running_sandbox(parent: Path | None = None) -> AsyncGenerator[Sandbox]:
+    """Start a sandbox, and remove it at the end of the block."""
+    base = parent or provider_folder("plan")
+    async with hold_lock(base / _LOCK):
+        await _remove_leftovers(base)
+        folder = Path(await asyncio.to_thread(mkdtemp, prefix=_PREFIX, dir=base))
+        lock = try_lock(folder / _LOCK)
+    environment = Environment(folder / _NAME)
+    supervision: asyncio.Task[None] | None = None
+    try:
+        environment.make_folders()
+        environment.write_settings(
+            Settings(kubernetes_version=DEFAULT_KUBERNETES, core_only=True, durable=False)
+        )
+        supervision = asyncio.create_task(supervise(environment))
+        await _is_up(environment, supervision)
+        async with _opened(environment) as sandbox:
+            yield sandbox
+    finally:
+        if supervision is not None:
+            supervision.cancel()
+            await asyncio.wait({supervision})
+        await _remove(folder)
+        if lock is not None:
+            os.close(lock)
+
+
+async def _is_up(environment: Environment, supervision: asyncio.Task[None]) -> None:
+    async with asyncio.timeout(_SECONDS):
+        while True:
+            if supervision.done():
+                await supervision
+                raise NotReadyError("The sandbox did not start.")
+            status = read_status(environment.status_file)
+            if status is not None and status.is_up:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+@asynccontextmanager
+async def _opened(environment: Environment) -> AsyncGenerator[Sandbox]:
+    settings = apiserver.Settings(version=DEFAULT_KUBERNETES, durable=False)
+    server = await ApiServer.prepare(environment.folder, settings)
+    context = ssl.create_default_context(cafile=str(server.keys.ca("etcd-ca")))
+    context.load_cert_chain(*server.keys.files("apiserver-etcd-client"))
+    url = f"https://{server.listeners.address}:{server.listeners.etcd_port}"
+    config = Config.from_kubeconfig(environment.kubeconfig)
+    async with (
+        Client(config, manager="capelin-plan") as client,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as etcd,
+    ):
+        yield Sandbox(environment, client, etcd, url)
+
+
+async def _remove_leftovers(base: Path) -> None:
+    """Remove the sandboxes of commands that were killed. The kernel has released their locks."""
+    for folder in await asyncio.to_thread(lambda: list(base.glob(f"{_PREFIX}*"))):
+        lock = try_lock(folder / _LOCK)
+        if lock is not None:
+            await _remove(folder)
+            os.close(lock)
+
+
+async def _remove(folder: Path) -> None:
+    environment = Environment(folder / _NAME)
+    if environment.folder.exists():
+        await remove_environment(environment)
+    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

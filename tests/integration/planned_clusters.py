@@ -1,0 +1,161 @@
+"""Clusters of Capelin's class with simulated machines, as they are before and after a change."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from capelin.api import Unstructured
+from capelin.api.capi import Cluster, ClusterClass
+from capelin.api.core import Namespace
+from capelin.client import ApiError, Client
+from capelin.testing.waiting import until
+from capelin_infra.clusters.demo import demo_manifests
+from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_infra.explain.model import Reference
+from capelin_infra.plan.comparison import compare
+from capelin_infra.plan.model import ClusterPlan, MachineChanges
+from capelin_infra.plan.settling import unsettled
+from capelin_infra.plan.snapshot import Snapshot, uid_of
+from capelin_infra.plan.source import read_source
+from capelin_infra.status.readiness import wait_until_ready
+
+DEPLOYMENT = "md"
+_SECONDS = 300
+_QUIET = 2.0
+
+
+def worker_group(name: str, replicas: int, **fields: Any) -> dict[str, Any]:
+    """A group of workers in a topology."""
+    return {"class": "default-worker", "name": name, "replicas": replicas, **fields}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A Cluster in a namespace of the same name."""
+
+    client: Client
+    name: str
+
+    @property
+    def reference(self) -> Reference:
+        resource = Cluster.resource
+        return Reference(
+            group=resource.group, kind=resource.kind, name=self.name, namespace=self.name
+        )
+
+    async def create(
+        self,
+        version: str,
+        *,
+        deployments: Sequence[dict[str, Any]] = (),
+        pools: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """Create the class and the Cluster, and wait until it is ready."""
+        await self.client.apply(Namespace.of(self.name))
+        for manifest in demo_manifests():
+            manifest["metadata"]["namespace"] = self.name
+            await self.client.apply(manifest)
+        found = await self.client.get(ClusterClass, DEMO_CLASS, self.name)
+        options = ClusterOptions(DEMO_CLASS, version, 1, 0)
+        cluster = new_cluster(self.name, self.name, version, options, found)
+        cluster["spec"]["topology"]["workers"] = {
+            "machineDeployments": [*deployments],
+            "machinePools": [*pools],
+        }
+
+        async def is_created() -> bool:
+            try:
+                await self.client.create(cluster)
+            except ApiError:
+                # Core must reconcile the ClusterClass first.
+                return False
+            return True
+
+        await until(is_created)
+        await self.settles()
+
+    async def live(self) -> Unstructured:
+        """The Cluster as it is."""
+        found = await self.client.get(Cluster.resource, self.name, self.name)
+        return {**found, "apiVersion": Cluster.resource.api_version, "kind": "Cluster"}
+
+    async def objects(self) -> Snapshot:
+        """All objects of the Cluster."""
+        return (await read_source(self.client, [await self.live()])).objects
+
+    async def settles(self) -> Snapshot:
+        """Wait until the Cluster is ready and its objects no longer change."""
+        messages: list[str] = []
+        last: dict[str, str] = {}
+        since = time.monotonic()
+        async with asyncio.timeout(_SECONDS):
+            while True:
+                await wait_until_ready(self.client, self.name, self.name, _SECONDS, messages.append)
+                found = await self.objects()
+                versions = {
+                    uid_of(obj): obj["metadata"]["resourceVersion"]
+                    for obj in found.objects.values()
+                }
+                if versions != last or unsettled(found):
+                    last, since = versions, time.monotonic()
+                elif time.monotonic() - since > _QUIET:
+                    return found
+                await asyncio.sleep(0.2)
+
+    async def change(self, manifests: Sequence[Unstructured]) -> tuple[ClusterPlan, Snapshot]:
+        """Make a change for real. Returns its effect."""
+        before = await self.settles()
+        for manifest in manifests:
+            resource = await self.client.resource_of(manifest)
+            name = manifest["metadata"]["name"]
+            live = await self.client.find(resource, name, self.name)
+            if live is None:
+                await self.client.create(manifest)
+                continue
+            body = {**live, "spec": manifest["spec"]}
+            await self.client.request("PUT", resource.path(self.name, name), body=body)
+        after = await self.settles()
+        return real_effect(before, after, self.reference), after
+
+    async def remove(self) -> None:
+        """Delete the Cluster and its namespace."""
+        await self.client.delete(Cluster, self.name, self.name)
+
+        async def is_gone() -> bool:
+            return await self.client.find(Cluster, self.name, self.name) is None
+
+        await until(is_gone, within=_SECONDS)
+        await self.client.delete(Namespace, self.name)
+
+
+def real_effect(before: Snapshot, after: Snapshot, cluster: Reference) -> ClusterPlan:
+    """The real effect of a change. Machines of pools are counted, not predicted."""
+    plan = compare(before, after, cluster)
+    old, new = before.machines(cluster), after.machines(cluster)
+    machines = [
+        counted(each, old.get(each.owner, []), new.get(each.owner, []))
+        if each.owner.startswith("MachinePool ")
+        else each
+        for each in plan.machines
+    ]
+    return plan.model_copy(update={"machines": machines})
+
+
+def counted(
+    predicted: MachineChanges, before: Sequence[Unstructured], after: Sequence[Unstructured]
+) -> MachineChanges:
+    """The machines of a pool that were replaced, by their UIDs."""
+    old, new = set(map(uid_of, before)), set(map(uid_of, after))
+    removed, added = len(old - new), len(new - old)
+    replaced = min(removed, added)
+    counts = {
+        "before": len(old),
+        "after": len(new),
+        "kept": len(old & new) - predicted.updated,
+        "replaced": replaced,
+        "created": added - replaced,
+        "deleted": removed - replaced,
+    }
+    return predicted.model_copy(update=counts)

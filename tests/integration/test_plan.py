@@ -1,0 +1,170 @@
+"""`capelin plan` predicts the effect of changes, and changes nothing."""
+
+from collections.abc import AsyncGenerator
+from copy import deepcopy
+from typing import Any
+
+import aiohttp
+import pytest
+from capelin.api import Unstructured
+from capelin.client import Client, ClientOptions, Config
+from capelin.embedded.management import (
+    Environment,
+    required_programs,
+    workload_programs,
+)
+from capelin_infra.plan.model import ClusterPlan, MachineChanges, Plan
+from capelin_infra.plan.planning import Planner
+from capelin_infra.plan.sandbox import Sandbox, running_sandbox
+
+from .homes import management_environment, processes
+from .planned_clusters import DEPLOYMENT, Planned, worker_group
+from .pools import OLDER, POOL, VERSION
+
+PROVIDERS = ("kubeadm-bootstrap",)
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.needs_programs(*required_programs(VERSION, PROVIDERS), *workload_programs(OLDER)),
+]
+
+
+@pytest.fixture(scope="module")
+async def environment(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Environment]:
+    folder = tmp_path_factory.mktemp("plan")
+    async with management_environment(folder, VERSION, PROVIDERS) as environment:
+        yield environment
+
+
+@pytest.fixture(scope="module")
+async def planned(environment: Environment) -> AsyncGenerator[Planned]:
+    async with Client(Config.from_kubeconfig(environment.kubeconfig)) as client:
+        planned = Planned(client, "planned")
+        await planned.create(
+            OLDER,
+            deployments=[worker_group(DEPLOYMENT, 2)],
+            pools=[worker_group(POOL, 2)],
+        )
+        yield planned
+
+
+@pytest.fixture(scope="module")
+async def sandbox(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Sandbox]:
+    async with running_sandbox(tmp_path_factory.mktemp("sandbox")) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+async def planner(planned: Planned, sandbox: Sandbox) -> AsyncGenerator[Planner]:
+    """Computes plans, and checks that it only reads from the management cluster."""
+    methods: set[str] = set()
+
+    async def record(_: Any, __: Any, request: aiohttp.TraceRequestStartParams) -> None:
+        methods.add(request.method)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_start.append(record)
+    before = await planned.settles()
+    options = ClientOptions(traces=(trace,))
+    async with Client(planned.client.config, options=options) as client:
+        yield Planner(client, sandbox)
+    assert methods == {"GET"}
+    after = await planned.objects()
+    assert versions(before.objects) == versions(after.objects)
+
+
+def versions(objects: Any) -> dict[Any, str]:
+    return {key: obj["metadata"]["resourceVersion"] for key, obj in objects.items()}
+
+
+def one(plan: Plan) -> ClusterPlan:
+    (found,) = plan.clusters
+    assert found.unknown == []
+    return found
+
+
+def machines(plan: ClusterPlan, owner: str) -> MachineChanges:
+    return next(each for each in plan.machines if each.owner == owner)
+
+
+def group(cluster: Unstructured) -> dict[str, Any]:
+    return cluster["spec"]["topology"]["workers"]["machineDeployments"][0]
+
+
+async def test_a_sandbox_runs_core_and_no_other_provider(sandbox: Sandbox) -> None:
+    assert processes(sandbox.environment).keys() == {
+        "cluster-api",
+        "etcd",
+        "kube-apiserver",
+        "kube-controller-manager",
+    }
+
+
+async def test_no_change(planner: Planner, planned: Planned) -> None:
+    plan = one(await planner.plan([await planned.live()]))
+    assert not plan.has_effect
+    assert machines(plan, "MachineDeployment md").kept == 2
+
+
+async def test_a_new_version_replaces_all_machines(planner: Planner, planned: Planned) -> None:
+    cluster = await planned.live()
+    cluster["spec"]["topology"]["version"] = VERSION
+    plan = one(await planner.plan([cluster]))
+    assert plan.versions == [OLDER, VERSION]
+    assert machines(plan, "MachineDeployment md").replaced == 2
+    assert machines(plan, f"MachinePool {POOL}").replaced == 2
+    roles = {each.role for each in plan.objects}
+    assert {"Cluster", "control plane", "MachineDeployment md"} <= roles
+
+
+async def test_more_replicas_create_machines(planner: Planner, planned: Planned) -> None:
+    cluster = await planned.live()
+    group(cluster)["replicas"] = 4
+    plan = one(await planner.plan([cluster]))
+    found = machines(plan, "MachineDeployment md")
+    assert (found.kept, found.created, found.replaced) == (2, 2, 0)
+    assert machines(plan, f"MachinePool {POOL}").kept == 2
+
+
+async def test_a_variable_rotates_a_template(planner: Planner, planned: Planned) -> None:
+    cluster = await planned.live()
+    cluster["spec"]["topology"]["variables"] = [{"name": "machines", "value": {"dies": 1}}]
+    plan = one(await planner.plan([cluster]))
+    assert machines(plan, "MachineDeployment md").replaced == 2
+    rotated = [each.role for each in plan.objects if each.action == "Rotated"]
+    assert rotated == ["infrastructure template of MachineDeployment md"]
+
+
+async def test_a_new_template_of_the_class(planner: Planner, planned: Planned) -> None:
+    objects = (await planned.objects()).objects
+    found = {key.kind: deepcopy(obj) for key, obj in objects.items() if key.name == "capelin"}
+    template, cluster_class = found["CapelinMachineTemplate"], found["ClusterClass"]
+    template["metadata"] = {"name": "slower", "namespace": planned.name}
+    template["spec"]["template"]["spec"]["simulated"]["startupJitterSeconds"] = 1
+    workers = cluster_class["spec"]["workers"]["machineDeployments"][0]
+    workers["infrastructure"]["templateRef"]["name"] = "slower"
+    plan = await planner.plan([template, cluster_class])
+    assert [(each.action, each.kind) for each in plan.change] == [
+        ("Created", "CapelinMachineTemplate"),
+        ("Changed", "ClusterClass"),
+    ]
+    assert machines(one(plan), "MachineDeployment md").replaced == 2
+    assert machines(one(plan), f"MachinePool {POOL}").kept == 2
+
+
+async def test_labels_change_machines_in_place(planner: Planner, planned: Planned) -> None:
+    cluster = await planned.live()
+    group(cluster)["metadata"] = {"labels": {"team": "shop"}}
+    found = machines(one(await planner.plan([cluster])), "MachineDeployment md")
+    assert (found.updated, found.replaced) == (2, 0)
+    assert "metadata.labels.team" in found.fields
+
+
+async def test_a_group_of_workers_goes_and_another_comes(
+    planner: Planner, planned: Planned
+) -> None:
+    cluster = await planned.live()
+    workers = cluster["spec"]["topology"]["workers"]
+    workers["machineDeployments"] = [worker_group("other", 1)]
+    plan = one(await planner.plan([cluster]))
+    assert machines(plan, "MachineDeployment md").deleted == 2
+    assert machines(plan, "MachineDeployment other").created == 1
