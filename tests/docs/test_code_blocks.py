@@ -79,7 +79,11 @@ def unknown(words: list[str]) -> Iterator[str]:
     """Unknown verbs and options of a command line."""
     command: Command = typer.main.get_command(app)
     known = options_of(command)
+    before = words[0]
     for word in words[1:]:
+        is_value, before = takes_value(command, before), word
+        if is_value:
+            continue
         subcommands: dict[str, Command] = getattr(command, "commands", {})
         if subcommands and not word.startswith("-"):
             if word not in subcommands:
@@ -91,6 +95,13 @@ def unknown(words: list[str]) -> Iterator[str]:
             if command.context_settings.get("ignore_unknown_options"):
                 return
             yield word
+
+
+def takes_value(command: Command, word: str) -> bool:
+    """Whether the next word is the value of an option."""
+    return any(
+        word in option.opts and not getattr(option, "is_flag", True) for option in command.params
+    )
 
 
 def options_of(command: Command) -> set[str]:

@@ -1,0 +1,129 @@
+"""The verb that shows the effect of a change in advance."""
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from capelin_infra.cli.clusters import ClusterVerb, Name
+from capelin_infra.cli.options import Environment, ManagementKubeconfig, Namespace
+from capelin_infra.cli.runner import run
+
+REPLACES_MACHINES: Final = 2
+"""The exit code of a plan that replaces machines."""
+
+Output = Annotated[
+    Literal["text", "markdown", "json", "yaml"],
+    typer.Option("--output", "-o", help="text, markdown for pull requests, or json and yaml."),
+]
+Within = Annotated[
+    float,
+    typer.Option(min=1, help="How long Cluster API may work on the change, in seconds."),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--filename",
+        "-f",
+        exists=True,
+        dir_okay=False,
+        help="A file with changed or new objects, as for kubectl apply. Can be repeated.",
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this verb to the command."""
+    added = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, cls=ClusterVerb, invoke_without_command=True
+    )
+    added.callback()(plan)
+    app.add_typer(added, name="plan")
+    added.command("cluster")(cluster)
+
+
+def plan(
+    ctx: typer.Context,
+    *,
+    filename: Files = None,
+    environment: Environment = "",
+    kubeconfig: ManagementKubeconfig = None,
+    namespace: Namespace = "default",
+    output: Output = "text",
+    within: Within = 300,
+) -> None:
+    """Show in advance the effect of a change on clusters and machines.
+
+    The verb copies the objects of the clusters into a throw-away API server with Cluster API's
+    core, makes the change there, and compares. It writes nothing to the management cluster. The
+    exit code is 2 if machines are replaced.
+
+    For example: capelin plan -f class.yaml, or capelin plan cluster demo --version v1.34.4
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if not filename:
+        raise typer.BadParameter(
+            "give a file with -f, or name a cluster: capelin plan cluster NAME"
+        )
+    from capelin_infra.plan.command import PlanTarget, plan_files
+
+    target = PlanTarget(namespace, environment, kubeconfig)
+    _finish(run(plan_files(target, filename, output, within)))
+
+
+def cluster(
+    name: Name,
+    *,
+    version: Annotated[
+        str | None, typer.Option(help="The new version of Kubernetes.", show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, max=10_000, help="How many workers.", show_default=False)
+    ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(help="The pool to scale, where the cluster has several.", show_default=False),
+    ] = None,
+    control_plane_replicas: Annotated[
+        int | None,
+        typer.Option(min=1, max=9, help="How many control plane replicas.", show_default=False),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="The new value of a variable of the class. Can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    environment: Environment = "",
+    kubeconfig: ManagementKubeconfig = None,
+    namespace: Namespace = "default",
+    output: Output = "text",
+    within: Within = 300,
+) -> None:
+    """Show the effect of a new version, other numbers or other variables of a cluster.
+
+    The exit code is 2 if machines are replaced. Nothing is written to the management cluster.
+    """
+    from capelin_infra.clusters.topology import ScaleOptions, parse_variables
+    from capelin_infra.plan.command import ClusterChange, PlanTarget, plan_cluster
+
+    variables = parse_variables(set_ or [])
+    numbers = (workers, control_plane_replicas)
+    if version is None and not variables and numbers == (None, None):
+        raise typer.BadParameter(
+            "give --version, --workers, --control-plane-replicas or --set, or use -f FILE"
+        )
+    scale = None if numbers == (None, None) else ScaleOptions(workers, pool, control_plane_replicas)
+    change = ClusterChange(name, version, scale, variables)
+    target = PlanTarget(namespace, environment, kubeconfig)
+    _finish(run(plan_cluster(target, change, output, within)))
+
+
+def _finish(found: Any) -> None:
+    if found.replaces_machines:
+        raise typer.Exit(REPLACES_MACHINES)
