@@ -91,7 +91,7 @@ class Ui:
     async def next_link(self) -> str:
         """The link that the command prints when the last one was used."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (found := _LINK.search(await self.process.stdout.readline())):
                 pass
         return found[0].decode()

@@ -5,9 +5,10 @@ from collections.abc import Awaitable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from capelin.api import Resource, Unstructured
+from capelin.api import Resource, Unstructured, crd
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.client import Client
+from capelin.testing.cluster_api import cluster_api_crds
 from capelin_control_plane.api import CapelinControlPlane
 
 CLUSTERS = 100
@@ -26,6 +27,17 @@ _CONDITIONS = (
     *("Available", "Ready", "UpToDate", "BootstrapConfigReady", "InfrastructureReady"),
     *("NodeHealthy", "NodeReady", "Deleting", "HealthCheckSucceeded", "Updating"),
 )
+
+
+async def definitions() -> list[Unstructured]:
+    """CRDs without the subresource of the status, so that one request creates an object with it."""
+    names = ("clusters", "machines", "machinepools", "machinedeployments")
+    core = await cluster_api_crds(*(f"{name}.cluster.x-k8s.io" for name in names))
+    found = [*core, crd(CapelinControlPlane)]
+    for manifest in found:
+        for version in manifest["spec"]["versions"]:
+            version["subresources"].pop("status", None)
+    return found
 
 
 def condition(type_: str, status: str = "True", message: str = "") -> dict[str, Any]:
@@ -74,7 +86,6 @@ class Fleet:
             machine_name(cluster, number),
             self.namespace,
             status,
-            subresource="status",
         )
 
     async def break_machines(self, clusters: Iterable[int]) -> None:
@@ -168,9 +179,7 @@ class Fleet:
             "kind": resource.kind,
             "metadata": metadata,
             "spec": spec,
+            "status": status,
         }
         async with self._slots:
             await self._client.create(manifest, resource=resource)
-            await self._client.patch(
-                resource, name, self.namespace, {"status": status}, subresource="status"
-            )

@@ -123,7 +123,7 @@ async def test_the_page_explains_the_wait(view: View) -> None:
     await expect(chain.locator(".cause")).to_contain_text("Awaits approval", timeout=30_000)
     await expect(chain.locator(".cause")).to_contain_text("an approver")
     await expect(chain.locator("li.last")).to_contain_text(f"LifecyclePolicy {POLICY}")
-    await expect(chain.locator(".command code")).to_contain_text("capelin hooks policies")
+    await expect(chain.locator(".command code")).to_contain_text(f"kubectl annotate cluster {NAME}")
     await view.check("blocked")
     await view.go("#/")
     await expect(view.page.get_by_role("heading", level=1)).to_contain_text("needs attention")

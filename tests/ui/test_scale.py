@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from capelin.client import Client, ClientOptions, Config
 from capelin.testing.administrator import Administrator
-from capelin_control_plane.api import CapelinControlPlane
 from playwright.async_api import Browser, expect
 
 from .browser import Ui, View, opened, running_ui
-from .fleet import CLUSTERS, EVIL, LARGE, MACHINES, TOTAL, Fleet, cluster_name
+from .fleet import CLUSTERS, EVIL, LARGE, MACHINES, TOTAL, Fleet, cluster_name, definitions
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -20,16 +19,13 @@ LOAD_SECONDS = 2.0
 FOLLOW_SECONDS = 1.0
 MEMORY = 120
 """MiB."""
-CORE = ("clusters", "machines", "machinepools", "machinedeployments", "clusterclasses")
 
 
 @pytest.fixture(scope="module")
 async def fleet(
     kubeconfig: Path, install_crds: Callable[..., None], capelin_administrator: Administrator
 ) -> AsyncGenerator[Fleet]:
-    await asyncio.to_thread(
-        install_crds, CapelinControlPlane, *(f"{name}.cluster.x-k8s.io" for name in CORE)
-    )
+    await asyncio.to_thread(install_crds, *await definitions())
     namespace = capelin_administrator.new_namespace()
     options = ClientOptions(qps=0)
     async with Client(Config.from_kubeconfig(kubeconfig), options=options) as client:
@@ -47,8 +43,8 @@ async def ui(kubeconfig: Path, fleet: Fleet) -> AsyncGenerator[Ui]:
 @pytest.fixture(scope="module")
 async def view(browser: Browser, ui: Ui) -> AsyncGenerator[View]:
     async with opened(browser, ui.link) as view:
-        await expect(view.page.locator("#all b")).to_have_text(str(CLUSTERS))
-        await expect(view.page.locator("#live")).to_have_text("live")
+        await expect(view.page.locator("#all b")).to_have_text(str(CLUSTERS), timeout=60_000)
+        await expect(view.page.locator("#live")).to_have_text("live", timeout=60_000)
         yield view
 
 

@@ -107,6 +107,24 @@ def test_a_pause_hides_other_causes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("message", "command"),
+    [
+        (
+            "waits for approval by ops. To approve: kubectl annotate cluster prod a=1:ops",
+            "kubectl annotate cluster prod a=1:ops",
+        ),
+        ("the Job runs", "capelin hooks ls"),
+    ],
+)
+def test_the_command_for_a_policy(message: str, command: str) -> None:
+    reason = HookReason("BeforeClusterUpgrade", message, "p")
+    blocked = frozenset({"BeforeClusterUpgrade"})
+    (chain,) = explained(cluster(), hooks=[reason], blocked=blocked).chains
+    assert chain.command == command
+    assert "To approve" not in chain.links[0].text
+
+
+@pytest.mark.parametrize(
     ("reason", "cause", "object_", "responsible"),
     [
         (

@@ -134,6 +134,14 @@ def test_a_hook_of_another_extension_has_a_lane_while_it_blocks() -> None:
     assert (span.end - span.start).total_seconds() == 30
 
 
+def test_the_result_of_a_policy_replaces_the_response_of_its_hook() -> None:
+    message = BLOCKED.replace("the storage is degraded", "policy freeze: waits for approval")
+    unmet = condition("TopologyReconciled", "False", message)
+    observed = store(cluster("prod", unmet), result())
+    hooks = [each.title for each in view_of(observed).timeline if each.kind == "Hook"]
+    assert hooks == ["BeforeClusterUpgrade · freeze"]
+
+
 def test_the_timeline_has_the_phases_of_a_rollout() -> None:
     clock = Clock()
     observed = store(cluster(), control_plane(version="v1.33.9"), clock=clock)

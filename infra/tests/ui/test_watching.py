@@ -22,7 +22,7 @@ CORE = ("clusters", "machines", "machinepools", "machinedeployments")
 NAME = "prod"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def client(kubeconfig: Path, install_crds: Callable[..., None]) -> AsyncGenerator[Client]:
     names = [f"{name}.cluster.x-k8s.io" for name in CORE]
     await asyncio.to_thread(install_crds, CapelinControlPlane, *names)

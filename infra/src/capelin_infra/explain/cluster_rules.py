@@ -62,13 +62,14 @@ def _blocking(cluster: Subject, reason: HookReason) -> Finding:
         )
     about = Reference(kind="LifecyclePolicy", name=reason.policy)
     approves = "approval.runtime." in reason.message
+    text, _, approval = reason.text.partition(". To approve: ")
     return Finding(
         "PolicyFailed" if reason.failed else "AwaitsApproval" if approves else "PolicyBlocks",
-        f"the hook {reason.hook} waits for {reason.text}",
+        f"the hook {reason.hook} waits for {text}",
         "an approver" if approves else f"the owner of policy {reason.policy}",
         evidence,
         reason.since,
-        "capelin hooks policies",
+        approval or "capelin hooks ls",
         about,
     )
 

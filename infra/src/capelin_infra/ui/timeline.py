@@ -90,6 +90,7 @@ class Timeline:
             return
         if not exists and span.end is None:
             span = _ended(span, now)
+        self._forget_response(result)
         key: tuple[LaneKind, str] = (
             "Hook",
             f"{result.spec.hook}{_OF_POLICY}{result.spec.policy.name}",
@@ -97,6 +98,12 @@ class Timeline:
         others = [each for each in self._lanes.get(key, []) if each.start != span.start]
         self._lanes[key] = sorted((*others, span), key=lambda each: each.start)[-MOST_SPANS:]
         self._bound("Hook")
+
+    def _forget_response(self, result: LifecycleResult) -> None:
+        """Forget what the Cluster showed about a policy before its result was read."""
+        spans = self._lanes.get(("Hook", result.spec.hook), [])
+        if spans and spans[-1].text.startswith(f"policy {result.spec.policy.name}"):
+            del self._lanes["Hook", result.spec.hook]
 
     def open_hooks(self) -> list[str]:
         """The hooks of other extensions that block."""

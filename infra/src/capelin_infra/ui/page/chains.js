@@ -15,7 +15,7 @@ export function chains(cluster, most = 10) {
 function chain({ links, cause, responsible, command }) {
   return h("article", { class: "chain" },
     h("ol", {}, links.map((link, index) => step(link, links[index - 1], index === links.length - 1))),
-    h("p", { class: "cause" }, h("strong", {}, words(cause)), h("span", {}, "Can be ended by ", h("b", {}, responsible))),
+    h("p", { class: "cause" }, h("strong", {}, words(cause)), h("span", {}, "responsible: ", h("b", {}, responsible))),
     command && h("p", { class: "command" }, h("code", { tabindex: "0" }, command), copy(command)));
 }
 

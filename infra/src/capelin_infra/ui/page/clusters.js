@@ -50,10 +50,13 @@ function bar(counts) {
     STATES.filter((state) => counts[state]).map((state) => h("i", { class: state, place: { flexGrow: counts[state] } })));
 }
 
+const URGENCY = ["bad", "waiting", "unknown", "good", "asleep"];
+const urgency = (cluster) => URGENCY.indexOf(cluster.state);
+
 export function overview(main, state) {
   const all = [...state.clusters.values()];
   const waiting = all.filter((each) => matches(each, "", true));
-  waiting.sort((one, other) => STATES.indexOf(other.state === "bad" ? "bad" : "waiting") - STATES.indexOf(one.state === "bad" ? "bad" : "waiting") || one.name.localeCompare(other.name));
+  waiting.sort((one, other) => urgency(one) - urgency(other) || one.name.localeCompare(other.name));
   const machines = all.reduce((sum, each) => sum + STATES.reduce((part, name) => part + each.machines[name], 0), 0);
   const title = state.loading && !all.length ? "Loading" : !all.length ? "No clusters exist" : waiting.length ? `${waiting.length} of ${plural(all.length, "cluster")} ${waiting.length === 1 ? "needs" : "need"} attention` : all.length === 1 ? "The cluster is ready" : `All ${plural(all.length, "cluster")} are ready`;
   show(main,
@@ -68,5 +71,5 @@ function card(cluster) {
   return h("section", { class: "card" },
     h("h2", {}, icon(cluster.state), h("a", { href: href("clusters", key), "data-key": `card ${key}` }, cluster.name),
       cluster.namespace !== "default" && h("small", {}, cluster.namespace), h("span", { class: "version" }, cluster.version)),
-    chains(cluster, 2));
+    chains(cluster, 2) ?? (cluster.paused && h("p", { class: "dim" }, "It is paused: controllers ignore it.")));
 }

@@ -88,7 +88,7 @@ function place(element, view) {
   const ticks = [];
   for (let ago = 0; ago <= seconds; ago += step) {
     const at = part(end - ago * 1000);
-    if (at > 4 || ago === 0) ticks.push(h("span", { class: ago ? null : "now", place: { left: `${at}%` } }, ago ? `−${duration(ago)}` : "now"));
+    if ((at > 4 && at < (element.clientWidth < 600 ? 80 : 92)) || ago === 0) ticks.push(h("span", { class: ago ? null : "now", place: { left: `${at}%` } }, ago ? `−${duration(ago)}` : "now"));
   }
   element.querySelector(".axis")?.replaceChildren(...ticks);
   const text = [...element.querySelectorAll(".span")].find((each) => each.dataset.key === picked)?.ariaLabel ?? "";
