@@ -3,7 +3,7 @@
 import pytest
 from capelin_infra.ui.access import SESSION, Access, Head, refusal
 
-ACCESS = Access.at(8080)
+ACCESS = Access(Access.at(8080).hosts, key="k" * 43, link_token="l" * 43)
 HOST = "127.0.0.1:8080"
 DATA = "/api/v1alpha1/changes"
 
