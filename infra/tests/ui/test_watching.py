@@ -80,7 +80,7 @@ async def test_objects_are_listed_page_by_page_and_followed(
         assert not store.trouble
 
 
-async def test_other_namespaces_are_left_out(client: Client, namespace: str) -> None:
+async def test_only_one_namespace_is_followed(client: Client, namespace: str) -> None:
     await create(client, namespace, cluster(NAME))
     async with followed(client, "kube-system") as store:
         assert store.shown() == []

@@ -33,7 +33,7 @@ _MOST_CONNECTIONS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class UiOptions:
-    """What the user asked for."""
+    """The options of the command."""
 
     environment: str
     kubeconfig: Path | None = None

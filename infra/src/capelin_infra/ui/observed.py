@@ -83,7 +83,7 @@ def read_part(raw: Unstructured) -> Part:
 
 
 def part_phase(subject: Subject, obj: ClusterObject) -> Phase:
-    """What the object's controller does now: the first activity, or the summary's reason."""
+    """The present work of the object's controller: the first activity, or else the summary."""
     state, _ = state_of(obj)
     version = obj.status.version or obj.spec.template.spec.version or obj.spec.topology.version
     conditions = {each.type: each for each in subject.conditions}

@@ -29,7 +29,7 @@ Action = Callable[[Key], Awaitable[None]]
 
 
 class Session(Model):
-    """What a page needs to know before its first stream."""
+    """The key, title and actions for a page that opens."""
 
     key: str
     title: str
@@ -136,7 +136,7 @@ class Focus:
 async def stream(site: Site, focus: str) -> AsyncGenerator[bytes]:
     """Server-sent events: changed clusters, and the focused cluster or class when it changed.
 
-    A message is made from the store when the connection can take it, so a slow page gets fewer
+    The store provides each message when the connection can take it, so a slow page gets fewer
     messages, and nothing queues up.
     """
     store, sent, shown = site.store, 0, b""
