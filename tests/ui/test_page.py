@@ -13,7 +13,7 @@ from capelin.testing.management import ManagementCluster
 from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster, upgrade_patch
 from playwright.async_api import Browser, Locator, expect
 
-from tests.integration.lifecycle_stories import AFTER, BEFORE, Stories, stories_in
+from tests.integration.lifecycle_stories import AFTER, BEFORE, Stories, stories_in, user_name
 
 from .browser import Ui, View, opened, running_ui
 
@@ -42,10 +42,15 @@ async def stories(management_cluster: ManagementCluster) -> AsyncGenerator[Stori
 
 
 @pytest.fixture(scope="module")
-async def ui(management_cluster: ManagementCluster, stories: Stories) -> AsyncGenerator[Ui]:
-    async with running_ui(
-        *("--kubeconfig", str(management_cluster.kubeconfig), "-n", stories.namespace)
-    ) as ui:
+async def ui(
+    management_cluster: ManagementCluster,
+    stories: Stories,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncGenerator[Ui]:
+    # The page shows the name of the file.
+    file = tmp_path_factory.mktemp("ui") / "management.kubeconfig"
+    file.write_bytes(management_cluster.kubeconfig.read_bytes())
+    async with running_ui("--kubeconfig", str(file), "-n", stories.namespace) as ui:
         yield ui
 
 
@@ -98,7 +103,7 @@ async def test_a_cluster_appears_and_becomes_ready(view: View, stories: Stories)
 
 
 async def test_the_timeline_has_the_phases_of_the_creation(view: View) -> None:
-    await view.page.get_by_role("link", name="Timeline").click()
+    await view.page.get_by_role("link", name="Timeline", exact=True).click()
     lanes = view.page.locator(".lane")
     await expect(lanes.filter(has_text="CapelinControlPlane")).to_have_count(1)
     machines = view.page.locator(".lanes h2", has_text="Machines")
@@ -107,18 +112,19 @@ async def test_the_timeline_has_the_phases_of_the_creation(view: View) -> None:
 
 
 async def test_a_hook_blocks_the_upgrade(view: View, stories: Stories) -> None:
-    approval = {"approval": {"approvers": ["oidc:ops@example.com"]}}
+    approver = await user_name(stories.client)
+    approval = {"approval": {"approvers": [approver]}}
     await stories.apply(POLICY, "BeforeClusterUpgrade", approval)
     await stories.are_called("BeforeClusterUpgrade")
     await stories.client.patch(Cluster, NAME, SPACE, upgrade_patch(AFTER), type="json")
     hook = view.page.locator(".lane", has_text="BeforeClusterUpgrade")
     await expect(hook.locator(".span.waiting.open")).to_be_visible(timeout=SLOW)
     await hook.locator(".span").first.click()
-    await expect(view.page.locator(".picked")).to_contain_text("approval by oidc:ops@example.com")
+    await expect(view.page.locator(".picked")).to_contain_text(f"approval by {approver}")
 
 
 async def test_the_page_explains_the_wait(view: View) -> None:
-    await view.page.get_by_role("link", name="Overview").click()
+    await view.page.get_by_role("link", name="Overview", exact=True).click()
     chain = view.page.locator(".chain").first
     await expect(chain.locator(".cause")).to_contain_text("Awaits approval", timeout=30_000)
     await expect(chain.locator(".cause")).to_contain_text("an approver")
@@ -134,9 +140,8 @@ async def test_the_release_reaches_every_view(view: View, stories: Stories) -> N
     await view.go(f"#/clusters/{SPACE}/{NAME}/timeline")
     code = await stories.approval_code(POLICY, NAME)
     annotation = f"approval.runtime.capelin.cluster.x-k8s.io/{POLICY}"
-    annotations = {annotation: f"{code}:oidc:ops@example.com"}
-    user = {"metadata": {"annotations": annotations}}
-    await stories.client.patch(Cluster, NAME, SPACE, user)
+    annotations = {annotation: f"{code}:{await user_name(stories.client)}"}
+    await stories.client.patch(Cluster, NAME, SPACE, {"metadata": {"annotations": annotations}})
     hook = view.page.locator(".lane", has_text="BeforeClusterUpgrade")
     await expect(hook.locator(".span.good")).to_contain_text("approved", timeout=SLOW)
     await expect(view.page.locator(".span.open", has_text=f"Running, {AFTER}")).to_have_count(
@@ -148,7 +153,7 @@ async def test_the_release_reaches_every_view(view: View, stories: Stories) -> N
 
 
 async def test_the_heat_map_is_usable_by_keyboard(view: View) -> None:
-    await view.page.get_by_role("link", name="Machines").click()
+    await view.page.get_by_role("link", name="Machines", exact=True).click()
     cells = view.page.get_by_role("listbox")
     await expect(cells.get_by_role("option")).to_have_count(3)
     await cells.focus()
@@ -164,7 +169,7 @@ async def test_the_heat_map_is_usable_by_keyboard(view: View) -> None:
 async def test_differences_between_clusters_of_one_class(view: View, stories: Stories) -> None:
     await create(stories, OTHER, 1)
     await expect(entry(view, OTHER)).to_be_visible()
-    await view.page.get_by_role("link", name="Compare").click()
+    await view.page.get_by_role("link", name="Compare", exact=True).click()
     await expect(view.page.locator(".differences dt").first).to_have_text("version")
     replicas = view.page.locator(".differences > div", has_text="replicas")
     await expect(replicas).to_contain_text("1 of 2")

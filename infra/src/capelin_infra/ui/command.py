@@ -60,7 +60,7 @@ async def run_ui(options: UiOptions) -> None:
             store,
             Access.at(listener.getsockname()[1]),
             explainer,
-            title=f"environment {environment.name}" if environment else str(options.kubeconfig),
+            title=_title(options),
         )
         if options.allow_actions:
             site.actions = actions(options.environment, options.kubeconfig)
@@ -77,6 +77,12 @@ async def run_ui(options: UiOptions) -> None:
             console.print(f"The link works once. The page {changes}. End it with Ctrl-C.")
             if options.open_browser:
                 await asyncio.to_thread(open_browser, link(site.access), Path(folder))
+
+
+def _title(options: UiOptions) -> str:
+    if options.kubeconfig is None:
+        return f"environment {options.environment}"
+    return options.kubeconfig.name
 
 
 def _print(console: Console, text: str, address: str) -> None:

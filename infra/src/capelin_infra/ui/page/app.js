@@ -8,7 +8,7 @@ import { h, setServerTime, show } from "./dom.js";
 const API = "api/v1alpha1";
 const STORED = "capelin-key";
 const $ = (id) => document.getElementById(id);
-const state = { clusters: new Map(), focus: null, loading: true, trouble: "", key: "", actions: [], filter: "", attention: false };
+const state = { clusters: new Map(), focus: undefined, loading: true, trouble: "", key: "", actions: [], filter: "", attention: false };
 let streaming = null;
 
 // The address of the link stays in no history: the token works once, and this entry is replaced.
@@ -119,7 +119,7 @@ function draw() {
     const view = state.focus?.kind === "ClusterView" && `${state.focus.summary.namespace}/${state.focus.summary.name}` === key ? state.focus : null;
     cluster(main, view, key, tab, state, act);
   } else if (kind === "classes") {
-    classView(main, state.focus?.kind === "ClassView" && state.focus.name === key ? state.focus : null, key);
+    classView(main, state.focus?.kind === "ClassView" && state.focus.name === key ? state.focus : null, key, state);
   } else overview(main, state);
 }
 
@@ -130,7 +130,7 @@ async function act(key, action) {
 }
 
 function navigate() {
-  state.focus = null;
+  state.focus = undefined;
   list();
   draw();
   scrollTo(0, 0);

@@ -5,9 +5,9 @@ import { h, plural, show } from "./dom.js";
 
 const MOST = 12;
 
-export function classView(main, view, key) {
+export function classView(main, view, key, state) {
   const name = key.split("/")[1];
-  if (!view) return show(main, back(), h("p", { class: "notice" }, "Loading"));
+  if (!view) return show(main, back(), h("p", { class: "notice" }, state.focus === undefined ? "Loading" : "No cluster has this class."));
   show(main, back(),
     h("header", { class: "head" }, h("h1", {}, `Differences in class ${name}`),
       h("p", { class: "facts" }, h("span", {}, plural(view.clusters.length, "cluster")),

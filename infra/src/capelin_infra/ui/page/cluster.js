@@ -13,7 +13,7 @@ let drawn = "";
 export function cluster(main, view, key, tab, state, act) {
   if (!view) {
     drawn = "";
-    show(main, back(), h("p", { class: "notice" }, state.focus === null ? "Loading" : "This cluster no longer exists."));
+    show(main, back(), h("p", { class: "notice" }, state.focus === undefined ? "Loading" : "This cluster no longer exists."));
     return;
   }
   const json = JSON.stringify([view, tab, state.actions]);
