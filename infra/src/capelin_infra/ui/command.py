@@ -14,14 +14,13 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import uvicorn
+from capelin.client import Client, Config
 from capelin.embedded.processes import write_private
 from capelin.errors import InvalidInputError
 from rich.console import Console
 
-from capelin_infra.clusters.cluster_verbs import ClusterName
-from capelin_infra.environments.connection import find_environment
+from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.ui.access import Access
-from capelin_infra.ui.actions import actions
 from capelin_infra.ui.explaining import Explainer
 from capelin_infra.ui.server import Site, application
 from capelin_infra.ui.store import Store
@@ -47,9 +46,12 @@ class UiOptions:
 
 async def run_ui(options: UiOptions) -> None:
     """Serve the page until the process is interrupted."""
-    which = ClusterName("", environment=options.environment, kubeconfig=options.kubeconfig)
-    client = which.client()
-    environment = None if options.kubeconfig else find_environment(options.environment)
+    if options.kubeconfig is None:
+        environment = find_environment(options.environment)
+        client = client_of(environment)
+    else:
+        environment = None
+        client = Client(Config.from_kubeconfig(options.kubeconfig), manager="capelin-ui")
     listener = listen(options.port)
     console = Console(highlight=False)
     async with AsyncExitStack() as exits:
@@ -63,6 +65,9 @@ async def run_ui(options: UiOptions) -> None:
             title=_title(options),
         )
         if options.allow_actions:
+            # The verbs import the provider, which takes 10 MiB.
+            from capelin_infra.ui.actions import actions  # noqa: PLC0415
+
             site.actions = actions(options.environment, options.kubeconfig)
         site.on_opened = lambda: _print(console, "Opened. For another browser", link(site.access))
         watcher = Watcher(client, store, options.namespace)

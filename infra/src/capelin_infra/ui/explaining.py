@@ -17,7 +17,7 @@ from capelin_infra.ui.views import summary
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 2
+_AT_ONCE: Final = 1
 _LOOK_SECONDS: Final = 0.5
 _AFTER_CHANGE: Final = 2.0
 """Seconds between two explanations of a cluster that changes."""

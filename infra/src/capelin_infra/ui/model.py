@@ -1,5 +1,6 @@
 """The JSON that the page shows, for other programs too."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from capelin.api import Model, Time
@@ -39,8 +40,9 @@ class MachineSet(Model):
     """Machines beyond the limit."""
 
 
-class Span(Model):
-    """A time during which something stayed the same."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A time during which something stayed the same. Thousands of them stay in memory."""
 
     start: Time
     end: Time | None = None

@@ -71,8 +71,12 @@ def application(site: Site) -> Application:
 
 
 def _add_files(app: FastAPI) -> None:
-    def serve(content: bytes, kind: str) -> Callable[[], Response]:
-        return lambda: Response(content, media_type=kind)
+    def serve(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
+        # FastAPI calls other functions in threads, of which each takes memory.
+        async def file() -> Response:
+            return Response(content, media_type=kind)
+
+        return file
 
     for path, (content, kind) in page_files().items():
         app.add_api_route(path, serve(content, kind), methods=["GET", "HEAD"])

@@ -1,6 +1,7 @@
 """The observed objects by cluster, and a number that grows with each change."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -188,7 +189,7 @@ class Store:
                 self._keys.pop(reference, None)
                 self._drop_if_empty(entry)
             else:
-                self._keys[reference] = key
+                self._keys[reference] = entry.key
         else:
             self._apply_part(reference, raw, deleted=deleted)
 
@@ -308,5 +309,5 @@ class Store:
 
 
 def _raw_reference(resource: Resource, raw: Unstructured) -> Reference:
-    namespace, name = text_at(raw, "metadata", "namespace"), text_at(raw, "metadata", "name")
-    return (resource.group, resource.kind, namespace, name)
+    namespace = sys.intern(text_at(raw, "metadata", "namespace"))
+    return (resource.group, resource.kind, namespace, text_at(raw, "metadata", "name"))

@@ -1,7 +1,8 @@
 """Records a cluster's history in spans: hooks, parts and the Machines that changed. Pure."""
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -46,7 +47,7 @@ def continued(spans: Sequence[Span], phase: Phase | None, now: datetime) -> list
     is_open = last is not None and last.end is None
     if phase is None:
         return [*spans[:-1], _ended(last, now)] if last is not None and is_open else [*spans]
-    text = shortened(phase.text)
+    text = sys.intern(shortened(phase.text))
     if last is not None and is_open:
         if (last.state, last.text) == (phase.state, text):
             return [*spans]
@@ -63,7 +64,7 @@ def shortened(text: str) -> str:
 
 
 def _ended(span: Span, end: datetime) -> Span:
-    return span.model_copy(update={"end": end})
+    return replace(span, end=end)
 
 
 @dataclass(slots=True)

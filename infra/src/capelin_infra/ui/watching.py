@@ -16,7 +16,7 @@ from capelin_infra.ui.store import Store
 
 log = logging.getLogger(__name__)
 
-_PAGE: Final = 100
+_PAGE: Final = 50
 _RETRY_SECONDS: Final = 5.0
 _PROBE_SECONDS: Final = 3.0
 _FIXED: Final = (Cluster, MachinePool, MachineDeployment, Machine, LifecycleResult)

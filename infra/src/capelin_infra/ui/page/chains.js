@@ -24,7 +24,7 @@ function step(link, before, isLast) {
     h("span", { class: "object" }, h("small", {}, link.object.kind), " ", h("b", {}, link.object.name)),
     link.since && h("span", { class: "since" }, "for ", since(link.since)),
     link.text !== before?.text && h("span", { class: "text" }, link.text),
-    link.evidence && h("code", { class: "evidence" }, link.evidence));
+    link.evidence && link.evidence !== before?.evidence && h("code", { class: "evidence" }, link.evidence));
 }
 
 // "DisruptionBudget" as "Disruption budget".

@@ -22,7 +22,7 @@ const back = () => h("a", { class: "back", href: "#/" }, "All clusters");
 
 function difference({ field, values }, total) {
   return h("div", {}, h("dt", {}, field), h("dd", {}, h("ul", {}, values.map((value, index) =>
-    h("li", { class: index ? "rare" : "common" },
+    h("li", { class: value.clusters.length < values[0].clusters.length ? "rare" : "common" },
       h("code", {}, value.text),
       h("span", { class: "share" }, h("span", { class: "dim" }, `${value.clusters.length} of ${total}`), meter(value.clusters.length / total)),
       h("span", { class: "who" }, names(value.clusters, index)))))));
