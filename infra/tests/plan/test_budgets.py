@@ -3,9 +3,9 @@
 from typing import Any
 
 from capelin_infra.plan.budgets import blocked_by, drained_nodes
-from capelin_infra.plan.model import Budget
+from capelin_infra.plan.model import Budget, ClusterPlan, MachineChanges
 
-from .objects import CLUSTER, machine, snapshot
+from .objects import CLUSTER, machine, made, snapshot
 
 LABELS = {"app": "web"}
 
@@ -40,4 +40,16 @@ def test_nodes_of_removed_machines() -> None:
     for each in before:
         each["status"] = {"nodeRef": {"name": f"node-{each['metadata']['name']}"}}
     after = snapshot(machine("a"), machine("new"))
-    assert drained_nodes(snapshot(*before), after, CLUSTER) == {"node-b", "node-c"}
+    plan = ClusterPlan(cluster=CLUSTER)
+    assert drained_nodes(snapshot(*before), after, plan) == {"node-b", "node-c"}
+
+
+def test_nodes_of_a_replaced_pool() -> None:
+    pool, labels = made("MachinePool", "p"), {"cluster.x-k8s.io/pool-name": "p"}
+    member = machine("a", labels=labels)
+    member["status"] = {"nodeRef": {"name": "node-a"}}
+    world = snapshot(pool, member)
+    changes = MachineChanges(owner="MachinePool p", before=1, after=1, replaced=1)
+    for machines, nodes in (([changes], {"node-a"}), ([], set[str]())):
+        plan = ClusterPlan(cluster=CLUSTER, machines=machines)
+        assert drained_nodes(world, world, plan) == nodes

@@ -28,6 +28,12 @@ def test_items_with_names_compare_by_name() -> None:
     assert paths({"list": before}, {"list": after}) == [("spec.list[b].value", 2, 3)]
 
 
+def test_a_new_item_is_one_change() -> None:
+    old, new = {"name": "a", "value": 1}, {"name": "b", "value": 2}
+    assert paths({"list": [old]}, {"list": [old, new]}) == [("spec.list[b]", None, new)]
+    assert paths({"list": [old, new]}, {"list": [new]}) == [("spec.list[a]", old, None)]
+
+
 def test_other_lists_compare_whole() -> None:
     assert paths({"list": [1, 2]}, {"list": [1, 3]}) == [("spec.list", [1, 2], [1, 3])]
 
@@ -38,6 +44,17 @@ def test_an_empty_field_equals_a_missing_one() -> None:
 
 def test_fields_that_providers_fill_in_do_not_count() -> None:
     assert paths({}, {"providerID": "x", "providerIDList": ["x"]}) == []
+
+
+def test_annotations_that_controllers_use_for_themselves_do_not_count() -> None:
+    internal = (
+        "capelin.cluster.x-k8s.io/recount-requested-at",
+        "machinedeployment.clusters.x-k8s.io/revision",
+        "kubectl.kubernetes.io/last-applied-configuration",
+    )
+    annotations = dict.fromkeys((*internal, "team"), "1")
+    found = differences({"metadata": {}}, {"metadata": {"annotations": annotations}})
+    assert [each.path for each in found] == ["metadata.annotations.team"]
 
 
 def test_names_become_roles() -> None:

@@ -26,7 +26,6 @@ from capelin_infra.cli import (
     sleep,
     system,
     tools,
-    ui,
 )
 
 app = typer.Typer(
@@ -49,7 +48,6 @@ for verbs in (
     sleep,
     hooks,
     hosts,
-    ui,
     conformance,
     tools,
     system,

@@ -10,7 +10,6 @@ API_VERSION = "explain.capelin.cluster.x-k8s.io/v1alpha1"
 Cause = Literal[
     "ClusterPaused",
     "Paused",
-    "Asleep",
     "ControllerNotRunning",
     "ExtensionBlocksCore",
     "AwaitsApproval",
@@ -46,7 +45,7 @@ Cause = Literal[
     "Unknown",
 ]
 
-State = Literal["Ready", "Waiting", "Paused", "Asleep"]
+State = Literal["Ready", "Waiting", "Paused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,24 +11,28 @@ from capelin_lifecycle.policies.selection import selects
 
 from capelin_infra.explain.facts import at, text_at
 from capelin_infra.explain.model import Reference
-from capelin_infra.plan.model import Budget
-from capelin_infra.plan.snapshot import Snapshot, uid_of
+from capelin_infra.plan.model import Budget, ClusterPlan
+from capelin_infra.plan.snapshot import POOL, Snapshot, uid_of
 
-_BUDGETS: Final = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+BUDGETS: Final = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 _PODS: Final = Resource("", "v1", "Pod", "pods")
 
 
-def drained_nodes(before: Snapshot, after: Snapshot, cluster: Reference) -> set[str]:
-    """The Nodes of the Machines that the change removes."""
-    old, new = before.machines(cluster), after.machines(cluster)
+def drained_nodes(source: Snapshot, after: Snapshot, plan: ClusterPlan) -> set[str]:
+    """The Nodes of the Machines that the change removes.
+
+    The Machines of a pool remain in the sandbox, because their provider removes them.
+    """
+    old, new = source.machines(plan.cluster), after.machines(plan.cluster)
     remaining = {uid_of(machine) for machines in new.values() for machine in machines}
-    return {
-        name
-        for machines in old.values()
+    replaced = {each.owner for each in plan.machines if each.replaced}
+    nodes = {
+        text_at(machine, "status", "nodeRef", "name")
+        for owner, machines in old.items()
         for machine in machines
-        if uid_of(machine) not in remaining
-        and (name := text_at(machine, "status", "nodeRef", "name"))
+        if uid_of(machine) not in remaining or (owner.startswith(POOL) and owner in replaced)
     }
+    return nodes - {""}
 
 
 async def blocking_budgets(
@@ -40,7 +44,7 @@ async def blocking_budgets(
     clients = WorkloadClients(client)
     try:
         async with clients.client(cluster.name, cluster.namespace or "") as workload:
-            budgets = (await workload.list(_BUDGETS)).items
+            budgets = (await workload.list(BUDGETS)).items
             pods = (await workload.list(_PODS)).items if budgets else []
     except (ClientError, ExceptionGroup) as error:
         reason = f"PodDisruptionBudgets: the workload cluster does not answer: {error}"

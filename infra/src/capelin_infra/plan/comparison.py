@@ -12,10 +12,9 @@ from capelin_infra.explain.model import Reference
 from capelin_infra.plan.differences import differences
 from capelin_infra.plan.model import ClusterPlan, MachineChanges, ObjectChange
 from capelin_infra.plan.pools import pool_changes
-from capelin_infra.plan.snapshot import Roles, Snapshot, reference_of, uid_of
+from capelin_infra.plan.snapshot import POOL, Roles, Snapshot, reference_of, uid_of
 
 CONTROL_PLANE: Final = "control plane"
-_POOL: Final = "MachinePool "
 _DEPLOYMENT: Final = "MachineDeployment "
 _PARTS: Final = {"infrastructure", "bootstrap"}
 
@@ -80,11 +79,11 @@ def compare_machines(
     """The effect on the machines of a Cluster, per set."""
     old, new = before.machines(cluster), after.machines(cluster)
     owners = [
-        role for each in roles for role in each.objects if role.startswith((_DEPLOYMENT, _POOL))
+        role for each in roles for role in each.objects if role.startswith((_DEPLOYMENT, POOL))
     ]
     found: list[MachineChanges] = []
     for owner in dict.fromkeys([*owners, *old, *new]):
-        if owner.startswith(_POOL):
+        if owner.startswith(POOL):
             found.append(pool_changes(owner, *roles))
             continue
         workers = roles[1].objects.get(owner) or roles[0].objects.get(owner) or {}

@@ -18,6 +18,7 @@ _INTERNAL_PREFIXES: Final = (
 )
 _INTERNAL: Final = frozenset(
     {
+        "capelin.cluster.x-k8s.io/recount-requested-at",
         "cluster.x-k8s.io/set-name",
         "controlplane.cluster.x-k8s.io/skip-kube-proxy",
         "kubectl.kubernetes.io/last-applied-configuration",
@@ -80,7 +81,9 @@ def _named(value: Any, words: Mapping[str, str]) -> Any:
 def _walk(path: str, before: Any, after: Any) -> Iterator[FieldChange]:
     if before == after or (_is_empty(before) and _is_empty(after)):
         return
-    if isinstance(before, dict) or isinstance(after, dict):
+    # A new item of a list is one change, and each new field of an object another.
+    is_item = path.endswith("]") and (before is _MISSING or after is _MISSING)
+    if not is_item and (isinstance(before, dict) or isinstance(after, dict)):
         old, new = _fields(before), _fields(after)
         if old is not None and new is not None:
             for key in [*old, *(key for key in new if key not in old)]:

@@ -198,7 +198,7 @@ class Planner:
         cluster = plan.cluster
         labels = source.namespaces.get(cluster.namespace or "", {})
         # The Nodes of the source: those of the sandbox have other names.
-        removed = drained_nodes(source.objects, snapshots[1], cluster)
+        removed = drained_nodes(source.objects, snapshots[1], plan)
         budgets, reason = await blocking_budgets(self.source, cluster, removed)
         return plan.model_copy(
             update={

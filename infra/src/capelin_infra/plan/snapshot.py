@@ -22,6 +22,8 @@ _TOPOLOGY_NAMES: Final = {
     "MachineDeployment": "topology.cluster.x-k8s.io/deployment-name",
     "MachinePool": "topology.cluster.x-k8s.io/pool-name",
 }
+POOL: Final = "MachinePool "
+"""The beginning of the name of a pool."""
 _HEALTH_CHECK: Final = "MachineHealthCheck"
 
 

@@ -24,6 +24,7 @@ _QUIET_SECONDS: Final = 1.0
 _STUCK_SECONDS: Final = 25.0
 """Core repeats failed checks before Machines are created after 15 seconds."""
 _POLL_SECONDS: Final = 0.05
+_COALESCING_SECONDS: Final = 0.02
 _AT_ONCE: Final = 8
 _log = logging.getLogger(__name__)
 
@@ -131,6 +132,8 @@ class World:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            # Several events of one step are one look at the objects.
+            await asyncio.sleep(_COALESCING_SECONDS)
             await asyncio.gather(*(self._write(each, slots) for each in self.pending()))
 
     async def _write(self, write: Write, slots: asyncio.Semaphore) -> None:
