@@ -1,27 +1,40 @@
 """`capelin plan` predicts the effect of changes, and changes nothing."""
 
+import asyncio
+import json
+import os
+import re
+import shlex
+import sys
 from collections.abc import AsyncGenerator
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from capelin.api import Unstructured
-from capelin.client import Client, ClientOptions, Config
+from capelin.client import Client, ClientOptions, Config, WorkloadClients
 from capelin.embedded.management import (
     Environment,
     required_programs,
     workload_programs,
 )
-from capelin_infra.plan.model import ClusterPlan, MachineChanges, Plan
+from capelin.testing.waiting import until
+from capelin_infra.plan.budgets import BUDGETS
+from capelin_infra.plan.model import Budget, ClusterPlan, MachineChanges, Plan
 from capelin_infra.plan.planning import Planner
 from capelin_infra.plan.sandbox import Sandbox, running_sandbox
+from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 
+from .failures import protected_pod
 from .homes import management_environment, processes
+from .lifecycle_stories import Stories
 from .planned_clusters import DEPLOYMENT, Planned, worker_group
 from .pools import OLDER, POOL, VERSION
 
-PROVIDERS = ("kubeadm-bootstrap",)
+PROVIDERS = ("kubeadm-bootstrap", "lifecycle")
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "plan.md"
 pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.needs_programs(*required_programs(VERSION, PROVIDERS), *workload_programs(OLDER)),
@@ -73,7 +86,12 @@ async def planner(planned: Planned, sandbox: Sandbox) -> AsyncGenerator[Planner]
 
 
 def versions(objects: Any) -> dict[Any, str]:
-    return {key: obj["metadata"]["resourceVersion"] for key, obj in objects.items()}
+    """The versions of all objects but bootstrap configs, whose provider renews tokens."""
+    return {
+        key: obj["metadata"]["resourceVersion"]
+        for key, obj in objects.items()
+        if key.kind != "KubeadmConfig"
+    }
 
 
 def one(plan: Plan) -> ClusterPlan:
@@ -88,6 +106,49 @@ def machines(plan: ClusterPlan, owner: str) -> MachineChanges:
 
 def group(cluster: Unstructured) -> dict[str, Any]:
     return cluster["spec"]["topology"]["workers"]["machineDeployments"][0]
+
+
+def page_commands() -> list[str]:
+    """The commands of the page, each in one line."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("line", page_commands())
+async def test_the_commands_of_the_page(
+    line: str, environment: Environment, planned: Planned, tmp_path: Path
+) -> None:
+    before = await planned.settles()
+    objects = before.objects
+    cluster_class = next(obj for key, obj in objects.items() if key.kind == "ClusterClass")
+    (tmp_path / "class.yaml").write_text(json.dumps(cluster_class))
+    words = ["planned" if word in {"demo", "shop"} else word for word in shlex.split(line)][1:]
+    words = [
+        str(environment.kubeconfig) if word.endswith(".kubeconfig") else word for word in words
+    ]
+    if "--kubeconfig" not in words:
+        words += ["--namespace", planned.name, "--kubeconfig", str(environment.kubeconfig)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "capelin_infra",
+        *words,
+        cwd=tmp_path,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    replaces = {"--version", "--set"} & {*words}
+    assert process.returncode == (2 if replaces else 0), err.decode()
+    assert err.decode() == ""
+    first, *_, last = out.decode().splitlines()
+    assert first == "Cluster planned in namespace planned"
+    assert last.startswith("Machines of 1 cluster:")
+    assert "unknown" not in out.decode()
+    assert versions(objects) == versions((await planned.objects()).objects)
+    # It has removed its sandbox.
+    assert not list((tmp_path / "capelin" / ".plan").glob("sandbox-*"))
 
 
 async def test_a_sandbox_runs_core_and_no_other_provider(sandbox: Sandbox) -> None:
@@ -114,6 +175,47 @@ async def test_a_new_version_replaces_all_machines(planner: Planner, planned: Pl
     assert machines(plan, f"MachinePool {POOL}").replaced == 2
     roles = {each.role for each in plan.objects}
     assert {"Cluster", "control plane", "MachineDeployment md"} <= roles
+
+
+async def test_an_upgrade_lists_its_hooks_and_their_policies_and_calls_none(
+    planner: Planner, planned: Planned
+) -> None:
+    hook, policy = "BeforeClusterUpgrade", "approval"
+    stories = Stories(planned.client, planned.name)
+    await stories.apply(policy, hook, {"approval": {"approvers": ["alice"]}})
+    await stories.are_called(hook)
+    cluster = await planned.live()
+    cluster["spec"]["topology"]["version"] = VERSION
+    plan = one(await planner.plan([cluster]))
+    assert [(each.hook, each.from_version, each.to_version) for each in plan.hooks] == [
+        (hook, OLDER, VERSION)
+    ]
+    assert plan.hooks[0].policies == [f"{planned.name}/{policy}"]
+    assert machines(plan, "MachineDeployment md").replaced == 2
+    assert (await planned.client.list(LifecycleResult, planned.name)).items == []
+    await planned.client.delete(LifecyclePolicy, policy, planned.name)
+
+
+async def test_a_budget_without_permitted_disruptions_blocks_the_drain(
+    planner: Planner, planned: Planned
+) -> None:
+    workloads = WorkloadClients(planned.client)
+    async with workloads.client(planned.name, planned.name) as workload:
+        await protected_pod(workload)
+
+        async def is_counted() -> bool:
+            (budget,) = (await workload.list(BUDGETS)).items
+            return budget.get("status", {}).get("expectedPods") == 1
+
+        await until(is_counted, within=60)
+    await workloads.close()
+    cluster = await planned.live()
+    cluster["spec"]["topology"]["version"] = VERSION
+    plan = one(await planner.plan([cluster]))
+    assert plan.budgets == [Budget(name="web", namespace="default", pods=1)]
+    group(cluster)["replicas"] = 3
+    cluster["spec"]["topology"]["version"] = OLDER
+    assert one(await planner.plan([cluster])).budgets == []
 
 
 async def test_more_replicas_create_machines(planner: Planner, planned: Planned) -> None:
