@@ -255,6 +255,16 @@ def pulumi(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def ui(session: nox.Session) -> None:
+    """The page of `capelin ui` in Chromium, on a real management cluster. Needs Chromium.
+
+    With `CAPELIN_UI_IMAGES=docs/images/ui` it also writes the pictures of the documents.
+    """
+    install(session)
+    pytest(session, "-n0", paths=["tests/ui"])
+
+
+@nox.session(default=False)
 def alerts(session: nox.Session) -> None:
     """The alert rules of the charts, evaluated by promtool; the first run builds it, in minutes."""
     install(session)

@@ -109,6 +109,10 @@ def test_help_appears_quickly(tmp_path: Path) -> None:
         (["logs", "-e", "none"], 4, "Environment none does not exist"),
         (["down", "-e", "none"], 4, "Environment none does not exist"),
         (["upgrade", "cluster", "demo", "v1.34.0"], 4, "Environment default does not exist"),
+        (["ui"], 4, "Environment default does not exist"),
+        (["ui", "-e", "none"], 4, "Environment none does not exist"),
+        (["ui", "--kubeconfig", "/nope"], 2, "does not exist"),
+        (["ui", "--port", "65536"], 2, "--port"),
         (["cache", "prefetch", "kube-proxyy"], 2, "is not a binary"),
     ],
 )

@@ -130,6 +130,14 @@ class Stories:
         await until(is_described, within=PATIENCE)
 
 
+async def user_name(client: Client) -> str:
+    """The name by which the API server knows the user of a client."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    answer = await client.request("POST", path, body=review)
+    return str(answer["status"]["userInfo"]["username"])
+
+
 @asynccontextmanager
 async def stories_in(client: Client, namespace: str) -> AsyncGenerator[Stories]:
     """A namespace for stories, which is removed afterwards."""

@@ -5,6 +5,7 @@ import signal
 from collections.abc import AsyncGenerator
 
 import pytest
+from capelin.api.capi import ExtensionConfig
 from capelin.api.core import Namespace
 from capelin.client import Client, Config, WorkloadClients
 from capelin.embedded.management import (
@@ -22,11 +23,11 @@ from .failures import FAILURES, Failure, Scene
 from .homes import management_environment
 from .pools import VERSION
 
-PROVIDERS = ("kubeadm-bootstrap",)
+PROVIDERS = ("kubeadm-bootstrap", "lifecycle")
 WITHIN = 120
 AT_ONCE = 4
 pytestmark = [
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1500),
     pytest.mark.needs_programs(*required_programs(VERSION, PROVIDERS), *workload_programs(VERSION)),
 ]
 Scenes = dict[str, "asyncio.Task[Scene]"]
@@ -91,6 +92,8 @@ async def test_explain_names_the_cause(scenes: Scenes, failure: Failure) -> None
     chain = explanation.chains[0]
     assert chain.links[0].object.kind == "Cluster"
     assert chain.command
+    # Its processes are not needed any more.
+    await scene.sleep()
 
 
 async def test_explain_reports_nothing_about_a_ready_cluster(
@@ -100,9 +103,7 @@ async def test_explain_reports_nothing_about_a_ready_cluster(
     workloads = WorkloadClients(client)
     scene = Scene(client, workloads, "healthy")
     await client.apply(Namespace.of(scene.name))
-    await scene.ready()
-    await scene.add_workers()
-    await scene.settles()
+    await scene.with_workers()
     facts = await read_facts(client, scene.name, scene.name, environment)
     assert facts is not None
     explanation = explain(facts)
@@ -133,3 +134,35 @@ async def test_explain_names_a_controller_that_crashes(
     crash()
     await Scene(client, WorkloadClients(client), name).create()
     await until(is_named, within=WITHIN)
+
+
+async def test_explain_names_the_extension_that_blocks_the_start_of_core(
+    client: Client, scenes: Scenes, environment: Environment
+) -> None:
+    await asyncio.gather(*scenes.values())
+    name = "blocked-core"
+    await client.apply(Namespace.of(name))
+    workloads = WorkloadClients(client)
+    # Without core, the API server accepts no Cluster.
+    await Scene(client, workloads, name).create(leave_out="CapelinControlPlane")
+    await client.apply(
+        {
+            "apiVersion": ExtensionConfig.resource.api_version,
+            "kind": ExtensionConfig.resource.kind,
+            "metadata": {"name": "silent"},
+            "spec": {"clientConfig": {"url": "https://127.0.0.1:9", "caBundle": "YQ=="}},
+        }
+    )
+    core = Process.adopt(environment.processes, "cluster-api")
+    assert core is not None
+    core.signal(signal.SIGKILL)
+
+    async def is_named() -> bool:
+        facts = await read_facts(client, name, name, environment)
+        assert facts is not None
+        found = [(chain.cause, str(chain.object)) for chain in explain(facts).chains]
+        return found == [("ExtensionBlocksCore", "ExtensionConfig silent")]
+
+    await until(is_named, within=WITHIN)
+    await client.delete(ExtensionConfig, "silent")
+    await workloads.close()

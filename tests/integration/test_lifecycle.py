@@ -22,7 +22,7 @@ from capelin_lifecycle.actions.job import JOBS
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleReservation, LifecycleResult
 from capelin_machine_pool.api import CapelinMachinePool
 
-from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories, stories_in
+from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories, stories_in, user_name
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -117,13 +117,6 @@ async def survivor(stories: Stories) -> str:
     await stories.delete(first)
     await stories.is_admitted(second)
     return second
-
-
-async def user_name(client: Client) -> str:
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-    answer = await client.request("POST", path, body=review)
-    return str(answer["status"]["userInfo"]["username"])
 
 
 async def running_versions(stories: Stories, name: str) -> list[str]:

@@ -19,8 +19,7 @@ from capelin_infra.clusters.topology import upgrade_patch
 from capelin_lifecycle.actions.job import JOBS
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 
-from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories
-from .test_lifecycle import user_name
+from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories, user_name
 from .test_move import NAME, Run, client_of, environment, move
 
 pytestmark = [

@@ -38,6 +38,7 @@ def test_the_class_leaves_the_backend_to_the_provider() -> None:
     }
     assert defaults == {
         "backend": "",
+        "encryption": True,
         "etcdReplicas": 1,
         "exposure": "",
         "konnectivity": False,

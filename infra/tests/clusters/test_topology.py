@@ -123,7 +123,8 @@ def test_an_unknown_variable_is_rejected_with_the_known_ones() -> None:
     wrong = replace(OPTIONS, variables={"motto": "x"})
     with pytest.raises(
         InvalidInputError,
-        match="Its variables: backend, containers, etcdReplicas, exposure, konnectivity, machines",
+        match="Its variables: backend, containers, encryption, etcdReplicas, exposure,"
+        " konnectivity, machines",
     ):
         new_cluster("demo", "default", "v1.34.4", wrong, demo_class())
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from capelin.contract import CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
+from capelin.contract import ASLEEP, AVAILABLE, CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
 from capelin_infra.explain.facts import Controller, Facts, Subject, Warned
 from capelin_infra.explain.model import Explanation, Reference
 from capelin_infra.explain.walk import explain
@@ -104,6 +104,39 @@ def test_a_ready_cluster_reports_its_pause() -> None:
 def test_a_pause_hides_other_causes() -> None:
     broken = cluster(condition("InfrastructureReady", "False", "no"), spec={"paused": True})
     assert causes(explained(broken)) == [("ClusterPaused", "Cluster prod")]
+
+
+def test_a_control_plane_that_sleeps_hides_other_causes() -> None:
+    group = "controlplane.cluster.x-k8s.io"
+    sleeping = made(
+        "CapelinControlPlane", "prod", condition(AVAILABLE, "False", "", ASLEEP), group=group
+    )
+    broken = cluster(
+        condition("InfrastructureReady", "False", "no"),
+        spec=refers("controlPlaneRef", "CapelinControlPlane", "prod", group),
+    )
+    explanation = explained(broken, sleeping)
+    assert explanation.state == "Asleep"
+    assert causes(explanation) == [("Asleep", "CapelinControlPlane prod")]
+    assert explanation.chains[0].command == "capelin wake cluster prod -n default"
+
+
+@pytest.mark.parametrize(
+    ("message", "command"),
+    [
+        (
+            "waits for approval by ops. To approve: kubectl annotate cluster prod a=1:ops",
+            "kubectl annotate cluster prod a=1:ops",
+        ),
+        ("the Job runs", "capelin hooks ls"),
+    ],
+)
+def test_the_command_for_a_policy(message: str, command: str) -> None:
+    reason = HookReason("BeforeClusterUpgrade", message, "p")
+    blocked = frozenset({"BeforeClusterUpgrade"})
+    (chain,) = explained(cluster(), hooks=[reason], blocked=blocked).chains
+    assert chain.command == command
+    assert "To approve" not in chain.links[0].text
 
 
 @pytest.mark.parametrize(
@@ -387,13 +420,29 @@ def test_bootstrap_data_waits_for_the_control_plane() -> None:
     assert causes(explanation) == [("Reported", "TunaControlPlane prod")]
 
 
-def test_a_missing_template_blocks_workers() -> None:
-    blocked = condition(
-        "ScalingUp", "True", "Scaling up from 0 to 1 is blocked because TunaTemplate does not exist"
-    )
+TEMPLATE = Reference(group=INFRASTRUCTURE, kind="TunaTemplate", name="small", namespace="default")
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [
+        ({"missing": frozenset({TEMPLATE})}, "TemplateMissing"),
+        ({"unserved": frozenset({TEMPLATE})}, "KindNotServed"),
+    ],
+)
+def test_a_missing_template_blocks_workers(facts: Mapping[str, Any], cause: str) -> None:
+    blocked = condition("ScalingUp", "True", "Scaling up from 0 to 1 is blocked")
     template = refers("infrastructureRef", "TunaTemplate", "small")
     deployment = made("MachineDeployment", "md", blocked, spec={"template": {"spec": template}})
-    assert causes(explained(cluster(), deployment)) == [("TemplateMissing", "TunaTemplate small")]
+    explanation = explained(cluster(), deployment, **facts)
+    assert causes(explanation) == [(cause, "TunaTemplate small")]
+
+
+def test_workers_newer_than_the_control_plane_are_for_you() -> None:
+    blocked = condition("ScalingUp", "True", "Scaling up from 0 to 1 is blocked because of a skew")
+    explanation = explained(cluster(), made("MachineDeployment", "md", blocked))
+    assert causes(explanation) == [("PreflightCheck", "MachineDeployment md")]
+    assert explanation.chains[0].responsible == "you"
 
 
 def test_events_show_a_refused_machine() -> None:
@@ -500,6 +549,61 @@ def test_a_paused_part_explains_the_cluster() -> None:
         annotations={PAUSED_ANNOTATION: ""},
     )
     assert causes(explained(cluster(), pool)) == [("Paused", "MachinePool mp")]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "expected"),
+    [
+        (1, [("Reported", "TunaMachine m")]),
+        (2, [("Reported", "TunaMachinePool mp"), ("Reported", "TunaMachine m")]),
+    ],
+)
+def test_the_infrastructure_of_a_pool_explains_only_missing_machines(
+    replicas: int, expected: list[tuple[str, str]]
+) -> None:
+    unready = condition("Ready", "False", "no power")
+    infrastructure = made("TunaMachinePool", "mp", unready, group=INFRASTRUCTURE)
+    template = refers("infrastructureRef", "TunaMachinePool", "mp")
+    pool = made(
+        "MachinePool",
+        "mp",
+        condition("Available", "False", "0 of 1"),
+        spec={"replicas": replicas, "template": {"spec": template}},
+    )
+    broken = machine(
+        condition("InfrastructureReady", "False", "no power"),
+        owner="mp",
+        spec=refers("infrastructureRef", "TunaMachine", "m"),
+    )
+    part = made("TunaMachine", "m", unready, group=INFRASTRUCTURE)
+    explanation = explained(cluster(), pool, infrastructure, broken, part)
+    assert causes(explanation) == expected
+
+
+def test_a_class_names_its_missing_template() -> None:
+    found = cluster(
+        condition("TopologyReconciled", "False", "ClusterClass is not successfully reconciled"),
+        spec={"topology": {"classRef": {"name": "tuna"}}},
+    )
+    template = {"apiVersion": f"{INFRASTRUCTURE}/v1", "kind": "TunaTemplate", "name": "small"}
+    classes = [{"infrastructure": {"templateRef": template}}]
+    broken = made("ClusterClass", "tuna", spec={"workers": {"machineDeployments": classes}})
+    explanation = explained(found, broken, missing=frozenset({TEMPLATE}))
+    assert causes(explanation) == [("TemplateMissing", "TunaTemplate small")]
+    link = explanation.chains[0].links[-1]
+    assert link.evidence == "spec.workers.machineDeployments[0].infrastructure.templateRef"
+
+
+def test_a_webhook_that_does_not_answer_stops_a_drain() -> None:
+    message = (
+        "Drain not completed yet: Pod default/web: failed to evict Pod, Internal error occurred:"
+        ' failed calling webhook "evictions.x": failed to call webhook: refused'
+    )
+    draining = machine(
+        condition("Deleting", "True", message, "DrainingNode"), owner="ms", **DELETED
+    )
+    explanation = explained(cluster(), *workers(draining))
+    assert causes(explanation) == [("WebhookFails", "Webhook evictions.x")]
 
 
 def test_one_cause_appears_once() -> None:

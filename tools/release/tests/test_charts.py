@@ -325,7 +325,7 @@ async def test_a_chart_grants_exactly_the_documented_permissions_by_default(name
     assert (("NetworkPolicy", name) in objects) == serves_hooks
 
 
-async def test_an_extension_needs_optional_permissions_for_jobs_and_secrets() -> None:
+async def test_an_extension_needs_optional_permissions_for_jobs_secrets_and_machines() -> None:
     def bound(objects: Mapping[tuple[str, str], Unstructured]) -> set[str]:
         names = {obj["roleRef"]["name"] for (kind, _), obj in objects.items() if "Binding" in kind}
         return {
@@ -336,10 +336,15 @@ async def test_an_extension_needs_optional_permissions_for_jobs_and_secrets() ->
             for resource in rule["resources"]
         }
 
-    optional = {"jobs", "pods", "pods/log", "secrets"}
+    roles = {
+        "jobs": {"jobs", "pods", "pods/log"},
+        "secrets": {"secrets"},
+        "machines": {"machines", "capelinmachines"},
+    }
+    optional = set[str]().union(*roles.values())
     by_default = await rendered(CHARTS[EXTENSION])
     assert not bound(by_default) & optional
-    for name, resources in (("jobs", optional - {"secrets"}), ("secrets", {"secrets"})):
+    for name, resources in roles.items():
         role = by_default["ClusterRole", f"capelin-system-{EXTENSION}-{name}"]
         granted = {resource for rule in role["rules"] for resource in rule["resources"]}
         assert granted == resources

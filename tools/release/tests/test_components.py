@@ -12,6 +12,7 @@ from capelin.embedded.management import render_template
 from capelin.provider import Provider
 from capelin.versions import Version
 from capelin.yaml import read_all_yaml, read_yaml
+from capelin_lifecycle.provider import OPTIONAL_RESOURCES
 from capelin_release.charts import Chart
 from capelin_release.components import (
     FILES,
@@ -262,7 +263,7 @@ def test_permissions_are_those_that_the_reconcilers_declare() -> None:
     """The optional ones are in files of their own."""
     for name, provider in PROVIDERS.items():
         files = CHARTS[name].files
-        optional = [f"files/{role}-rules.yaml" for role in ("jobs", "secrets")]
+        optional = [f"files/{role}-rules.yaml" for role in OPTIONAL_RESOURCES]
         rules = [
             read_yaml(files[file]) for file in ["files/rules.yaml", *optional] if file in files
         ]

@@ -18,6 +18,7 @@ from capelin_lifecycle.api.names import GROUP
 from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy
 from capelin_lifecycle.api.results import LifecycleReservation, LifecycleResult
 from capelin_lifecycle.hooks import NAME
+from capelin_lifecycle.in_place import PERMISSIONS
 from capelin_lifecycle.policies.memory import CONFIG_MAP
 from capelin_lifecycle.reconcilers.policies import (
     ClusterLifecyclePolicyReconciler,
@@ -35,8 +36,9 @@ NAMESPACE: Final = f"{LABEL}-system"
 OPTIONAL_RESOURCES: Final = {
     "jobs": frozenset({("batch", "jobs"), ("", "pods"), ("", "pods/log")}),
     "secrets": frozenset({("", "secrets")}),
+    "machines": frozenset({(rule.group, name) for rule in PERMISSIONS for name in rule.resources}),
 }
-"""API groups and resources that only some actions need, by the names of the roles."""
+"""API groups and resources that only some users need, by the names of the roles."""
 _RBAC: Final = "rbac.authorization.k8s.io"
 _READ: Final = ("get", "list", "watch")
 _WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")

@@ -26,6 +26,7 @@ from capelin_infra.cli import (
     sleep,
     system,
     tools,
+    ui,
 )
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ for verbs in (
     sleep,
     hooks,
     hosts,
+    ui,
     conformance,
     tools,
     system,

@@ -18,10 +18,15 @@ from capelin_infra.terminal.waiting import wait_for
 _HINT = "The provider continues: see capelin status."
 
 
-async def sleep_cluster(which: ClusterName, within: float) -> None:
-    """Request the sleep of a cluster, and wait until none of its components runs."""
+async def sleep_cluster(which: ClusterName, within: float | None) -> None:
+    """Request the sleep of a cluster, and wait until none of its components runs.
+
+    With None, the request is all.
+    """
     async with which.client() as client:
         control_plane = await _annotated(client, which, SLEEP_ANNOTATION)
+        if within is None:
+            return
         checklist = Checklist(Console())
         with checklist.shown(), checklist.step(f"cluster {which.name} sleeps") as line:
             reason = _reason(client, which, control_plane, not_asleep_reason)
@@ -30,10 +35,15 @@ async def sleep_cluster(which: ClusterName, within: float) -> None:
             line.detail = ""
 
 
-async def wake_cluster(which: ClusterName, within: float) -> None:
-    """Request the end of a cluster's sleep, and wait until it is ready."""
+async def wake_cluster(which: ClusterName, within: float | None) -> None:
+    """Request the end of a cluster's sleep, and wait until it is ready.
+
+    With None, the request is all.
+    """
     async with which.client() as client:
         control_plane = await _annotated(client, which, WAKE_ANNOTATION)
+        if within is None:
+            return
         with Checklist(Console()).shown() as checklist:
             with checklist.step(f"API of cluster {which.name} serves") as line:
                 reason = _reason(client, which, control_plane, not_awake_reason)

@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from capelin.contract import CONTROL_PLANE_LABEL
+from capelin.contract import ASLEEP, AVAILABLE, CONTROL_PLANE_LABEL
 
-from capelin_infra.explain.common_rules import refusals
-from capelin_infra.explain.facts import Facts, Subject, TimedCondition, at, text_at
+from capelin_infra.explain.class_rules import class_of
+from capelin_infra.explain.common_rules import missing, refusals
+from capelin_infra.explain.facts import Facts, Subject, TimedCondition, at
 from capelin_infra.explain.finding import YOU, Finding, describe, reported, waits
 from capelin_infra.explain.model import Reference
 from capelin_infra.status.hook_reasons import DELETION_HOOK, HookReason
@@ -15,6 +16,7 @@ from capelin_infra.status.hook_reasons import DELETION_HOOK, HookReason
 _EXTENSION: Final = re.compile(
     r'(?:failed to call extension handlers? |extension handler |handler )"(?P<name>[^"]+)"'
 )
+_CLASS: Final = "ClusterClass is not successfully reconciled"
 _PARTS: Final = (
     ("spec", "infrastructureRef", "InfrastructureReady"),
     ("spec", "controlPlaneRef", "ControlPlaneAvailable"),
@@ -32,6 +34,23 @@ def cluster_paused(cluster: Subject, _facts: Facts) -> Iterator[Finding]:
             "spec.paused: true",
             command=f"kubectl patch {cluster.reference.words} --type=merge"
             """ -p '{"spec":{"paused":false}}'""",
+        )
+
+
+def asleep(cluster: Subject, facts: Facts) -> Iterator[Finding]:
+    """Its control plane sleeps, so everything else waits."""
+    reference = cluster.refers_to("spec", "controlPlaneRef")
+    control_plane = facts.objects.get(reference) if reference else None
+    available = control_plane.condition(AVAILABLE) if control_plane else None
+    is_cluster = cluster.reference.kind == "Cluster" and not cluster.is_deleting
+    if is_cluster and available is not None and available.reason == ASLEEP:
+        name, namespace = cluster.reference.name, cluster.reference.namespace
+        yield reported(
+            available,
+            "Asleep",
+            "the person or schedule that put it to sleep",
+            about=reference,
+            command=f"capelin wake cluster {name} -n {namespace}",
         )
 
 
@@ -62,28 +81,15 @@ def _blocking(cluster: Subject, reason: HookReason) -> Finding:
         )
     about = Reference(kind="LifecyclePolicy", name=reason.policy)
     approves = "approval.runtime." in reason.message
+    text, _, approval = reason.text.partition(". To approve: ")
     return Finding(
         "PolicyFailed" if reason.failed else "AwaitsApproval" if approves else "PolicyBlocks",
-        f"the hook {reason.hook} waits for {reason.text}",
+        f"the hook {reason.hook} waits for {text}",
         "an approver" if approves else f"the owner of policy {reason.policy}",
         evidence,
         reason.since,
-        "capelin hooks policies",
+        approval or "capelin hooks ls",
         about,
-    )
-
-
-def class_of(cluster: Subject) -> Reference | None:
-    """The ClusterClass of a Cluster with a topology."""
-    name = text_at(cluster.raw, "spec", "topology", "classRef", "name")
-    if not name:
-        return None
-    namespace = text_at(cluster.raw, "spec", "topology", "classRef", "namespace")
-    return Reference(
-        group=cluster.reference.group,
-        kind="ClusterClass",
-        name=name,
-        namespace=namespace or cluster.reference.namespace,
     )
 
 
@@ -96,7 +102,8 @@ def topology(cluster: Subject, facts: Facts) -> Iterator[Finding]:
     condition = cluster.unmet("TopologyReconciled")
     if condition is None or condition.reason == "Paused" or facts.blocked:
         return
-    if condition.reason == "ClusterClassNotReconciled" and reference is not None:
+    is_of_class = condition.reason == "ClusterClassNotReconciled" or _CLASS in condition.text
+    if is_of_class and reference is not None:
         yield reported(
             condition,
             "ClassNotReconciled",
@@ -172,28 +179,6 @@ def awaits_endpoint(part: Subject, facts: Facts) -> Iterator[Finding]:
         yield waits(control_plane, facts.responsible_for(control_plane), condition)
 
 
-def missing(reference: Reference, facts: Facts, field: str) -> Finding:
-    """An object that another one refers to, and that does not exist."""
-    if reference in facts.unserved:
-        return Finding(
-            "KindNotServed",
-            f"the API server has no kind {reference.kind} in {reference.group}: the provider is"
-            " not installed",
-            "the administrator of the management cluster",
-            field,
-            command="clusterctl init --help",
-            about=reference,
-        )
-    return Finding(
-        "ObjectMissing",
-        f"{reference} does not exist",
-        "the person or program that creates it",
-        field,
-        command=f"kubectl get {reference.words}",
-        about=reference,
-    )
-
-
 def unreachable(cluster: Subject, facts: Facts) -> Iterator[Finding]:
     """Core cannot reach the API of the workload cluster, although its parts are as desired."""
     if any(parts(cluster, facts)):
@@ -233,19 +218,6 @@ def deletion(cluster: Subject, facts: Facts) -> Iterator[Finding]:
             command=describe(left[0]),
             because=left,
         )
-
-
-def class_reconciled(cluster_class: Subject, _facts: Facts) -> Iterator[Finding]:
-    """A ClusterClass reports errors in its templates or variables."""
-    for type_ in ("VariablesReady", "RefVersionsUpToDate"):
-        condition = cluster_class.unmet(type_)
-        if condition is not None:
-            yield reported(
-                condition,
-                "ClassFails",
-                "the author of the ClusterClass",
-                command=describe(cluster_class.reference),
-            )
 
 
 def control_plane_machines(control_plane: Subject, facts: Facts) -> Iterator[Finding]:

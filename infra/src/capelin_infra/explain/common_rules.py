@@ -10,7 +10,7 @@ from capelin_infra.explain.facts import Facts, Observation, Subject
 from capelin_infra.explain.finding import Finding, describe, reported
 from capelin_infra.explain.model import Reference
 
-_WEBHOOK: Final = re.compile(r'failed calling webhook "(?P<name>[^"]+)"')
+WEBHOOK: Final = re.compile(r'failed calling webhook "(?P<name>[^"]+)"')
 _DENIED: Final = re.compile(r'admission webhook "(?P<name>[^"]+)" denied the request')
 _POLICY: Final = re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'")
 _QUOTA: Final = re.compile(r"exceeded quota: (?P<name>[\w.-]+)")
@@ -88,7 +88,7 @@ def refused(subject: Subject, facts: Facts) -> Iterator[Finding]:
 def refusals(subject: Subject, observed: Observation, facts: Facts) -> Iterator[Finding]:
     """The refusal in the message of a condition or an event."""
     message, namespace = observed.text, subject.reference.namespace
-    if found := _WEBHOOK.search(message):
+    if found := WEBHOOK.search(message):
         name = found["name"]
         yield reported(
             observed,
@@ -195,4 +195,40 @@ def unknown(subject: Subject, facts: Facts) -> Finding:
         text,
         facts.responsible_for(reference),
         command=describe(reference),
+    )
+
+
+def missing(reference: Reference, facts: Facts, field: str) -> Finding:
+    """An object that another one refers to, and that does not exist."""
+    if reference in facts.unserved:
+        return Finding(
+            "KindNotServed",
+            f"the API server has no kind {reference.kind} in {reference.group}: the provider is"
+            " not installed",
+            "the administrator of the management cluster",
+            field,
+            command="clusterctl init --help",
+            about=reference,
+        )
+    return Finding(
+        "ObjectMissing",
+        f"{reference} does not exist",
+        "the person or program that creates it",
+        field,
+        command=f"kubectl get {reference.words}",
+        about=reference,
+    )
+
+
+def template_missing(reference: Reference, facts: Facts, field: str) -> Finding:
+    """A template that another object refers to, and that does not exist."""
+    if reference in facts.unserved:
+        return missing(reference, facts, field)
+    return Finding(
+        "TemplateMissing",
+        f"{reference} does not exist",
+        "the person or program that creates the template",
+        field,
+        command=f"kubectl get {reference.words}",
+        about=reference,
     )

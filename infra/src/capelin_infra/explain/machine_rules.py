@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from capelin_infra.explain.cluster_rules import missing
+from capelin_infra.explain.common_rules import WEBHOOK, missing, template_missing
 from capelin_infra.explain.facts import Facts, Subject, at, text_at
-from capelin_infra.explain.finding import Finding, describe, reported, waits
+from capelin_infra.explain.finding import YOU, Finding, describe, reported, waits
 from capelin_infra.explain.model import Reference
 
 _BUDGET: Final = re.compile(
@@ -16,7 +16,11 @@ _BUDGET: Final = re.compile(
 _STUCK_PODS: Final = re.compile(r"Pods? (?P<pods>[^:]+): deletionTimestamp set")
 _HOOKS: Final = ("pre-drain", "pre-terminate")
 _HOOK_PREFIX: Final = "{}.delete.hook.machine.cluster.x-k8s.io/"
-_ABSENT: Final = re.compile(r"(?P<kind>[A-Z]\w+) does not exist")
+_TEMPLATES: Final = (
+    ("spec", "template", "spec", "infrastructureRef"),
+    ("spec", "template", "spec", "bootstrap", "configRef"),
+)
+"""The fields of MachineDeployments and MachineSets that name templates."""
 _NO_NETWORK: Final = "cni plugin not initialized"
 _CORE: Final = "Cluster API's core"
 _STOPPED_KUBELET: Final = "Kubelet stopped posting node status"
@@ -35,49 +39,41 @@ def owned(owner: Subject, facts: Facts) -> Iterator[Finding]:
         yield waits(child.reference, _CORE, reasons[0] if reasons else None)
 
 
+def missing_templates(owner: Subject, facts: Facts) -> Iterator[Finding]:
+    """A template of its Machines does not exist, or its provider is not installed."""
+    for path in _TEMPLATES:
+        reference = owner.refers_to(*path)
+        if reference is not None and facts.lacks(reference):
+            yield template_missing(reference, facts, ".".join(path))
+
+
 def blocked_scaling(owner: Subject, facts: Facts) -> Iterator[Finding]:
-    """Cluster API does not create Machines: a template is missing, or a check fails."""
+    """Cluster API does not create Machines, because a check of the control plane fails."""
     condition = owner.condition("ScalingUp", "True")
     if condition is None or " blocked" not in condition.text:
         return
-    if found := _ABSENT.search(condition.text):
-        template = _template(owner, found["kind"])
-        yield reported(
-            condition,
-            "TemplateMissing",
-            "the person or program that creates the template",
-            about=template,
-            command=f"kubectl get {(template or owner.reference).words}",
-        )
-    else:
-        yield reported(
-            condition,
-            "PreflightCheck",
-            _CORE,
-            command=describe(owner.reference),
-            because=[
-                each
-                for each in facts.objects
-                if facts.cluster.refers_to("spec", "controlPlaneRef") == each
-                and not facts.objects[each].is_settled
-            ],
-        )
-
-
-def _template(owner: Subject, kind: str) -> Reference | None:
-    for path in (("infrastructureRef",), ("bootstrap", "configRef")):
-        reference = owner.refers_to("spec", "template", "spec", *path)
-        if reference is not None and reference.kind == kind:
-            return reference
-    return None
+    control_plane = facts.cluster.refers_to("spec", "controlPlaneRef")
+    found = facts.objects.get(control_plane) if control_plane else None
+    because = [found.reference] if found and not found.is_settled else []
+    # A control plane at rest has a version that does not fit the machines.
+    responsible = _CORE if because else YOU
+    yield reported(
+        condition,
+        "PreflightCheck",
+        responsible,
+        command=describe(owner.reference),
+        because=because,
+    )
 
 
 def pool_parts(pool: Subject, facts: Facts) -> Iterator[Finding]:
     """A MachinePool waits for its bootstrap data, its infrastructure, or a Machine."""
-    yield from _parts(pool, facts, "template", "spec")
-    for machine in facts.of("Machine"):
-        if pool.owns(machine) and not machine.is_settled:
-            yield waits(machine.reference, _CORE, None)
+    machines = [machine for machine in facts.of("Machine") if pool.owns(machine)]
+    waiting = [machine for machine in machines if not machine.is_settled]
+    if not waiting or len(machines) != at(pool.raw, "spec", "replicas"):
+        yield from _parts(pool, facts, "template", "spec")
+    for machine in waiting:
+        yield waits(machine.reference, _CORE, None)
 
 
 def machine_parts(machine: Subject, facts: Facts) -> Iterator[Finding]:
@@ -198,6 +194,17 @@ def _drain(machine: Subject, message: str) -> Finding | None:
             about=budget,
             command=_in_workload(f"describe pdb {found['name'] or ''} -n {place}"),
         )
+    if found := WEBHOOK.search(message):
+        webhook = Reference(kind="Webhook", name=found["name"])
+        return reported(
+            condition,
+            "WebhookFails",
+            "the administrator of the webhook",
+            text=f"the drain of Node {name} waits for the webhook {found['name']} of the workload"
+            f" cluster, which does not answer: {condition.text}",
+            about=webhook,
+            command=_in_workload("get validatingwebhookconfigurations"),
+        )
     if found := _STUCK_PODS.search(message):
         place, _, pod = found["pods"].split(",")[0].strip().partition("/")
         return reported(
@@ -227,7 +234,7 @@ def remediation(machine: Subject, facts: Facts) -> Iterator[Finding]:
             yield reported(
                 allowed,
                 "RemediationStopped",
-                "you",
+                YOU,
                 text=f"{check.reference} does not replace it: {allowed.text}",
                 about=check.reference,
                 command=describe(check.reference),

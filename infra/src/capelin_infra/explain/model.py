@@ -10,6 +10,7 @@ API_VERSION = "explain.capelin.cluster.x-k8s.io/v1alpha1"
 Cause = Literal[
     "ClusterPaused",
     "Paused",
+    "Asleep",
     "ControllerNotRunning",
     "ExtensionBlocksCore",
     "AwaitsApproval",
@@ -45,7 +46,7 @@ Cause = Literal[
     "Unknown",
 ]
 
-State = Literal["Ready", "Waiting", "Paused"]
+State = Literal["Ready", "Waiting", "Paused", "Asleep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,8 @@ from capelin.embedded.processes import Phase
 from capelin_lifecycle.api import LifecycleResult
 from pydantic import ValidationError
 
-from capelin_infra.explain.cluster_rules import class_of
-from capelin_infra.explain.facts import Controller, Facts, Subject, Warned, text_at
+from capelin_infra.explain.class_rules import class_of, templates_of
+from capelin_infra.explain.facts import Controller, Facts, Subject, Warned, at, text_at
 from capelin_infra.explain.model import Reference
 from capelin_infra.status.cluster_tree import ClusterObject
 from capelin_infra.status.hook_reasons import blocking_responses, hook_reasons
@@ -36,7 +36,7 @@ from capelin_infra.status.readiness import ObservedCluster, not_ready_reason
 WorkersT = TypeVar("WorkersT", MachinePool, MachineDeployment)
 
 _MOST_REFERENCES: Final = 40
-"""Unsettled Machines whose parts are read. More of them repeat the same causes."""
+"""Unsettled Machines and their owners whose parts are read. More of them repeat the same causes."""
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _LISTED: Final = (MachineDeployment, MachineSet, MachinePool, Machine)
@@ -135,10 +135,9 @@ class _Reading:
             class_of(cluster),
         ]
         owners = [
-            (subject, path)
+            (subject, _PARTS[subject.reference.kind])
             for subject in self.objects.values()
-            if not subject.is_settled
-            for path in _PARTS.get(subject.reference.kind, ())
+            if not subject.is_settled and subject.reference.kind in _PARTS
         ]
         references += [
             subject.refers_to(*path, *part)
@@ -146,6 +145,15 @@ class _Reading:
             for part in (("infrastructureRef",), ("bootstrap", "configRef"))
         ]
         await asyncio.gather(*map(self._read, {each for each in references if each}))
+        classes = [each for each in self.objects.values() if each.reference.kind == "ClusterClass"]
+        templates = {
+            reference
+            for each in classes
+            if at(each.raw, "status", "observedGeneration")
+            != at(each.raw, "metadata", "generation")
+            for _, reference in templates_of(each)
+        }
+        await asyncio.gather(*map(self._read, templates))
         kinds = {(each.group, each.kind) for each in self.objects}
         await asyncio.gather(*(self._label(group, kind) for group, kind in kinds))
 
@@ -196,9 +204,11 @@ class _Reading:
                 self.warnings[key] = Warned(text, _time_of(event))
 
 
-_PARTS: Final[dict[str, Sequence[Sequence[str]]]] = {
-    "Machine": (("spec",),),
-    "MachinePool": (("spec", "template", "spec"),),
+_PARTS: Final[dict[str, Sequence[str]]] = {
+    "MachineDeployment": ("spec", "template", "spec"),
+    "MachineSet": ("spec", "template", "spec"),
+    "MachinePool": ("spec", "template", "spec"),
+    "Machine": ("spec",),
 }
 
 

@@ -3,17 +3,23 @@
 from collections.abc import Sequence
 from typing import Final
 
-from capelin_infra.explain import cluster_rules, common_rules, machine_rules
+from capelin_infra.explain import class_rules, cluster_rules, common_rules, machine_rules
 from capelin_infra.explain.facts import Facts, Subject
 from capelin_infra.explain.finding import Finding, Rule
 from capelin_infra.explain.model import Cause, Chain, Explanation, Link, Reference, State
 
 _EXCLUSIVE: Final[Sequence[Rule]] = (
     cluster_rules.cluster_paused,
+    cluster_rules.asleep,
     common_rules.paused,
     common_rules.without_controller,
 )
 """If one of these finds something, nothing else can explain the object."""
+_OF_MACHINE_SETS: Final[Sequence[Rule]] = (
+    machine_rules.missing_templates,
+    machine_rules.blocked_scaling,
+    machine_rules.owned,
+)
 # Several parts of a Cluster may wait at once. Of other objects, the first rule explains most.
 _BY_KIND: Final[dict[str, Sequence[Rule]]] = {
     "Cluster": (
@@ -24,11 +30,11 @@ _BY_KIND: Final[dict[str, Sequence[Rule]]] = {
         cluster_rules.unreachable,
     ),
     "CapelinCluster": (cluster_rules.awaits_endpoint,),
-    "ClusterClass": (cluster_rules.class_reconciled,),
+    "ClusterClass": (class_rules.class_templates, class_rules.class_reconciled),
     "KubeadmControlPlane": (cluster_rules.control_plane_machines,),
     "KubeadmConfig": (machine_rules.bootstrap_waits,),
-    "MachineDeployment": (machine_rules.blocked_scaling, machine_rules.owned),
-    "MachineSet": (machine_rules.blocked_scaling, machine_rules.owned),
+    "MachineDeployment": _OF_MACHINE_SETS,
+    "MachineSet": _OF_MACHINE_SETS,
     "MachinePool": (machine_rules.pool_parts,),
     "Machine": (
         machine_rules.machine_deletion,
@@ -73,6 +79,8 @@ _PAUSES: Final[frozenset[Cause]] = frozenset({"ClusterPaused", "Paused"})
 def _state(facts: Facts, chains: Sequence[Chain]) -> State:
     if any(chain.cause in _PAUSES and len(chain.links) == 1 for chain in chains):
         return "Paused"
+    if any(chain.cause == "Asleep" for chain in chains):
+        return "Asleep"
     return "Ready" if facts.waits is None else "Waiting"
 
 
@@ -116,10 +124,10 @@ def _ended(link: Link, finding: Finding) -> Chain:
 
 
 def _findings(subject: Subject, facts: Facts) -> list[Finding]:
+    kind = subject.reference.kind
     for rule in _EXCLUSIVE:
         if found := list(rule(subject, facts)):
             return found
-    kind = subject.reference.kind
     own = _BY_KIND.get(kind, ())
     if kind == "Cluster" and (found := [each for rule in own for each in rule(subject, facts)]):
         return found

@@ -1,13 +1,13 @@
 """A workload cluster as a tree of its objects, each with its state and message."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from capelin.api import Model, ObjectMeta
 from capelin.api.capi import ContractReference
 from capelin.client import Client
-from capelin.contract import ASLEEP, AVAILABLE, served_resource
+from capelin.contract import ASLEEP, AVAILABLE, CONTROL_PLANE_LABEL, served_resource
 
 from capelin_infra.status.condition_messages import (
     blocking_hooks,
@@ -26,10 +26,12 @@ _UNFINISHED: Final = (
     ("ScalingUp", "True"),
     ("ScalingDown", "True"),
 )
-_GROUP_LABELS: Final = {
+_SET_LABELS: Final = {
     "MachineDeployment": "cluster.x-k8s.io/deployment-name",
     "MachinePool": "cluster.x-k8s.io/pool-name",
 }
+CONTROL_PLANE: Final = "ControlPlane"
+"""The set of Machines of a control plane, whatever its kind is."""
 
 
 class StatusCondition(Model):
@@ -143,9 +145,9 @@ def build_tree(parts: ClusterObjects, *, whole: bool = False) -> Node:
 
     Unless `whole` is set, one entry stands for all healthy Machines.
     """
-    control_plane_machines = [machine for machine in parts.machines if _is_control_plane(machine)]
+    control_plane_machines = _of(parts.machines, CONTROL_PLANE)
     worker_nodes = [
-        _node(workers, _machines(_of(parts.machines, workers), whole=whole))
+        _node(workers, _machines(_of(parts.machines, title_of(workers)), whole=whole))
         for workers in parts.workers
     ]
     children = [
@@ -170,7 +172,7 @@ def _asleep(parts: ClusterObjects) -> Node | None:
     if available is None or available.reason != ASLEEP or cluster.metadata.deletion_timestamp:
         return None
     return Node(
-        title=f"{cluster.kind}/{cluster.metadata.name}",
+        title=title_of(cluster),
         state="asleep",
         version=_version(cluster),
         message=one_line(available.message),
@@ -185,7 +187,7 @@ def with_children(node: Node, children: Sequence[Node]) -> Node:
 def _node(obj: ClusterObject, children: Iterable[Node] = ()) -> Node:
     state, message = state_of(obj)
     return Node(
-        title=f"{obj.kind}/{obj.metadata.name}",
+        title=title_of(obj),
         state=state,
         counts=_counts(obj),
         version=_version(obj),
@@ -263,19 +265,31 @@ def _version(obj: ClusterObject) -> str:
     return spec.version or spec.topology.version or spec.template.spec.version or ""
 
 
-def _is_control_plane(machine: ClusterObject) -> bool:
-    return "cluster.x-k8s.io/control-plane" in machine.metadata.labels
+def title_of(obj: ClusterObject) -> str:
+    """Kind and name, such as `MachinePool/workers`."""
+    return f"{obj.kind}/{obj.metadata.name}"
 
 
-def _of(machines: Iterable[ClusterObject], workers: ClusterObject) -> list[ClusterObject]:
-    label = _GROUP_LABELS[workers.kind]
-    return [
-        machine
-        for machine in machines
-        if machine.metadata.labels.get(label) == workers.metadata.name
-    ]
+def machine_set(machine: ClusterObject) -> str:
+    """The title of the workers that a Machine belongs to, or `ControlPlane`. Empty for neither."""
+    labels = machine.metadata.labels
+    if CONTROL_PLANE_LABEL in labels:
+        return CONTROL_PLANE
+    named = ((kind, labels.get(label)) for kind, label in _SET_LABELS.items())
+    return next((f"{kind}/{name}" for kind, name in named if name), "")
+
+
+def _of(machines: Iterable[ClusterObject], title: str) -> list[ClusterObject]:
+    return [machine for machine in machines if machine_set(machine) == title]
 
 
 def _worst(nodes: Sequence[Node]) -> State:
-    states = {node.state for node in nodes}
-    return next(state for state in _WORST_FIRST if state in states)
+    return worst({node.state for node in nodes})
+
+
+def worst(states: Collection[State]) -> State:
+    """The state that most needs a person's attention."""
+    for state in _WORST_FIRST:
+        if state in states:
+            return state
+    return "unknown"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 _VERBS: Final = (
-    "cache|clusterctl|create|delete|dev|doctor|down|hooks|kubeconfig|kubectl|logs|new|recover|"
-    "restart|scale|start|status|stop|up|upgrade|versions|wait"
+    "cache|clusterctl|create|delete|dev|doctor|down|explain|hooks|kubeconfig|kubectl|logs|new|recover|"
+    "restart|scale|start|status|stop|ui|up|upgrade|versions|wait"
 )
 _COMMAND: Final = re.compile(rf"(?<!run )(?<![\w./-])capelin (?=(?:{_VERBS})\b)")
 

@@ -237,6 +237,8 @@ class Permissions(DescribedModel):
     secrets: bool = False
     """Whether it may read Secrets of all namespaces: kubeconfigs of workload clusters, for the
     actions `apply`, `backup` and `job`, and credentials of the action `http`."""
+    machines: bool = False
+    """Whether it may read Machines and CapelinMachines, for the flag `--in-place-updates`."""
 
 
 class ExtensionValues(PodValues):
