@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 from capelin.api.capi import Machine, MachineDeployment
-from capelin.api.core import Node, Secret
+from capelin.api.core import ConfigMap, Node, Secret
 from capelin.client import Client, Config
 from capelin.contract import find_condition
 from capelin.testing.managers import running
@@ -131,6 +131,12 @@ async def test_machines_outlive_a_rotation_of_the_cas(
             ca = await hosted.client.get(Secret, f"{hosted.name}-ca", hosted.namespace)
             old, new = await file_of(names[0], CA_FILE), ca.data["tls.crt"].decode()
             assert old.strip() != new.strip()
+
+            async def published() -> str:
+                found = await renewed.get(ConfigMap, "kube-root-ca.crt", "kube-system")
+                return found.data["ca.crt"].strip()
+
+            await until(published, lambda text: text == new.strip(), within=240)
             await docker(
                 "exec", names[0], "bash", "-euc", commands_of_the_page("export KUBECONFIG")
             )
