@@ -46,6 +46,7 @@ from .machines import (
     containers,
     docker,
     join,
+    kubectl,
     machines,
     prepare_for_machines,
     run_pods,
@@ -143,9 +144,15 @@ async def test_machines_outlive_a_rotation_of_the_cas(
             assert (await file_of(names[0], CA_FILE)).strip() == new.strip()
             encoded = base64.b64encode(new.encode()).decode()
             assert encoded in await file_of(names[0], KUBELET_CONF)
+            # The Node remains Ready while its kubelet restarts.
+            await until(lambda: kubectl(hosted, tmp_path, "logs", "web-0"), has_served, within=120)
             await until(lambda: are_ready(renewed, NODES), within=120)
             await use(hosted, renewed, NODES, tmp_path)
             assert await containers(renewed) == before
+
+
+def has_served(log: str) -> bool:
+    return "serving" in log
 
 
 def commands_of_the_page(first: str) -> str:
