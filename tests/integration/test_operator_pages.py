@@ -113,6 +113,7 @@ async def test_kubeadm_takes_over_a_control_plane_with_the_commands_of_the_page(
     await shell.run("kubectl wait --for=create --timeout=60s serviceaccount/default")
     token = (await shell.run("kubectl create token default")).strip()
     assert any(line.startswith("Node/") for line in objects)
+    await shell.run(ENCRYPTION["Enable"] + ENCRYPTION["Disable"])
     await shell.run(LEAVE["Export the control plane"])
 
     async with kubeadm_machine(new, variables) as machine:
