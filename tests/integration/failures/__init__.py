@@ -1,7 +1,7 @@
 """Failures of Clusters, each with one real cause. `capelin explain` must name it."""
 
 from . import clusters, deletions, machines, refusals, topologies
-from .scene import FAILURES, Failure, Scene
+from .scene import FAILURES, Failure, Scene, protected_pod
 
 __all__ = [
     "FAILURES",
@@ -10,6 +10,7 @@ __all__ = [
     "clusters",
     "deletions",
     "machines",
+    "protected_pod",
     "refusals",
     "topologies",
 ]

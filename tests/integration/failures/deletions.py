@@ -3,22 +3,14 @@
 from capelin.api.capi import Cluster
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine
 
-from .scene import Scene, failure, silent_webhook
+from .scene import Scene, failure, protected_pod, run_pod, silent_webhook
 
 
 @failure("DisruptionBudget", "PodDisruptionBudget web", "the owner of the PodDisruptionBudget")
 async def disruption_budget(scene: Scene) -> None:
     await scene.with_workers()
-    await scene.run_pod()
     async with scene.workloads.client(scene.name, scene.name) as workload:
-        await workload.apply(
-            {
-                "apiVersion": "policy/v1",
-                "kind": "PodDisruptionBudget",
-                "metadata": {"name": "web", "namespace": "default"},
-                "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
-            }
-        )
+        await protected_pod(workload)
     await scene.delete_machine()
 
 
@@ -45,8 +37,8 @@ async def drain_hook(scene: Scene) -> None:
 @failure("WebhookFails", "Webhook evictions.example.com", "the administrator of the webhook")
 async def silent_webhook_of_evictions(scene: Scene) -> None:
     await scene.with_workers()
-    await scene.run_pod()
     async with scene.workloads.client(scene.name, scene.name) as workload:
+        await run_pod(workload)
         await workload.apply(silent_webhook("evictions", "", "pods/eviction"))
     await scene.delete_machine()
 

@@ -1,6 +1,6 @@
 """A namespace with one Cluster that waits for one real cause, which `capelin explain` must name."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -129,29 +129,6 @@ class Scene:
         with suppress(NotFound):
             await self.client.patch(CapelinControlPlane, self.name, self.name, patch)
 
-    async def run_pod(self, finalizers: Sequence[str] = ()) -> None:
-        """Run a pod of a Deployment in the workload cluster, with the label `app: web`."""
-        labels = {"app": "web"}
-        pod = {
-            "metadata": {"labels": labels, "finalizers": [*finalizers]},
-            "spec": {"containers": [{"name": "web", "image": "example.com/web"}]},
-        }
-        async with self.workloads.client(self.name, self.name) as workload:
-            await workload.apply(
-                {
-                    "apiVersion": "apps/v1",
-                    "kind": "Deployment",
-                    "metadata": {"name": "web", "namespace": "default"},
-                    "spec": {"selector": {"matchLabels": labels}, "template": pod},
-                }
-            )
-
-            async def runs() -> bool:
-                pods = (await workload.list(Pod, "default")).items
-                return bool(pods) and all(pod.status.phase == "Running" for pod in pods)
-
-            await until(runs, within=WITHIN)
-
     async def explanation(self) -> Explanation:
         facts = await read_facts(self.client, self.name, self.name, None)
         assert facts is not None
@@ -239,3 +216,39 @@ def silent_webhook(name: str, group: str, resource: str) -> Unstructured:
         "metadata": {"name": f"silent-{name}"},
         "webhooks": [webhook],
     }
+
+
+async def run_pod(workload: Client) -> None:
+    """Run a pod of a Deployment in a workload cluster, with the label `app: web`."""
+    labels = {"app": "web"}
+    pod = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "web", "image": "example.com/web"}]},
+    }
+    await workload.apply(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": labels}, "template": pod},
+        }
+    )
+
+    async def runs() -> bool:
+        pods = (await workload.list(Pod, "default")).items
+        return bool(pods) and all(pod.status.phase == "Running" for pod in pods)
+
+    await until(runs, within=WITHIN)
+
+
+async def protected_pod(workload: Client) -> None:
+    """Run a pod whose PodDisruptionBudget permits no eviction."""
+    await run_pod(workload)
+    await workload.apply(
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+        }
+    )
