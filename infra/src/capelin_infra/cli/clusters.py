@@ -18,6 +18,17 @@ Name = Annotated[
         help="The cluster's name.", autocompletion=completion.clusters, show_default=False
     ),
 ]
+Workers = Annotated[
+    int | None, typer.Option(min=0, max=10_000, help="How many workers.", show_default=False)
+]
+Pool = Annotated[
+    str | None,
+    typer.Option(help="The pool to scale, where the cluster has several.", show_default=False),
+]
+ControlPlaneReplicas = Annotated[
+    int | None,
+    typer.Option(min=1, max=9, help="How many control plane replicas.", show_default=False),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the YAML that would be sent, and change nothing.")
 ]
@@ -191,17 +202,9 @@ def scale(
     *,
     environment: Environment = "",
     namespace: Namespace = "default",
-    workers: Annotated[
-        int | None, typer.Option(min=0, max=10_000, help="How many workers.", show_default=False)
-    ] = None,
-    pool: Annotated[
-        str | None,
-        typer.Option(help="The pool to scale, where the cluster has several.", show_default=False),
-    ] = None,
-    control_plane_replicas: Annotated[
-        int | None,
-        typer.Option(min=1, max=9, help="How many control plane replicas.", show_default=False),
-    ] = None,
+    workers: Workers = None,
+    pool: Pool = None,
+    control_plane_replicas: ControlPlaneReplicas = None,
     dry_run: DryRun = False,
     wait: Wait = True,
     within: Within = 600,

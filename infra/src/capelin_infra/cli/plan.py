@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from capelin_infra.cli.clusters import ClusterVerb, Name
+from capelin_infra.cli.clusters import ClusterVerb, ControlPlaneReplicas, Name, Pool, Workers
 from capelin_infra.cli.options import Environment, ManagementKubeconfig, Namespace
 from capelin_infra.cli.runner import run
 
@@ -79,17 +79,9 @@ def cluster(
     version: Annotated[
         str | None, typer.Option(help="The new version of Kubernetes.", show_default=False)
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=0, max=10_000, help="How many workers.", show_default=False)
-    ] = None,
-    pool: Annotated[
-        str | None,
-        typer.Option(help="The pool to scale, where the cluster has several.", show_default=False),
-    ] = None,
-    control_plane_replicas: Annotated[
-        int | None,
-        typer.Option(min=1, max=9, help="How many control plane replicas.", show_default=False),
-    ] = None,
+    workers: Workers = None,
+    pool: Pool = None,
+    control_plane_replicas: ControlPlaneReplicas = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
