@@ -47,12 +47,12 @@ async def upgrade_and_resume(home: Home, name: str) -> None:
     begun = await output_of(home, "upgrade", "cluster", name, "--no-wait")
     assert f"Cluster API upgrades cluster {name} to {NEW}." in begun
     assert f"Wait for it with capelin wait cluster {name}." in begun
+    # It waits for the running upgrade. After its end, it would begin the next one.
+    resumed = await home.start("upgrade", "cluster", name)
     late = await home.capelin("wait", "cluster", name, "--within", "1")
     assert late.code == 6
     assert f"capelin explain cluster {name}" in late.err
     assert f"wait again with capelin wait cluster {name}." in late.err
-    # It waits for the running upgrade, with or without a version.
-    resumed = await home.start("upgrade", "cluster", name)
     # On a busy machine, the upgrade may be done before this command has started.
     followed = await output_of(home, "upgrade", "cluster", name, NEW)
     done = (f"cluster {name} upgraded to {NEW}", f"Cluster {name} runs {NEW} already.")
@@ -82,7 +82,9 @@ async def test_life_of_a_cluster_by_commands(home: Home, run_program: RunProgram
     with pytest.raises(ApiError, match=r"v1\.99\.0 is not a Kubernetes"):
         await set_version(home, "demo", "v1.99.0")
 
-    shape = ("--kubernetes-version", OLD, "--workers", "1")
+    # An upgrade takes longer than the start of the next command.
+    slow = ("--set", "machines.startupSeconds=15")
+    shape = ("--kubernetes-version", OLD, "--workers", "1", *slow)
     shown = cast(
         "dict[str, Any]",
         yaml.safe_load(await output_of(home, "create", "cluster", "two", *shape, "--dry-run")),
