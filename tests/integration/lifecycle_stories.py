@@ -131,7 +131,7 @@ class Stories:
 
 
 async def user_name(client: Client) -> str:
-    """The name by which the API server knows the user of a client."""
+    """The name of a client's user for the API server."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     answer = await client.request("POST", path, body=review)

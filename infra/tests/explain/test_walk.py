@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from capelin.contract import ASLEEP, AVAILABLE, CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
-from capelin_infra.explain.facts import Controller, Facts, Subject, Warned
+from capelin_infra.explain.facts import Controller, Facts, Subject, Warned, references_in
 from capelin_infra.explain.model import Explanation, Reference
 from capelin_infra.explain.walk import explain
 from capelin_infra.status.hook_reasons import HookReason
@@ -632,3 +632,11 @@ def test_unreadable_conditions_and_references_explain_nothing() -> None:
         }
     )
     assert causes(explained(cluster(), odd)) == [("Unknown", "MachinePool mp")]
+
+
+def test_references_in_a_deep_spec() -> None:
+    value: dict[str, Any] = refers("ref", "TunaTemplate", "small")
+    for _ in range(2000):
+        value = {"inner": [value]}
+    found = list(references_in({"metadata": {"namespace": "default"}, "spec": value}))
+    assert [reference for _, reference in found] == [TEMPLATE]

@@ -7,13 +7,8 @@ from typing import Any
 import pytest
 from capelin.errors import InvalidInputError
 from capelin_infra.clusters.topology import ScaleOptions
-from capelin_infra.plan.changes import (
-    LAST_APPLIED,
-    applied,
-    changed_cluster,
-    read_file,
-    read_manifests,
-)
+from capelin_infra.plan.changes import applied, changed_cluster, read_file, read_manifests
+from capelin_infra.plan.differences import LAST_APPLIED
 
 MANIFEST = {"apiVersion": "v1", "kind": "Foo", "metadata": {"name": "a"}}
 

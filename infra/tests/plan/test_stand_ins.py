@@ -4,7 +4,8 @@ from copy import deepcopy
 from typing import Any
 
 from capelin.json_patches import apply_merge_patch
-from capelin_infra.plan.snapshot import Snapshot, reference_of
+from capelin_infra.explain.facts import reference_of
+from capelin_infra.plan.snapshot import Snapshot
 from capelin_infra.plan.stand_ins import Write, missing_fields, node_name, pruned, writes
 
 from .objects import cluster, control_plane, machine, made, refers, snapshot

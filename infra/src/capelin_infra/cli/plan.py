@@ -27,7 +27,7 @@ Files = Annotated[
         "-f",
         exists=True,
         dir_okay=False,
-        help="A file with changed or new objects, as for kubectl apply. Can be repeated.",
+        help="A file with changed or new objects, in the form of kubectl apply. Can be repeated.",
         show_default=False,
     ),
 ]

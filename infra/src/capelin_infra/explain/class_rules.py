@@ -1,12 +1,9 @@
 """Rules for ClusterClasses and their templates."""
 
 from collections.abc import Iterator
-from typing import cast
-
-from capelin.api import Unstructured
 
 from capelin_infra.explain.common_rules import template_missing
-from capelin_infra.explain.facts import Facts, Subject, group_of, text_at
+from capelin_infra.explain.facts import Facts, Subject, references_in, text_at
 from capelin_infra.explain.finding import Finding, describe, reported
 from capelin_infra.explain.model import Reference
 
@@ -27,26 +24,9 @@ def class_of(cluster: Subject) -> Reference | None:
 
 def templates_of(cluster_class: Subject) -> Iterator[tuple[str, Reference]]:
     """The templates that a ClusterClass names, by their fields."""
-    namespace = cluster_class.reference.namespace
-    for path, value in _fields(cluster_class.raw):
-        name = text_at(value, "name")
-        if path.endswith(".templateRef") and name:
-            group, kind = group_of(text_at(value, "apiVersion")), text_at(value, "kind")
-            yield path, Reference(group=group, kind=kind, name=name, namespace=namespace)
-
-
-def _fields(obj: Unstructured) -> Iterator[tuple[str, object]]:
-    """All fields of a spec with their paths. Not recursive, since specs may be deep."""
-    left: list[tuple[str, object]] = [("spec", obj.get("spec"))]
-    while left:
-        path, value = left.pop(0)
-        yield path, value
-        if isinstance(value, list):
-            items = enumerate(cast("list[object]", value))
-            left += [(f"{path}[{number}]", item) for number, item in items]
-        elif isinstance(value, dict):
-            inner = cast("dict[str, object]", value).items()
-            left += [(f"{path}.{name}", item) for name, item in inner]
+    for path, reference in references_in(cluster_class.raw):
+        if path.endswith(".templateRef"):
+            yield path, reference
 
 
 def class_templates(cluster_class: Subject, facts: Facts) -> Iterator[Finding]:

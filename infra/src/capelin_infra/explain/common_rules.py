@@ -6,7 +6,7 @@ from typing import Final
 
 from capelin.contract import PAUSED_ANNOTATION
 
-from capelin_infra.explain.facts import Facts, Observation, Subject
+from capelin_infra.explain.facts import ACTIVITIES, SUMMARIES, Facts, Observation, Subject
 from capelin_infra.explain.finding import Finding, describe, reported
 from capelin_infra.explain.model import Reference
 
@@ -21,9 +21,6 @@ _SECRET: Final = re.compile(
     r'[Ss]ecrets? "(?:[\w.-]+/)?(?P<name>[\w.-]+)" not found|no Secret (?P<ours>[\w.-]+) '
 )
 _OURS: Final = "cluster.x-k8s.io"
-# The best explanations first: conditions that are true during work, then those that should be true.
-_ACTIVITIES: Final = ("Deleting", "RollingOut", "Remediating", "ScalingUp", "ScalingDown")
-_SUMMARIES: Final = ("Available", "Ready")
 
 
 def paused(subject: Subject, _facts: Facts) -> Iterator[Finding]:
@@ -75,7 +72,7 @@ def refused(subject: Subject, facts: Facts) -> Iterator[Finding]:
     observations: list[Observation] = [
         condition
         for condition in (*subject.conditions, *subject.former_conditions)
-        if condition.status != "True" or condition.type in _ACTIVITIES
+        if condition.status != "True" or condition.type in ACTIVITIES
     ]
     if (warning := facts.warnings.get(subject.reference)) is not None:
         observations.append(warning)
@@ -164,13 +161,13 @@ def own_finalizer(subject: Subject, facts: Facts) -> Iterator[Finding]:
 def controllers_word(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """The condition with which the object's controller explains the object."""
     conditions = subject.conditions
-    active = [each for each in conditions if each.type in _ACTIVITIES and each.status == "True"]
+    active = [each for each in conditions if each.type in ACTIVITIES and each.status == "True"]
     unmet = [
         each
         for each in conditions
-        if each.status == "False" and each.type not in {*_ACTIVITIES, *_SUMMARIES, "Paused"}
+        if each.status == "False" and each.type not in {*ACTIVITIES, *SUMMARIES, "Paused"}
     ]
-    summary = [each for each in conditions if each.type in _SUMMARIES and each.status != "True"]
+    summary = [each for each in conditions if each.type in SUMMARIES and each.status != "True"]
     chosen = next(
         (each for each in (*unmet, *active, *summary) if each.message),
         None,

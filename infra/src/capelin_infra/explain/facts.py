@@ -1,11 +1,12 @@
 """The objects that explain a Cluster, as one reading of the API server found them. Pure."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
-from capelin.api import Time, Unstructured
+from capelin.api import Resource, Time, Unstructured
 from capelin.contract import PAUSED_ANNOTATION, find_condition
 from pydantic import ValidationError
 
@@ -13,6 +14,10 @@ from capelin_infra.explain.model import Reference
 from capelin_infra.status.cluster_tree import ClusterObject, StatusCondition, state_of
 from capelin_infra.status.condition_messages import one_line
 from capelin_infra.status.hook_reasons import HookReason
+
+# The best explanations first: conditions that are true during work, then those that should be true.
+ACTIVITIES: Final = ("Deleting", "RollingOut", "Remediating", "ScalingUp", "ScalingDown")
+SUMMARIES: Final = ("Available", "Ready")
 
 
 class TimedCondition(StatusCondition):
@@ -75,6 +80,63 @@ def text_at(data: object, *path: str) -> str:
     return found if isinstance(found, str) else ""
 
 
+def group_of(api_version: str) -> str:
+    """The group of an `apiVersion`."""
+    return api_version.partition("/")[0] if "/" in api_version else ""
+
+
+def typed(resource: Resource, raw: Unstructured) -> Unstructured:
+    """An object of a list, which has neither `apiVersion` nor `kind`."""
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **raw}
+
+
+def reference_of(obj: Unstructured) -> Reference:
+    """The identity of an object."""
+    return Reference(
+        group=group_of(text_at(obj, "apiVersion")),
+        kind=text_at(obj, "kind"),
+        name=text_at(obj, "metadata", "name"),
+        namespace=text_at(obj, "metadata", "namespace") or None,
+    )
+
+
+def labels_of(obj: Unstructured) -> Mapping[str, str]:
+    return cast("dict[str, str]", at(obj, "metadata", "labels") or {})
+
+
+def named_in(holder: Unstructured, *path: str) -> Reference | None:
+    """The object in the same namespace that a reference of Cluster API's contract names."""
+    return _named(at(holder, *path), holder)
+
+
+def references_in(obj: Unstructured) -> Iterator[tuple[str, Reference]]:
+    """The objects that a spec names by group, kind and name, each with the path of the field.
+
+    Not recursive, since users may nest a spec deeply.
+    """
+    left = deque[tuple[str, object]]([("spec", obj.get("spec"))])
+    while left:
+        path, value = left.popleft()
+        if isinstance(value, list):
+            items = enumerate(cast("list[object]", value))
+            left += [(f"{path}[{number}]", item) for number, item in items]
+        elif isinstance(value, dict):
+            reference = _named(cast("object", value), obj)
+            if reference is not None and reference.group:
+                yield path, reference
+            inner = cast("dict[str, object]", value).items()
+            left += [(f"{path}.{name}", item) for name, item in inner]
+
+
+def _named(value: object, holder: Unstructured) -> Reference | None:
+    kind, name = text_at(value, "kind"), text_at(value, "name")
+    if not (kind and name):
+        return None
+    group = text_at(value, "apiGroup") or group_of(text_at(value, "apiVersion"))
+    namespace = text_at(holder, "metadata", "namespace") or None
+    return Reference(group=group, kind=kind, name=name, namespace=namespace)
+
+
 @dataclass(frozen=True)
 class Subject:
     """An object of any kind."""
@@ -83,12 +145,7 @@ class Subject:
 
     @property
     def reference(self) -> Reference:
-        return Reference(
-            group=group_of(text_at(self.raw, "apiVersion")),
-            kind=text_at(self.raw, "kind"),
-            name=text_at(self.raw, "metadata", "name"),
-            namespace=text_at(self.raw, "metadata", "namespace") or None,
-        )
+        return reference_of(self.raw)
 
     @property
     def annotations(self) -> Mapping[str, str]:
@@ -96,7 +153,7 @@ class Subject:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        return cast("dict[str, str]", at(self.raw, "metadata", "labels") or {})
+        return labels_of(self.raw)
 
     @property
     def is_paused(self) -> bool:
@@ -111,6 +168,12 @@ class Subject:
         listed = at(self.raw, "metadata", "finalizers")
         names = cast("list[object]", listed) if isinstance(listed, list) else []
         return [name for name in names if isinstance(name, str)]
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether its controller has read its present spec."""
+        observed = at(self.raw, "status", "observedGeneration")
+        return observed == at(self.raw, "metadata", "generation")
 
     @property
     def is_settled(self) -> bool:
@@ -154,12 +217,7 @@ class Subject:
 
     def refers_to(self, *path: str) -> Reference | None:
         """The object in the same namespace that a reference of Cluster API's contract names."""
-        kind, name = text_at(self.raw, *path, "kind"), text_at(self.raw, *path, "name")
-        if not (kind and name):
-            return None
-        group = text_at(self.raw, *path, "apiGroup")
-        group = group or group_of(text_at(self.raw, *path, "apiVersion"))
-        return Reference(group=group, kind=kind, name=name, namespace=self.reference.namespace)
+        return named_in(self.raw, *path)
 
     def owns(self, other: "Subject") -> bool:
         """Whether it is an owner of another object."""
@@ -167,11 +225,6 @@ class Subject:
         uid = text_at(self.raw, "metadata", "uid")
         listed = cast("list[object]", owners) if isinstance(owners, list) else []
         return bool(uid) and any(text_at(owner, "uid") == uid for owner in listed)
-
-
-def group_of(api_version: str) -> str:
-    """The group of an `apiVersion`."""
-    return api_version.partition("/")[0] if "/" in api_version else ""
 
 
 @dataclass(frozen=True, slots=True)

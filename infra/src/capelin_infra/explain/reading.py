@@ -17,7 +17,7 @@ from capelin.api.capi import (
     MachinePool,
     MachineSet,
 )
-from capelin.api.core import Deployment, Event
+from capelin.api.core import CustomResourceDefinition, Deployment, Event
 from capelin.client import Client, ClientError, NotServed
 from capelin.contract import CLUSTER_NAME_LABEL, PROVIDER_LABEL, served_resource
 from capelin.embedded.management import Environment, Status, current_status
@@ -26,7 +26,7 @@ from capelin_lifecycle.api import LifecycleResult
 from pydantic import ValidationError
 
 from capelin_infra.explain.class_rules import class_of, templates_of
-from capelin_infra.explain.facts import Controller, Facts, Subject, Warned, at, text_at
+from capelin_infra.explain.facts import Controller, Facts, Subject, Warned, text_at, typed
 from capelin_infra.explain.model import Reference
 from capelin_infra.status.cluster_tree import ClusterObject
 from capelin_infra.status.hook_reasons import blocking_responses, hook_reasons
@@ -38,7 +38,6 @@ WorkersT = TypeVar("WorkersT", MachinePool, MachineDeployment)
 _MOST_REFERENCES: Final = 40
 """Unsettled Machines and their owners whose parts are read. More of them repeat the same causes."""
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-_CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _LISTED: Final = (MachineDeployment, MachineSet, MachinePool, Machine)
 
 
@@ -92,9 +91,7 @@ class _Reading:
     )
 
     def add(self, raw: Unstructured, resource: Resource) -> Subject:
-        # Objects in lists lack both fields.
-        raw = {"apiVersion": resource.api_version, "kind": resource.kind, **raw}
-        subject = Subject(raw)
+        subject = Subject(typed(resource, raw))
         self.objects[subject.reference] = subject
         return subject
 
@@ -149,8 +146,7 @@ class _Reading:
         templates = {
             reference
             for each in classes
-            if at(each.raw, "status", "observedGeneration")
-            != at(each.raw, "metadata", "generation")
+            if not each.is_observed
             for _, reference in templates_of(each)
         }
         await asyncio.gather(*map(self._read, templates))
@@ -180,9 +176,8 @@ class _Reading:
         if resource is None:
             return
         try:
-            crd = await self.client.request(
-                "GET", f"{_CRDS}/{resource.plural}.{group}", accept=_METADATA
-            )
+            path = CustomResourceDefinition.resource.path(name=f"{resource.plural}.{group}")
+            crd = await self.client.request("GET", path, accept=_METADATA)
         except ClientError:
             # Users of one namespace may not read CRDs.
             return

@@ -1,7 +1,7 @@
 """The PodDisruptionBudgets that will block drains, from the workload cluster itself."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, cast
 
 from capelin.api import Resource, Unstructured
@@ -9,7 +9,7 @@ from capelin.client import Client, ClientError, WorkloadClients
 from capelin_lifecycle.api.policies import Selector
 from capelin_lifecycle.policies.selection import selects
 
-from capelin_infra.explain.facts import at, text_at
+from capelin_infra.explain.facts import at, labels_of, text_at
 from capelin_infra.explain.model import Reference
 from capelin_infra.plan.model import Budget, ClusterPlan
 from capelin_infra.plan.snapshot import POOL, Snapshot, uid_of
@@ -71,14 +71,10 @@ def _blocking(
         namespace = text_at(budget, "metadata", "namespace")
         selector = Selector.read(cast("dict[str, Any]", at(budget, "spec", "selector") or {}))
         counted = Counter(
-            selects(selector, _labels(pod))
+            selects(selector, labels_of(pod))
             for pod in drained
             if text_at(pod, "metadata", "namespace") == namespace
         )
         if counted[True]:
             name = text_at(budget, "metadata", "name")
             yield Budget(name=name, namespace=namespace, pods=counted[True])
-
-
-def _labels(pod: Unstructured) -> Mapping[str, str]:
-    return cast("dict[str, str]", at(pod, "metadata", "labels") or {})

@@ -9,11 +9,12 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.errors import InvalidInputError
 from capelin.json_patches import apply_json_patch, apply_merge_patch
+from capelin.yaml import read_all_yaml, read_yaml
 
 from capelin_infra.clusters.topology import ScaleOptions, scale_patch, upgrade_patch
 from capelin_infra.explain.facts import text_at
+from capelin_infra.plan.differences import LAST_APPLIED
 
-LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _HINT: Final = "Name a file with the objects in the form in which kubectl applies them."
 
 
@@ -24,7 +25,7 @@ def read_manifests(text: str, source: str, namespace: str) -> list[Unstructured]
         InvalidInputError: The text has no object, or something else.
     """
     try:
-        documents = [doc for doc in yaml.safe_load_all(text) if doc is not None]
+        documents = [doc for doc in read_all_yaml(text) if doc is not None]
     except yaml.YAMLError as error:
         raise InvalidInputError(
             f"{source} cannot be used.",
@@ -60,7 +61,7 @@ def read_file(path: Path, namespace: str) -> list[Unstructured]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "It is no text"
+        reason = error.strerror if isinstance(error, OSError) else "It is not text"
         raise InvalidInputError(
             f"{path} cannot be read.", reason=f"{reason}.", hint=_HINT
         ) from None
@@ -81,7 +82,7 @@ def applied(live: Unstructured | None, manifest: Unstructured) -> Unstructured:
     annotations = cast("dict[str, str]", live["metadata"].get("annotations") or {})
     removed: Any = {}
     if text := annotations.get(LAST_APPLIED):
-        removed = removals(yaml.safe_load(text), manifest)
+        removed = removals(read_yaml(text), manifest)
     merged = apply_merge_patch(apply_merge_patch(live, removed), manifest)
     # The version in which the live object was read.
     return {**merged, "apiVersion": live["apiVersion"]}

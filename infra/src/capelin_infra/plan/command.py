@@ -100,7 +100,7 @@ async def _plan(
 ) -> Plan:
     if not manifests:
         raise InvalidInputError(
-            "No change is given.", reason="No file has an object.", hint="Name one with -f."
+            "The change is empty.", reason="No file has an object.", hint="Name one with -f."
         )
     # An error of the management cluster comes before the start of the sandbox.
     await client.list(ClusterClass.resource)

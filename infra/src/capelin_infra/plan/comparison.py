@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from capelin.api import Unstructured
 
-from capelin_infra.explain.facts import at, text_at
+from capelin_infra.explain.facts import at, reference_of, text_at
 from capelin_infra.explain.model import Reference
 from capelin_infra.plan.differences import differences
 from capelin_infra.plan.model import ClusterPlan, MachineChanges, ObjectChange
 from capelin_infra.plan.pools import pool_changes
-from capelin_infra.plan.snapshot import POOL, Roles, Snapshot, reference_of, uid_of
+from capelin_infra.plan.snapshot import POOL, Roles, Snapshot, uid_of
 
 CONTROL_PLANE: Final = "control plane"
 _DEPLOYMENT: Final = "MachineDeployment "

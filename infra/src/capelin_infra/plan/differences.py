@@ -8,6 +8,7 @@ from capelin.api import Unstructured
 from capelin_infra.explain.facts import at
 from capelin_infra.plan.model import FieldChange
 
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _INTERNAL_PREFIXES: Final = (
     "cluster.x-k8s.io/cloned-from-",
     "clusterctl.cluster.x-k8s.io/",
@@ -21,7 +22,7 @@ _INTERNAL: Final = frozenset(
         "capelin.cluster.x-k8s.io/recount-requested-at",
         "cluster.x-k8s.io/set-name",
         "controlplane.cluster.x-k8s.io/skip-kube-proxy",
-        "kubectl.kubernetes.io/last-applied-configuration",
+        LAST_APPLIED,
         "machine-template-hash",
     }
 )

@@ -147,7 +147,7 @@ def _json(hook: str, **fields: Any) -> web.Response:
 
 
 def handlers_of(config: ExtensionConfig) -> list[dict[str, Any]]:
-    """The handlers of an extension, as its discovery has listed them."""
+    """The handlers that the discovery of an extension has listed."""
     return [
         {
             "name": handler.name.removesuffix(f".{config.name}"),

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from capelin.api import CONTRACTS, Resource, Unstructured
+from capelin.api.core import CustomResourceDefinition
 from capelin.client import Client, ClientError
 from capelin.errors import UserError
+from capelin.runtime import CatalogError, Version
 
 from capelin_infra.explain.facts import at, text_at
 
-_CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_CRDS: Final = CustomResourceDefinition.resource
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 CORE_GROUPS: Final = frozenset(
     {
@@ -45,7 +47,7 @@ class Kinds:
 async def read_kinds(client: Client) -> Kinds:
     """The kinds that follow a contract of Cluster API, and those of its core."""
     try:
-        listed = await client.request("GET", _CRDS, accept=_METADATA)
+        listed = await client.request("GET", _CRDS.path(), accept=_METADATA)
     except ClientError as error:
         raise UserError(
             "The kinds of the management cluster cannot be read.",
@@ -81,28 +83,23 @@ def chosen_version(group: str, labels: Mapping[str, str]) -> str:
         return _CORE_VERSION if group in _LOADED else ""
     for contract in reversed(CONTRACTS):
         if versions := labels.get(f"cluster.x-k8s.io/{contract}", ""):
-            return max(versions.split("_"), key=version_order)
+            return max(versions.split("_"), key=_order)
     return ""
 
 
-def version_order(version: str) -> tuple[int, int, int]:
-    """The order of versions such as v1alpha1, v1beta2 and v1."""
-    number, separator, rest = version.removeprefix("v").partition("beta")
-    if separator:
-        return 1, _number(number), _number(rest)
-    number, separator, rest = number.partition("alpha")
-    return (0 if separator else 2), _number(number), _number(rest)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
+def _order(version: str) -> Version:
+    """The order of versions such as v1alpha1, v1beta2 and v1. Other texts come first."""
+    try:
+        return Version.parse(version)
+    except CatalogError:
+        return Version(-1, 0, 0)
 
 
 async def read_definitions(client: Client, resources: Iterable[Resource]) -> list[Unstructured]:
     """The CRDs of these kinds, for a server that has none of their webhooks."""
     wanted = list(resources)
     found = await asyncio.gather(
-        *(client.request("GET", f"{_CRDS}/{each.plural}.{each.group}") for each in wanted)
+        *(client.request("GET", _CRDS.path(name=f"{each.plural}.{each.group}")) for each in wanted)
     )
     return [
         without_conversion(crd, resource.version)

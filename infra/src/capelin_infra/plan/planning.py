@@ -26,7 +26,7 @@ from capelin.errors import InvalidInputError, UserError
 from capelin.runtime.client import ClientCertificate
 from capelin_lifecycle.api import Policy
 
-from capelin_infra.explain.facts import at
+from capelin_infra.explain.facts import at, reference_of
 from capelin_infra.explain.model import Reference
 from capelin_infra.plan.budgets import blocking_budgets, drained_nodes
 from capelin_infra.plan.changes import applied
@@ -36,7 +36,7 @@ from capelin_infra.plan.extensions import ExtensionStandIn, Listening, RealExten
 from capelin_infra.plan.hook_calls import hook_calls
 from capelin_infra.plan.model import ClusterPlan, ObjectChange, Plan
 from capelin_infra.plan.sandbox import Sandbox, without_delays
-from capelin_infra.plan.snapshot import Snapshot, reference_of
+from capelin_infra.plan.snapshot import Snapshot
 from capelin_infra.plan.source import Source, read_source
 from capelin_infra.plan.world import World, following
 from capelin_infra.status.policies import read_policies
@@ -291,4 +291,4 @@ def _notes(source: Source, manifests: Iterable[Unstructured]) -> Iterable[str]:
     if any(
         "minReadySeconds" in str(each) for each in [*source.objects.objects.values(), *manifests]
     ):
-        yield "minReadySeconds is left out: the plan does not wait for it."
+        yield "The plan leaves minReadySeconds out, because it does not wait."

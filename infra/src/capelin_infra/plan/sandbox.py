@@ -33,8 +33,8 @@ from capelin.embedded.management import (
 )
 from capelin.errors import NotReadyError
 
-from capelin_infra.explain.facts import at, text_at
-from capelin_infra.plan.snapshot import reference_of, uid_of
+from capelin_infra.explain.facts import at, reference_of, text_at
+from capelin_infra.plan.snapshot import uid_of
 from capelin_infra.plan.stand_ins import node_name
 
 _PREFIX: Final = "sandbox-"

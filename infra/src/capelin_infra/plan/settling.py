@@ -1,4 +1,4 @@
-"""Whether Cluster API has finished its work, from the objects alone. Pure."""
+"""Whether the objects show that Cluster API has finished its work. Pure."""
 
 from collections.abc import Iterator
 from typing import Final, cast
@@ -7,8 +7,8 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass, Machine, MachineDeployment, MachineSet
 from capelin.contract import CONTROL_PLANE_LABEL, POOL_NAME_LABEL
 
-from capelin_infra.explain.facts import Subject, at, text_at
-from capelin_infra.plan.snapshot import Snapshot, labels_of
+from capelin_infra.explain.facts import Subject, at, labels_of, text_at
+from capelin_infra.plan.snapshot import Snapshot
 
 _TOPOLOGY: Final = "TopologyReconciled"
 _GROUP: Final = Cluster.resource.group
@@ -33,7 +33,7 @@ def _reason(obj: Unstructured) -> str:
         case Cluster.resource.kind:
             return _cluster_reason(obj)
         case ClusterClass.resource.kind:
-            return "" if _is_observed(obj) else "Cluster API has not read it"
+            return "" if Subject(obj).is_observed else "Cluster API has not read it"
         case MachineDeployment.resource.kind | MachineSet.resource.kind:
             return _workers_reason(obj)
         case Machine.resource.kind:
@@ -66,12 +66,8 @@ def _observed(obj: Unstructured, type_: str) -> object:
     )
 
 
-def _is_observed(obj: Unstructured) -> bool:
-    return at(obj, "status", "observedGeneration") == at(obj, "metadata", "generation")
-
-
 def _workers_reason(obj: Unstructured) -> str:
-    if not _is_observed(obj):
+    if not Subject(obj).is_observed:
         return "Cluster API has not read it"
     wanted = at(obj, "spec", "replicas")
     is_on_delete = text_at(obj, "spec", "rollout", "strategy", "type") == "OnDelete"

@@ -6,13 +6,13 @@ Cluster: `infrastructure template of MachineDeployment workers`.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, Machine, MachineDeployment, MachinePool, MachineSet
 from capelin.contract import CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL, POOL_NAME_LABEL
 
-from capelin_infra.explain.facts import at, group_of, text_at
+from capelin_infra.explain.facts import labels_of, named_in, reference_of, text_at
 from capelin_infra.explain.model import Reference
 
 CORE_GROUP: Final = Cluster.resource.group
@@ -27,33 +27,8 @@ POOL: Final = "MachinePool "
 _HEALTH_CHECK: Final = "MachineHealthCheck"
 
 
-def reference_of(obj: Unstructured) -> Reference:
-    """The identity of an object."""
-    return Reference(
-        group=group_of(text_at(obj, "apiVersion")),
-        kind=text_at(obj, "kind"),
-        name=text_at(obj, "metadata", "name"),
-        namespace=text_at(obj, "metadata", "namespace") or None,
-    )
-
-
 def uid_of(obj: Unstructured) -> str:
     return text_at(obj, "metadata", "uid")
-
-
-def labels_of(obj: Unstructured) -> Mapping[str, str]:
-    return cast("dict[str, str]", at(obj, "metadata", "labels") or {})
-
-
-def named_in(holder: Unstructured, *path: str) -> Reference | None:
-    """The object that a field names, by kind and name."""
-    found = at(holder, *path)
-    kind, name = text_at(found, "kind"), text_at(found, "name")
-    if not kind or not name:
-        return None
-    group = text_at(found, "apiGroup") or group_of(text_at(found, "apiVersion"))
-    namespace = text_at(holder, "metadata", "namespace") or None
-    return Reference(group=group, kind=kind, name=name, namespace=namespace)
 
 
 @dataclass(frozen=True)

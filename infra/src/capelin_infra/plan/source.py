@@ -1,9 +1,9 @@
 """Reads from a management cluster the objects that a plan needs. It only reads."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Final
 
 from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster, ClusterClass, ExtensionConfig
@@ -11,10 +11,11 @@ from capelin.api.core import Namespace
 from capelin.client import Client
 from capelin.contract import CLUSTER_NAME_LABEL
 
-from capelin_infra.explain.facts import at, group_of, text_at
+from capelin_infra.explain.class_rules import class_of
+from capelin_infra.explain.facts import Subject, at, reference_of, references_in, text_at, typed
 from capelin_infra.explain.model import Reference
 from capelin_infra.plan.kinds import Kinds, read_definitions, read_kinds
-from capelin_infra.plan.snapshot import Snapshot, reference_of
+from capelin_infra.plan.snapshot import Snapshot
 
 _READ_BY_NAME: Final = ("ClusterClass", "Cluster")
 
@@ -85,8 +86,7 @@ class _Reading:
     objects: dict[Reference, Unstructured] = field(default_factory=dict[Reference, Unstructured])
 
     def add(self, raw: Unstructured, resource: Resource) -> None:
-        # Objects in lists lack both fields.
-        obj = {**raw, "apiVersion": resource.api_version, "kind": resource.kind}
+        obj = typed(resource, raw)
         self.objects[reference_of(obj)] = obj
 
     async def concerned(self, changed: list[Reference]) -> list[Unstructured]:
@@ -106,7 +106,7 @@ class _Reading:
         name, namespace = (text_at(cluster, "metadata", key) for key in ("name", "namespace"))
         if changed.kind == Cluster.resource.kind:
             return (changed.name, changed.namespace) == (name, namespace)
-        class_key = class_of(cluster)
+        class_key = _class_of(cluster)
         if changed.kind == ClusterClass.resource.kind:
             return class_key == (changed.name, changed.namespace)
         of_class = [each for each in classes if _key(each) == class_key]
@@ -152,7 +152,7 @@ class _Reading:
 
     async def add_class(self, cluster: Unstructured) -> None:
         """Read the class of a Cluster."""
-        key = class_of(cluster)
+        key = _class_of(cluster)
         raw = None if key is None else await self.client.find(ClusterClass.resource, *key)
         if raw is not None:
             self.add(raw, ClusterClass.resource)
@@ -169,7 +169,7 @@ class _Reading:
             missing = {
                 reference
                 for obj in [*self.objects.values(), *manifests]
-                for reference in references_in(obj)
+                for _, reference in references_in(obj)
                 if reference not in self.objects and reference not in tried
             }
             if not missing:
@@ -187,39 +187,14 @@ class _Reading:
             self.add(raw, resource)
 
 
-def class_of(cluster: Unstructured) -> tuple[str, str] | None:
-    """The name and the namespace of a Cluster's class."""
-    reference = at(cluster, "spec", "topology", "classRef")
-    name = text_at(reference, "name")
-    if not name:
-        return None
-    return name, text_at(reference, "namespace") or text_at(cluster, "metadata", "namespace")
-
-
-def references_in(obj: Unstructured) -> Iterator[Reference]:
-    """The objects that a spec refers to, by group, kind and name."""
-    namespace = text_at(obj, "metadata", "namespace") or None
-    yield from _references(obj.get("spec"), namespace)
-
-
 def refers_to(obj: Unstructured, reference: Reference) -> bool:
     """Whether the spec of an object refers to another."""
-    return reference in set(references_in(obj))
+    return any(named == reference for _, named in references_in(obj))
 
 
-def _references(value: Any, namespace: str | None) -> Iterator[Reference]:
-    if isinstance(value, list):
-        for item in cast("list[Any]", value):
-            yield from _references(item, namespace)
-    if not isinstance(value, dict):
-        return
-    fields = cast("dict[str, Any]", value)
-    kind, name = text_at(fields, "kind"), text_at(fields, "name")
-    group = text_at(fields, "apiGroup") or group_of(text_at(fields, "apiVersion"))
-    if kind and name and group:
-        yield Reference(group=group, kind=kind, name=name, namespace=namespace)
-    for inner in fields.values():
-        yield from _references(inner, namespace)
+def _class_of(cluster: Unstructured) -> tuple[str, str | None] | None:
+    found = class_of(Subject(typed(Cluster.resource, cluster)))
+    return None if found is None else (found.name, found.namespace)
 
 
 def _key(obj: Unstructured) -> tuple[str, str]:

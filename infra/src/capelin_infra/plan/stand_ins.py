@@ -13,10 +13,10 @@ from capelin.api import Unstructured
 from capelin.api.capi import Machine, MachinePool
 from capelin.contract import POOL_NAME_LABEL
 
-from capelin_infra.explain.facts import at, text_at
+from capelin_infra.explain.facts import at, labels_of, named_in, reference_of, text_at
 from capelin_infra.explain.model import Reference
 from capelin_infra.plan.kinds import CORE_GROUPS
-from capelin_infra.plan.snapshot import Snapshot, labels_of, named_in, reference_of
+from capelin_infra.plan.snapshot import Snapshot
 
 _MACHINE_HOOKS: Final = (
     "pre-drain.delete.hook.machine.cluster.x-k8s.io",

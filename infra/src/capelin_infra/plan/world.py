@@ -13,10 +13,10 @@ from capelin.api.core import Node
 from capelin.client import ApiError, Client, Unavailable
 from capelin.errors import NotReadyError
 
-from capelin_infra.explain.facts import text_at
+from capelin_infra.explain.facts import reference_of, text_at
 from capelin_infra.explain.model import Reference
 from capelin_infra.plan.settling import unsettled
-from capelin_infra.plan.snapshot import Snapshot, reference_of
+from capelin_infra.plan.snapshot import Snapshot
 from capelin_infra.plan.stand_ins import Write, pruned, writes
 
 _QUIET_SECONDS: Final = 1.0

@@ -4,17 +4,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from capelin.api import Unstructured
 from capelin.contract import CLUSTER_NAME_LABEL
 
-from capelin_infra.explain.facts import Subject, at, text_at
+from capelin_infra.explain.facts import ACTIVITIES, SUMMARIES, Subject, at, text_at
 from capelin_infra.status.cluster_tree import ClusterObject, State, machine_set, state_of
 from capelin_infra.ui.timeline import Phase, shortened
-
-_ACTIVITIES: Final = ("Deleting", "RollingOut", "Remediating", "ScalingUp", "ScalingDown")
-_SETTLED: Final = ("Available", "Ready")
 
 Key = tuple[str, str]
 """Namespace and name of a Cluster."""
@@ -90,12 +87,12 @@ def part_phase(subject: Subject, obj: ClusterObject) -> Phase:
     activity = next(
         (
             condition
-            for name in _ACTIVITIES
+            for name in ACTIVITIES
             if (condition := conditions.get(name)) is not None and condition.status == "True"
         ),
         None,
     )
-    summary = next((conditions[name] for name in _SETTLED if name in conditions), None)
+    summary = next((conditions[name] for name in SUMMARIES if name in conditions), None)
     chosen = activity or summary
     if subject.is_deleting:
         word = "Deleting"

@@ -273,7 +273,7 @@ class Store:
             machine.version,
             machine.state,
         )
-        if changed and before is not None and not entry.timeline.knows("Machine", name):
+        if changed and before is not None and not entry.timeline.has_lane("Machine", name):
             entry.timeline.observe("Machine", name, machine_phase(before, created), now)
         if changed or (before is None and is_recent):
             since = created if before is None else now

@@ -114,7 +114,7 @@ class Timeline:
             if kind == "Hook" and _OF_POLICY not in title and spans[-1].end is None
         ]
 
-    def knows(self, kind: LaneKind, title: str) -> bool:
+    def has_lane(self, kind: LaneKind, title: str) -> bool:
         """Whether something was recorded."""
         return (kind, title) in self._lanes
 

@@ -5,12 +5,13 @@ import logging
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
-from capelin.api import Resource, Unstructured
+from capelin.api import Resource
 from capelin.api.capi import Cluster, Machine, MachineDeployment, MachinePool
 from capelin.client import Client, ClientError, Expired, Forbidden, NotServed, Unauthorized
 from capelin.contract import served_resource
 from capelin_lifecycle.api import LifecycleResult
 
+from capelin_infra.explain.facts import typed
 from capelin_infra.ui.observed import Key
 from capelin_infra.ui.store import Store
 
@@ -86,7 +87,7 @@ class Watcher:
             for raw in page.get("items") or ():
                 metadata = raw["metadata"]
                 names.add((metadata.get("namespace", ""), metadata["name"]))
-                self._store.apply(resource, _typed(resource, raw))
+                self._store.apply(resource, typed(resource, raw))
             version = page["metadata"]["resourceVersion"]
             await self._store.announce()
             if not (token := page["metadata"].get("continue")):
@@ -99,7 +100,7 @@ class Watcher:
         events = self._client.watch(resource, self._namespace, since=version)
         async with aclosing(events):
             async for event in events:
-                raw = _typed(resource, event.object)
+                raw = typed(resource, event.object)
                 self._store.apply(resource, raw, deleted=event.type == "DELETED")
                 await self._store.announce()
 
@@ -127,8 +128,3 @@ class Watcher:
         trouble = next((text for _, text in sorted(self._troubles.items())), "")
         self._store.report(loading=bool(self._pending), trouble=trouble)
         await self._store.announce()
-
-
-def _typed(resource: Resource, raw: Unstructured) -> Unstructured:
-    """Objects in lists lack both fields."""
-    return {"apiVersion": resource.api_version, "kind": resource.kind, **raw}
