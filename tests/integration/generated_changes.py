@@ -50,8 +50,7 @@ def _version(_: random.Random, topology: Topology) -> str:
     return "version"
 
 
-def _replicas(rng: random.Random, topology: Topology) -> str:
-    groups = _groups(topology)
+def _scaled(rng: random.Random, groups: list[dict[str, Any]]) -> str:
     if not groups:
         return ""
     found = rng.choice(groups)
@@ -59,13 +58,12 @@ def _replicas(rng: random.Random, topology: Topology) -> str:
     return f"{found['name']} has {found['replicas']} replicas"
 
 
+def _replicas(rng: random.Random, topology: Topology) -> str:
+    return _scaled(rng, _groups(topology))
+
+
 def _pool_replicas(rng: random.Random, topology: Topology) -> str:
-    groups = _groups(topology, "machinePools")
-    if not groups:
-        return ""
-    found = rng.choice(groups)
-    found["replicas"] = rng.randint(0, _MOST)
-    return f"pool {found['name']} has {found['replicas']} replicas"
+    return _scaled(rng, _groups(topology, "machinePools"))
 
 
 def _variable(rng: random.Random, topology: Topology) -> str:
