@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from capelin_infra.plan.command import PlanTarget
 
 from ..command import capelin  # noqa: TID252 - a folder without a name
 
@@ -46,3 +47,11 @@ def test_help(tmp_path: Path) -> None:
     text = " ".join(capelin("plan", "--help", home=tmp_path).stdout.split())
     assert "exit code is 2 if machines are replaced" in text
     assert "--filename" in text
+
+
+def test_workload_clusters_of_an_environment_are_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hosted API servers are on loopback, which a kubeconfig from elsewhere does not reach."""
+    monkeypatch.delenv("CAPELIN_ALLOWED_NETWORKS", raising=False)
+    local = "127.64.0.2"
+    assert PlanTarget().destinations.allows(local)
+    assert not PlanTarget(kubeconfig=Path("management.kubeconfig")).destinations.allows(local)

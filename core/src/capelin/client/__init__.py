@@ -42,9 +42,10 @@ from capelin.client.server import ExecPlugin, Impersonation, Server, User
 from capelin.client.transport import ClientOptions, Request, Response
 from capelin.client.unreadable import UnreadableLog, UnreadableObject, reason_of
 from capelin.client.watch import Event, OnUnreadable
-from capelin.client.workload_clients import WorkloadClients
+from capelin.client.workload_clients import WORKLOAD_OPTIONS, WorkloadClients
 
 __all__ = [
+    "WORKLOAD_OPTIONS",
     "AddressRefusedError",
     "AllowedEndpoint",
     "AlreadyExists",

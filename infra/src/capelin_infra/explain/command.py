@@ -36,7 +36,9 @@ def rendered(explanation: Explanation, *, whole: bool = False) -> RenderableType
     name = printable(str(explanation.cluster))
     if explanation.state == "Ready":
         return Text(f"{name} is ready.", "green")
-    message = f": {printable(explanation.message)}" if explanation.message else ""
+    # Nothing of a sleeping cluster waits: its conditions only show that it sleeps.
+    says_more = explanation.message and explanation.state != "Asleep"
+    message = f": {printable(explanation.message)}" if says_more else ""
     title = Text.assemble((name, "bold"), f" is {explanation.state.lower()}{message}")
     lines: list[RenderableType] = [title]
     shown = explanation.chains if whole else explanation.chains[:_SHOWN]

@@ -2,10 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from capelin.api import Resource, Unstructured
-from capelin.client import Client, ClientError, WorkloadClients
+from capelin.client import (
+    WORKLOAD_OPTIONS,
+    Client,
+    ClientError,
+    Destinations,
+    WorkloadClients,
+)
 from capelin_lifecycle.api.policies import Selector
 from capelin_lifecycle.policies.selection import selects
 
@@ -36,12 +43,13 @@ def drained_nodes(source: Snapshot, after: Snapshot, plan: ClusterPlan) -> set[s
 
 
 async def blocking_budgets(
-    client: Client, cluster: Reference, nodes: set[str]
+    client: Client, cluster: Reference, nodes: set[str], destinations: Destinations
 ) -> tuple[list[Budget], str]:
     """The budgets that permit no eviction now. The text is the reason why they are unknown."""
     if not nodes:
         return [], ""
-    clients = WorkloadClients(client)
+    options = replace(WORKLOAD_OPTIONS, destinations=destinations)
+    clients = WorkloadClients(client, options=options)
     try:
         async with clients.client(cluster.name, cluster.namespace or "") as workload:
             budgets = (await workload.list(BUDGETS)).items

@@ -1,6 +1,7 @@
 """The command `capelin plan`: reads the change, computes its effect, prints it."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from typing import Any, Literal
 
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
-from capelin.client import Client, Config
-from capelin.embedded.management import CORE
+from capelin.client import Client, Config, Destinations
+from capelin.embedded.management import CORE, workload_destinations
 from capelin.errors import InvalidInputError
 from capelin.runtime.client import ClientCertificate
 
@@ -41,6 +42,13 @@ class PlanTarget:
         if self.kubeconfig is not None:
             return Client(Config.from_kubeconfig(self.kubeconfig), manager="capelin-cli")
         return client_of(find_environment(self.environment))
+
+    @property
+    def destinations(self) -> Destinations:
+        """The addresses of workload clusters. Those of an environment are on this machine."""
+        if self.kubeconfig is not None:
+            return Destinations.from_environ()
+        return workload_destinations(os.environ)
 
     @property
     def certificate(self) -> ClientCertificate | None:
@@ -105,7 +113,8 @@ async def _plan(
     # An error of the management cluster comes before the start of the sandbox.
     await client.list(ClusterClass.resource)
     async with running_sandbox() as sandbox:
-        plan = await Planner(client, sandbox, target.certificate, within).plan(manifests)
+        planner = Planner(client, sandbox, target.certificate, target.destinations, within)
+        plan = await planner.plan(manifests)
     show(plan, output)
     return plan
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from capelin.api import Resource, Unstructured
@@ -19,7 +19,7 @@ from capelin.api.capi import (
     MachineSet,
 )
 from capelin.api.core import Secret
-from capelin.client import ApiError, Client
+from capelin.client import ApiError, Client, Destinations
 from capelin.contract import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.embedded.binaries import CLUSTER_API
 from capelin.errors import InvalidInputError, UserError
@@ -66,6 +66,8 @@ class Planner:
     sandbox: Sandbox
     certificate: ClientCertificate | None = None
     """The client certificate for extensions that require one."""
+    destinations: Destinations = field(default_factory=Destinations.from_environ)
+    """The addresses at which workload clusters may be."""
     within: float = 300.0
     """How long the change may take in the sandbox, in seconds."""
 
@@ -199,7 +201,7 @@ class Planner:
         labels = source.namespaces.get(cluster.namespace or "", {})
         # The Nodes of the source: those of the sandbox have other names.
         removed = drained_nodes(source.objects, snapshots[1], plan)
-        budgets, reason = await blocking_budgets(self.source, cluster, removed)
+        budgets, reason = await blocking_budgets(self.source, cluster, removed, self.destinations)
         return plan.model_copy(
             update={
                 "hooks": hook_calls(extensions.stand_in.calls, cluster, policies, labels),

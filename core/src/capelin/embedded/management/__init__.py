@@ -1,6 +1,7 @@
 """Environments: a management cluster and all that belongs to it, as processes on this machine."""
 
 from capelin.embedded.management.code_version import code_digest
+from capelin.embedded.management.components import workload_destinations
 from capelin.embedded.management.environment import (
     DEFAULT_NAME,
     Environment,
@@ -99,5 +100,6 @@ __all__ = [
     "supervise",
     "supervisor_process",
     "without_replaced",
+    "workload_destinations",
     "workload_programs",
 ]

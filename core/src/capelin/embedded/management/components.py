@@ -10,6 +10,7 @@ from typing import Final, Literal
 from uuid import NAMESPACE_DNS, uuid5
 
 from capelin.api import Unstructured
+from capelin.client import Destinations
 from capelin.contract import ProviderType
 from capelin.embedded.addresses import NETWORK
 from capelin.embedded.components import TIMER_SLACK
@@ -210,6 +211,11 @@ def _flags(component: Component, placement: Placement) -> dict[str, str]:
                 "runtime-extension-client-key-file": str(placement.folder / "tls.key"),
             }
             return flags | (certificate if component.type == "CoreProvider" else {})
+
+
+def workload_destinations(environ: Mapping[str, str]) -> Destinations:
+    """The addresses at which programs on this machine reach an environment's workload clusters."""
+    return Destinations.from_environ({"CAPELIN_ALLOWED_NETWORKS": _allowed_networks(environ)})
 
 
 def _allowed_networks(environ: Mapping[str, str]) -> str:
