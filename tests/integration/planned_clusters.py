@@ -1,34 +1,29 @@
-"""Clusters of Capelin's class with simulated machines, as they are before and after a change."""
+"""Clusters as they are before and after a change."""
 
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from capelin.api import Unstructured
-from capelin.api.capi import Cluster, ClusterClass
+from capelin.api import Resource, Unstructured
+from capelin.api.capi import Cluster
 from capelin.api.core import Namespace
 from capelin.client import ApiError, Client
 from capelin.testing.waiting import until
-from capelin_infra.clusters.demo import demo_manifests
-from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
 from capelin_infra.explain.model import Reference
-from capelin_infra.plan.comparison import compare
+from capelin_infra.plan.comparison import CONTROL_PLANE, compare
 from capelin_infra.plan.model import ClusterPlan, MachineChanges
 from capelin_infra.plan.settling import unsettled
 from capelin_infra.plan.snapshot import Snapshot, uid_of
 from capelin_infra.plan.source import read_source
 from capelin_infra.status.readiness import wait_until_ready
 
-DEPLOYMENT = "md"
-_SECONDS = 300
+from .planned_scenes import cluster_of
+
+_SECONDS = 600
 _QUIET = 2.0
-
-
-def worker_group(name: str, replicas: int, **fields: Any) -> dict[str, Any]:
-    """A group of workers in a topology."""
-    return {"class": "default-worker", "name": name, "replicas": replicas, **fields}
 
 
 @dataclass(frozen=True)
@@ -45,35 +40,23 @@ class Planned:
             group=resource.group, kind=resource.kind, name=self.name, namespace=self.name
         )
 
-    async def create(
-        self,
-        version: str,
-        *,
-        deployments: Sequence[dict[str, Any]] = (),
-        pools: Sequence[dict[str, Any]] = (),
-    ) -> None:
+    async def create(self, manifests: Sequence[Unstructured], topology: dict[str, Any]) -> None:
         """Create the class and the Cluster, and wait until it is ready."""
         await self.client.apply(Namespace.of(self.name))
-        for manifest in demo_manifests():
+        for manifest in manifests:
             manifest["metadata"]["namespace"] = self.name
             await self.client.apply(manifest)
-        found = await self.client.get(ClusterClass, DEMO_CLASS, self.name)
-        options = ClusterOptions(DEMO_CLASS, version, 1, 0)
-        cluster = new_cluster(self.name, self.name, version, options, found)
-        cluster["spec"]["topology"]["workers"] = {
-            "machineDeployments": [*deployments],
-            "machinePools": [*pools],
-        }
+        cluster = cluster_of(self.name, topology)
 
-        async def is_created() -> bool:
+        async def problem() -> str:
             try:
                 await self.client.create(cluster)
-            except ApiError:
+            except ApiError as error:
                 # Core must reconcile the ClusterClass first.
-                return False
-            return True
+                return str(error)
+            return ""
 
-        await until(is_created)
+        await until(problem, lambda text: not text)
         await self.settles()
 
     async def live(self) -> Unstructured:
@@ -106,18 +89,36 @@ class Planned:
 
     async def change(self, manifests: Sequence[Unstructured]) -> tuple[ClusterPlan, Snapshot]:
         """Make a change for real. Returns its effect."""
-        before = await self.settles()
+        before = await self.objects()
+        control_plane = before.roles(self.reference).objects[CONTROL_PLANE]
+        resource = await self.client.resource_of(control_plane)
+        versions: list[str] = []
+        following = asyncio.create_task(self._follow_version(resource, versions))
         for manifest in manifests:
-            resource = await self.client.resource_of(manifest)
-            name = manifest["metadata"]["name"]
-            live = await self.client.find(resource, name, self.name)
-            if live is None:
-                await self.client.create(manifest)
-                continue
-            body = {**live, "spec": manifest["spec"]}
-            await self.client.request("PUT", resource.path(self.name, name), body=body)
+            await self._apply(manifest)
         after = await self.settles()
-        return real_effect(before, after, self.reference), after
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        effect = real_effect(before, after, self.reference)
+        return effect.model_copy(update={"versions": versions}), after
+
+    async def _apply(self, manifest: Unstructured) -> None:
+        resource = await self.client.resource_of(manifest)
+        name = manifest["metadata"]["name"]
+        live = await self.client.find(resource, name, self.name)
+        if live is None:
+            await self.client.create(manifest)
+            return
+        body = {**live, "spec": manifest["spec"]}
+        await self.client.request("PUT", resource.path(self.name, name), body=body)
+
+    async def _follow_version(self, resource: Resource, versions: list[str]) -> None:
+        """Record the versions of the control plane, in their order."""
+        async with aclosing(self.client.watch(resource, self.name)) as events:
+            async for event in events:
+                version = event.object["spec"]["version"]
+                if versions[-1:] != [version]:
+                    versions.append(version)
 
     async def remove(self) -> None:
         """Delete the Cluster and its namespace."""
@@ -129,14 +130,20 @@ class Planned:
         await until(is_gone, within=_SECONDS)
         await self.client.delete(Namespace, self.name)
 
+        async def is_empty() -> bool:
+            return await self.client.find(Namespace, self.name) is None
+
+        await until(is_empty, within=_SECONDS)
+
 
 def real_effect(before: Snapshot, after: Snapshot, cluster: Reference) -> ClusterPlan:
-    """The real effect of a change. Machines of pools are counted, not predicted."""
+    """The real effect of a change. Machines whose provider decides are counted, not predicted."""
     plan = compare(before, after, cluster)
     old, new = before.machines(cluster), after.machines(cluster)
     machines = [
         counted(each, old.get(each.owner, []), new.get(each.owner, []))
         if each.owner.startswith("MachinePool ")
+        or (each.owner == CONTROL_PLANE and not each.unknown)
         else each
         for each in plan.machines
     ]
@@ -146,7 +153,7 @@ def real_effect(before: Snapshot, after: Snapshot, cluster: Reference) -> Cluste
 def counted(
     predicted: MachineChanges, before: Sequence[Unstructured], after: Sequence[Unstructured]
 ) -> MachineChanges:
-    """The machines of a pool that were replaced, by their UIDs."""
+    """The machines that were replaced, by their UIDs."""
     old, new = set(map(uid_of, before)), set(map(uid_of, after))
     removed, added = len(old - new), len(new - old)
     replaced = min(removed, added)

@@ -5,32 +5,34 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import AsyncGenerator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from capelin.api import Unstructured
-from capelin.client import Client, ClientOptions, Config, WorkloadClients
-from capelin.embedded.management import (
-    Environment,
-    required_programs,
-    workload_programs,
-)
+from capelin.api.capi import Cluster
+from capelin.client import Client, Config, WorkloadClients
+from capelin.embedded.management import required_programs, workload_programs
 from capelin.testing.waiting import until
+from capelin_infra.clusters.demo import demo_manifests
+from capelin_infra.clusters.topology import DEMO_CLASS
 from capelin_infra.plan.budgets import BUDGETS
 from capelin_infra.plan.model import Budget, ClusterPlan, MachineChanges, Plan
 from capelin_infra.plan.planning import Planner
 from capelin_infra.plan.sandbox import Sandbox, running_sandbox
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 
+from .audited import Audited, audited_environment
 from .failures import protected_pod
-from .homes import management_environment, processes
+from .homes import processes
 from .lifecycle_stories import Stories
-from .planned_clusters import DEPLOYMENT, Planned, worker_group
+from .planned_clusters import Planned
+from .planned_scenes import DEPLOYMENT, new_topology, worker_group
 from .pools import OLDER, POOL, VERSION
 
 PROVIDERS = ("kubeadm-bootstrap", "lifecycle")
@@ -42,21 +44,19 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-async def environment(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Environment]:
+async def audited(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Audited]:
+    """A management cluster with an audit log of the user who plans."""
     folder = tmp_path_factory.mktemp("plan")
-    async with management_environment(folder, VERSION, PROVIDERS) as environment:
-        yield environment
+    async with audited_environment(folder, VERSION, PROVIDERS) as audited:
+        yield audited
 
 
 @pytest.fixture(scope="module")
-async def planned(environment: Environment) -> AsyncGenerator[Planned]:
-    async with Client(Config.from_kubeconfig(environment.kubeconfig)) as client:
+async def planned(audited: Audited) -> AsyncGenerator[Planned]:
+    async with Client(Config.from_kubeconfig(audited.environment.kubeconfig)) as client:
         planned = Planned(client, "planned")
-        await planned.create(
-            OLDER,
-            deployments=[worker_group(DEPLOYMENT, 2)],
-            pools=[worker_group(POOL, 2)],
-        )
+        groups, pools = [worker_group(DEPLOYMENT, 2)], [worker_group(POOL, 2)]
+        await planned.create(demo_manifests(), new_topology(DEMO_CLASS, OLDER, groups, pools))
         yield planned
 
 
@@ -67,20 +67,11 @@ async def sandbox(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Sa
 
 
 @pytest.fixture
-async def planner(planned: Planned, sandbox: Sandbox) -> AsyncGenerator[Planner]:
-    """Computes plans, and checks that it only reads from the management cluster."""
-    methods: set[str] = set()
-
-    async def record(_: Any, __: Any, request: aiohttp.TraceRequestStartParams) -> None:
-        methods.add(request.method)
-
-    trace = aiohttp.TraceConfig()
-    trace.on_request_start.append(record)
+async def planner(audited: Audited, planned: Planned, sandbox: Sandbox) -> AsyncGenerator[Planner]:
+    """Computes plans for a user who may only read."""
     before = await planned.settles()
-    options = ClientOptions(traces=(trace,))
-    async with Client(planned.client.config, options=options) as client:
+    async with Client(Config.from_kubeconfig(audited.reader)) as client:
         yield Planner(client, sandbox)
-    assert methods == {"GET"}
     after = await planned.objects()
     assert versions(before.objects) == versions(after.objects)
 
@@ -108,38 +99,50 @@ def group(cluster: Unstructured) -> dict[str, Any]:
     return cluster["spec"]["topology"]["workers"]["machineDeployments"][0]
 
 
-def page_commands() -> list[str]:
+def page_commands(*, watch: bool = False) -> list[str]:
     """The commands of the page, each in one line."""
     blocks = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines()]
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [line for line in lines if watch == ("--watch" in line)]
+
+
+async def started(
+    line: str, audited: Audited, planned: Planned, folder: Path
+) -> asyncio.subprocess.Process:
+    """A command of the page with the test's cluster."""
+    words = [planned.name if word in {"demo", "shop"} else word for word in shlex.split(line)][1:]
+    words = [str(audited.reader) if word.endswith(".kubeconfig") else word for word in words]
+    if "--kubeconfig" not in words:
+        words += ["--namespace", planned.name, "--kubeconfig", str(audited.reader)]
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "capelin_infra",
+        *words,
+        cwd=folder,
+        env={**os.environ, "XDG_STATE_HOME": str(folder)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        # Background processes of a shell without job control ignore it.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def sandboxes(folder: Path) -> list[Path]:
+    return list((folder / "capelin" / ".plan").glob("sandbox-*"))
 
 
 @pytest.mark.parametrize("line", page_commands())
 async def test_the_commands_of_the_page(
-    line: str, environment: Environment, planned: Planned, tmp_path: Path
+    line: str, audited: Audited, planned: Planned, tmp_path: Path
 ) -> None:
     before = await planned.settles()
     objects = before.objects
     cluster_class = next(obj for key, obj in objects.items() if key.kind == "ClusterClass")
     (tmp_path / "class.yaml").write_text(json.dumps(cluster_class))
-    words = ["planned" if word in {"demo", "shop"} else word for word in shlex.split(line)][1:]
-    words = [
-        str(environment.kubeconfig) if word.endswith(".kubeconfig") else word for word in words
-    ]
-    if "--kubeconfig" not in words:
-        words += ["--namespace", planned.name, "--kubeconfig", str(environment.kubeconfig)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "capelin_infra",
-        *words,
-        cwd=tmp_path,
-        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    process = await started(line, audited, planned, tmp_path)
     out, err = await process.communicate()
-    replaces = {"--version", "--set"} & {*words}
+    replaces = {"--version", "--set"} & {*shlex.split(line)}
     assert process.returncode == (2 if replaces else 0), err.decode()
     assert err.decode() == ""
     first, *_, last = out.decode().splitlines()
@@ -147,8 +150,40 @@ async def test_the_commands_of_the_page(
     assert last.startswith("Machines of 1 cluster:")
     assert "unknown" not in out.decode()
     assert versions(objects) == versions((await planned.objects()).objects)
-    # It has removed its sandbox.
-    assert not list((tmp_path / "capelin" / ".plan").glob("sandbox-*"))
+    assert sandboxes(tmp_path) == []
+
+
+async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:
+    """The next line of an output with a text."""
+    assert stream is not None
+    async with asyncio.timeout(180):
+        while text not in (line := (await stream.readline()).decode()):
+            assert line, f"the output ended before {text}"
+    return line
+
+
+@pytest.mark.parametrize("line", page_commands(watch=True))
+async def test_a_watched_plan_follows_its_file_and_the_cluster(
+    line: str, audited: Audited, planned: Planned, tmp_path: Path
+) -> None:
+    await planned.settles()
+    cluster, file = await planned.live(), tmp_path / "class.yaml"
+    file.write_text(json.dumps(cluster))
+    process = await started(line, audited, planned, tmp_path)
+    summary = "Machines of 1 cluster:"
+    assert "4 kept" in await line_with(process.stdout, summary)
+    file.write_text("{")
+    assert "It is neither YAML nor JSON" in await line_with(process.stderr, "class.yaml")
+    group(cluster)["replicas"] = 4
+    file.write_text(json.dumps(cluster))
+    assert "2 created" in await line_with(process.stdout, summary)
+    note = {"metadata": {"annotations": {"example.com/note": "a"}}}
+    await planned.client.patch(Cluster, planned.name, planned.name, note)
+    await line_with(process.stdout, "the same effect")
+    assert len(sandboxes(tmp_path)) == 1
+    process.send_signal(signal.SIGINT)
+    assert await process.wait() == 130
+    assert sandboxes(tmp_path) == []
 
 
 async def test_a_sandbox_runs_core_and_no_other_provider(sandbox: Sandbox) -> None:
@@ -270,3 +305,13 @@ async def test_a_group_of_workers_goes_and_another_comes(
     plan = one(await planner.plan([cluster]))
     assert machines(plan, "MachineDeployment md").deleted == 2
     assert machines(plan, "MachineDeployment other").created == 1
+
+
+async def test_the_audit_log_contains_no_write(
+    audited: Audited, planner: Planner, planned: Planned
+) -> None:
+    """After all other tests. The log is complete when it has the requests of this plan."""
+    before = audited.verbs()
+    one(await planner.plan([await planned.live()]))
+    verbs = await until(audited.verbs, lambda verbs: verbs["list"] > before.get("list", 0) + 10)
+    assert verbs.keys() <= {"get", "list", "watch"}

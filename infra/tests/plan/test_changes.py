@@ -29,6 +29,12 @@ def test_a_file_with_several_objects() -> None:
         ("kind: Foo", "An object in it has no apiVersion, no kind or no name."),
         ("- 1", "An object in it has no apiVersion, no kind or no name."),
         ("text", "An object in it has no apiVersion, no kind or no name."),
+        (
+            json.dumps(MANIFEST).replace(
+                "{", '{"spec": ' + '{"a": ' * 900 + "1" + "}" * 900 + ",", 1
+            ),
+            "An object in it has more than 100 levels of fields.",
+        ),
     ],
 )
 def test_invalid_files(text: str, reason: str) -> None:

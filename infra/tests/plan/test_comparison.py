@@ -210,3 +210,15 @@ def test_a_pool_of_capelin_replaces_machines_of_another_revision() -> None:
     assert (found.kept, found.replaced, found.created, found.max_surge) == (0, 3, 1, 2)
     (upgraded,) = effect(capelin_machine_pool("v1.34.1"), capelin_pool(), before=before).machines
     assert (upgraded.replaced, upgraded.order) == (3, "CreateFirst")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "expected"), [(3, (1, 3, 1, 2, 0)), (0, (1, 0, 0, 0, 1)), (1, (1, 1, 1, 0, 0))]
+)
+def test_machines_of_a_control_plane_of_another_size(replicas: int, expected: Any) -> None:
+    member = machine("m", labels={"cluster.x-k8s.io/control-plane": ""})
+    before = snapshot(member, control_plane(replicas=1))
+    after = snapshot(member, control_plane(replicas=replicas))
+    (found,) = compare(before, after, CLUSTER).machines
+    counts = (found.before, found.after, found.kept, found.created, found.deleted)
+    assert (counts, found.unknown) == (expected, "")

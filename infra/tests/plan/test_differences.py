@@ -44,6 +44,11 @@ def test_an_empty_field_equals_a_missing_one() -> None:
 
 def test_fields_that_providers_fill_in_do_not_count() -> None:
     assert paths({}, {"providerID": "x", "providerIDList": ["x"]}) == []
+    old, new = (
+        {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}}
+        for token in ("abc.1", "abc.2")
+    )
+    assert paths(old, new) == []
 
 
 def test_annotations_that_controllers_use_for_themselves_do_not_count() -> None:

@@ -83,6 +83,13 @@ def test_a_go_manager_keeps_the_flags_of_its_deployment_except_pod_flags() -> No
     )
 
 
+def test_a_go_manager_serves_metrics_without_tls_if_it_has_a_port_for_them() -> None:
+    ports: dict[Purpose, int] = {"health": 31000, "webhooks": 31001, "diagnostics": 31002}
+    placement = Placement("127.64.0.9", ports, FOLDER, WORKLOADS, AUTHORITY)
+    arguments = component_command(core(), placement).arguments
+    assert {"--diagnostics-address=127.64.0.9:31002", "--insecure-diagnostics=true"} <= {*arguments}
+
+
 def test_a_manager_gets_a_stable_pod_identity() -> None:
     placement = Placement(
         "127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER, WORKLOADS, AUTHORITY

@@ -1,7 +1,7 @@
 """The verb that shows the effect of a change in advance."""
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -9,16 +9,26 @@ from capelin_infra.cli.clusters import ClusterVerb, ControlPlaneReplicas, Name, 
 from capelin_infra.cli.options import Environment, ManagementKubeconfig, Namespace
 from capelin_infra.cli.runner import run
 
+if TYPE_CHECKING:
+    from capelin_infra.plan.command import PlanOptions
+
 REPLACES_MACHINES: Final = 2
 """The exit code of a plan that replaces machines."""
 
+PlanFormat = Literal["text", "markdown", "json", "yaml"]
 Output = Annotated[
-    Literal["text", "markdown", "json", "yaml"],
+    PlanFormat,
     typer.Option("--output", "-o", help="text, markdown for pull requests, or json and yaml."),
 ]
 Within = Annotated[
     float,
     typer.Option(min=1, help="How long Cluster API may work on the change, in seconds."),
+]
+Watch = Annotated[
+    bool,
+    typer.Option(
+        "--watch", "-w", help="Plan again after each change of a file or an object, until Ctrl-C."
+    ),
 ]
 Files = Annotated[
     list[Path] | None,
@@ -52,6 +62,7 @@ def plan(
     namespace: Namespace = "default",
     output: Output = "text",
     within: Within = 300,
+    watch: Watch = False,
 ) -> None:
     """Show in advance the effect of a change on clusters and machines.
 
@@ -69,8 +80,9 @@ def plan(
         )
     from capelin_infra.plan.command import PlanTarget, plan_files
 
+    options = _options(output, within, watch=watch)
     target = PlanTarget(namespace, environment, kubeconfig)
-    _finish(run(plan_files(target, filename, output, within)))
+    _finish(run(plan_files(target, filename, options)))
 
 
 def cluster(
@@ -96,6 +108,7 @@ def cluster(
     namespace: Namespace = "default",
     output: Output = "text",
     within: Within = 300,
+    watch: Watch = False,
 ) -> None:
     """Show the effect of a new version, other numbers or other variables of a cluster.
 
@@ -104,6 +117,7 @@ def cluster(
     from capelin_infra.clusters.topology import ScaleOptions, parse_variables
     from capelin_infra.plan.command import ClusterChange, PlanTarget, plan_cluster
 
+    options = _options(output, within, watch=watch)
     variables = parse_variables(set_ or [])
     numbers = (workers, control_plane_replicas)
     if version is None and not variables and numbers == (None, None):
@@ -113,7 +127,15 @@ def cluster(
     scale = None if numbers == (None, None) else ScaleOptions(workers, pool, control_plane_replicas)
     change = ClusterChange(name, version, scale, variables)
     target = PlanTarget(namespace, environment, kubeconfig)
-    _finish(run(plan_cluster(target, change, output, within)))
+    _finish(run(plan_cluster(target, change, options)))
+
+
+def _options(output: PlanFormat, within: float, *, watch: bool) -> "PlanOptions":
+    from capelin_infra.plan.command import PlanOptions
+
+    if watch and output in {"json", "yaml"}:
+        raise typer.BadParameter("--watch does not work with -o json or -o yaml")
+    return PlanOptions(output, within, watch)
 
 
 def _finish(found: Any) -> None:

@@ -13,7 +13,7 @@ from capelin.yaml import read_all_yaml, read_yaml
 
 from capelin_infra.clusters.topology import ScaleOptions, scale_patch, upgrade_patch
 from capelin_infra.explain.facts import text_at
-from capelin_infra.plan.differences import LAST_APPLIED
+from capelin_infra.plan.differences import LAST_APPLIED, LEVELS, is_too_deep
 
 _HINT: Final = "Name a file with the objects in the form in which kubectl applies them."
 
@@ -41,6 +41,12 @@ def read_manifests(text: str, source: str, namespace: str) -> list[Unstructured]
             raise InvalidInputError(
                 f"{source} cannot be used.",
                 reason="An object in it has no apiVersion, no kind or no name.",
+                hint=_HINT,
+            )
+        if is_too_deep(manifest):
+            raise InvalidInputError(
+                f"{source} cannot be used.",
+                reason=f"An object in it has more than {LEVELS} levels of fields.",
                 hint=_HINT,
             )
     if not found:

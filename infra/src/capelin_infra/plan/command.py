@@ -2,17 +2,19 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.client import Client, Config, Destinations
-from capelin.embedded.management import CORE, workload_destinations
-from capelin.errors import InvalidInputError
+from capelin.embedded.management import CORE, Environment, workload_destinations
+from capelin.errors import UserError
 from capelin.runtime.client import ClientCertificate
 
 from capelin_infra.clusters.topology import ScaleOptions, topology_version
@@ -24,6 +26,7 @@ from capelin_infra.plan.model import Plan
 from capelin_infra.plan.planning import Planner
 from capelin_infra.plan.rendering import markdown_lines, text_lines
 from capelin_infra.plan.sandbox import running_sandbox
+from capelin_infra.plan.watching import stamps_of, until_changed
 from capelin_infra.terminal.tables import print_data
 
 PlanFormat = Literal["text", "markdown", "json", "yaml"]
@@ -55,9 +58,14 @@ class PlanTarget:
         """The certificate of an environment's core, the only client of its extensions."""
         if self.kubeconfig is not None:
             return None
-        folder = find_environment(self.environment).credentials / CORE.label
-        own = ClientCertificate(folder / "tls.crt", folder / "tls.key")
-        return own if own.certificate.exists() else None
+        return core_certificate(find_environment(self.environment))
+
+
+def core_certificate(environment: Environment) -> ClientCertificate | None:
+    """The certificate with which core calls the extensions of an environment."""
+    folder = environment.credentials / CORE.label
+    own = ClientCertificate(folder / "tls.crt", folder / "tls.key")
+    return own if own.certificate.exists() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,53 +78,88 @@ class ClusterChange:
     variables: dict[str, Any] | None = None
 
 
-async def plan_files(
-    target: PlanTarget, files: Sequence[Path], output: PlanFormat, within: float
-) -> Plan:
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """How a plan is computed and printed."""
+
+    output: PlanFormat = "text"
+    within: float = 300.0
+    """How long Cluster API may work on the change, in seconds."""
+    watch: bool = False
+    """Whether to plan again after each change, until the user ends it."""
+
+
+async def plan_files(target: PlanTarget, files: Sequence[Path], options: PlanOptions) -> Plan:
     """Print the effect of applying the objects in files."""
-    texts = await asyncio.gather(
-        *(asyncio.to_thread(read_file, file, target.namespace) for file in files)
-    )
-    manifests = [manifest for manifests in texts for manifest in manifests]
+
+    async def read() -> list[Unstructured]:
+        texts = (asyncio.to_thread(read_file, file, target.namespace) for file in files)
+        return [manifest for manifests in await asyncio.gather(*texts) for manifest in manifests]
+
+    await read()
     async with target.client() as client:
-        return await _plan(target, client, manifests, output, within)
+        return await _plan(target, client, read, options, files)
 
 
-async def plan_cluster(
-    target: PlanTarget, change: ClusterChange, output: PlanFormat, within: float
-) -> Plan:
+async def plan_cluster(target: PlanTarget, change: ClusterChange, options: PlanOptions) -> Plan:
     """Print the effect of changing one Cluster."""
     async with target.client() as client:
-        live = await client.find(Cluster.resource, change.name, target.namespace)
-        if live is None:
-            raise await missing_cluster(client, change.name, target.namespace)
-        live = {**live, "apiVersion": Cluster.resource.api_version, "kind": "Cluster"}
-        topology_version(Cluster.read(live))
-        version = parse_version(change.version, ()) if change.version else None
-        manifest = changed_cluster(
-            live, version=version, scale=change.scale, variables=change.variables
-        )
-        return await _plan(target, client, [manifest], output, within)
+
+        async def read() -> list[Unstructured]:
+            return [await _changed(client, target, change)]
+
+        return await _plan(target, client, read, options)
+
+
+async def _changed(client: Client, target: PlanTarget, change: ClusterChange) -> Unstructured:
+    """The Cluster with the change."""
+    live = await client.find(Cluster.resource, change.name, target.namespace)
+    if live is None:
+        raise await missing_cluster(client, change.name, target.namespace)
+    live = {**live, "apiVersion": Cluster.resource.api_version, "kind": "Cluster"}
+    topology_version(Cluster.read(live))
+    version = parse_version(change.version, ()) if change.version else None
+    return changed_cluster(live, version=version, scale=change.scale, variables=change.variables)
 
 
 async def _plan(
     target: PlanTarget,
     client: Client,
-    manifests: Sequence[Unstructured],
-    output: PlanFormat,
-    within: float,
+    read: Callable[[], Awaitable[list[Unstructured]]],
+    options: PlanOptions,
+    files: Sequence[Path] = (),
 ) -> Plan:
-    if not manifests:
-        raise InvalidInputError(
-            "The change is empty.", reason="No file has an object.", hint="Name one with -f."
-        )
-    # An error of the management cluster comes before the start of the sandbox.
+    stamps = stamps_of(files)
+    # An error of the user or of the management cluster comes before the start of the sandbox.
+    manifests = await read()
     await client.list(ClusterClass.resource)
     async with running_sandbox() as sandbox:
-        planner = Planner(client, sandbox, target.certificate, target.destinations, within)
+        planner = Planner(client, sandbox, target.certificate, target.destinations, options.within)
         plan = await planner.plan(manifests)
-    show(plan, output)
+        show(plan, options.output)
+        while options.watch:
+            await planner.clear()
+            await until_changed(client, planner.resources, planner.known, files, stamps)
+            stamps, last = stamps_of(files), plan
+            try:
+                plan = await planner.plan(await read())
+            except UserError as error:
+                print(f"{_now()}: {error}", file=sys.stderr)  # noqa: T201 - the output
+            else:
+                _show_again(plan, last, options.output)
     return plan
+
+
+def _show_again(plan: Plan, last: Plan, output: PlanFormat) -> None:
+    if plan == last:
+        print(f"{_now()}: the same effect", flush=True)  # noqa: T201 - the output
+    else:
+        print(f"\n{_now()}:", flush=True)  # noqa: T201 - the output
+        show(plan, output)
+
+
+def _now() -> str:
+    return datetime.now().astimezone().strftime("%H:%M:%S")
 
 
 def show(plan: Plan, output: PlanFormat) -> None:
@@ -125,4 +168,4 @@ def show(plan: Plan, output: PlanFormat) -> None:
         print_data(plan.model_dump(mode="json", exclude_none=True), output)
     else:
         lines = text_lines(plan) if output == "text" else markdown_lines(plan)
-        print("\n".join(lines))  # noqa: T201 - the output of the command
+        print("\n".join(lines), flush=True)  # noqa: T201 - the output of the command

@@ -153,6 +153,15 @@ def _of_control_plane(
     ]
     if not changed:
         return changes
+    number = at(after, "spec", "replicas")
+    if changed == ["spec.replicas"] and isinstance(number, int):
+        counts = {
+            "after": number,
+            "kept": min(changes.before, number),
+            "created": max(0, number - changes.before),
+            "deleted": max(0, changes.before - number),
+        }
+        return changes.model_copy(update=counts)
     kind = reference_of(after).kind
     reason = f"{kind} decides which machines it replaces after a change of {', '.join(changed)}"
     return changes.model_copy(update={"unknown": reason})

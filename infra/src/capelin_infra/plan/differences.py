@@ -1,6 +1,6 @@
 """Field-by-field differences of two objects, without fields that controllers use for themselves."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from capelin.api import Unstructured
@@ -26,10 +26,18 @@ _INTERNAL: Final = frozenset(
         "machine-template-hash",
     }
 )
-_OBSERVED: Final = frozenset({"spec.providerID", "spec.providerIDList"})
-"""Fields of specs that providers fill in."""
+_OBSERVED: Final = frozenset(
+    {
+        "spec.joinConfiguration.discovery.bootstrapToken.token",
+        "spec.providerID",
+        "spec.providerIDList",
+    }
+)
+"""Fields of specs that providers fill in, or renew."""
 _KEYS: Final = ("name", "type", "conditionType", "path")
 """Fields that identify an item of a list."""
+LEVELS: Final = 100
+"""The most levels of fields that an object can have. Comparisons are recursive."""
 _MISSING: Final = object()
 
 
@@ -47,6 +55,21 @@ def differences(
     old = _comparable(before, words.get("before", {}))
     new = _comparable(after, words.get("after", {}))
     return [change for change in _walk("", old, new) if change.path not in _OBSERVED]
+
+
+def is_too_deep(obj: Unstructured) -> bool:
+    """Whether an object has more levels of fields than a comparison can have."""
+    level: list[object] = [obj]
+    for _ in range(LEVELS):
+        # An alias in YAML makes several values one.
+        level = [*{id(inner): inner for value in level for inner in _children(value)}.values()]
+    return bool(level)
+
+
+def _children(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return cast("dict[str, object]", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()
 
 
 def _comparable(obj: Unstructured, words: Mapping[str, str]) -> dict[str, Any]:

@@ -31,11 +31,11 @@ from capelin_infra.explain.model import Reference
 from capelin_infra.plan.budgets import blocking_budgets, drained_nodes
 from capelin_infra.plan.changes import applied
 from capelin_infra.plan.comparison import CONTROL_PLANE, compare
-from capelin_infra.plan.differences import differences
+from capelin_infra.plan.differences import LEVELS, differences, is_too_deep
 from capelin_infra.plan.extensions import ExtensionStandIn, Listening, RealExtensions, listening
 from capelin_infra.plan.hook_calls import hook_calls
 from capelin_infra.plan.model import ClusterPlan, ObjectChange, Plan
-from capelin_infra.plan.sandbox import Sandbox, without_delays
+from capelin_infra.plan.sandbox import Sandbox, concurrent, without_delays
 from capelin_infra.plan.snapshot import Snapshot
 from capelin_infra.plan.source import Source, read_source
 from capelin_infra.plan.world import World, following
@@ -58,7 +58,19 @@ _BEFORE_SECONDS: Final = 120.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+class _StopWatch:
+    """Logs the duration of each phase."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def log(self, phase: str) -> None:
+        now = time.monotonic()
+        _log.info("%s in %.1f s", phase, now - self._last)
+        self._last = now
+
+
+@dataclass
 class Planner:
     """Computes plans about one management cluster in one sandbox."""
 
@@ -70,6 +82,18 @@ class Planner:
     """The addresses at which workload clusters may be."""
     within: float = 300.0
     """How long the change may take in the sandbox, in seconds."""
+    known: Snapshot = field(default_factory=lambda: Snapshot({}))
+    """The objects that the last plan read."""
+    resources: list[Resource] = field(default_factory=list[Resource])
+    """Their kinds, with those of core."""
+    _is_clear: bool = True
+    _watch: _StopWatch = field(default_factory=_StopWatch)
+
+    async def clear(self) -> None:
+        """Remove the objects of the last plan from the sandbox. Otherwise, the next plan does."""
+        if not self._is_clear:
+            await self.sandbox.clear(self.resources)
+            self._is_clear = True
 
     async def plan(self, manifests: Sequence[Unstructured]) -> Plan:
         """The effect of applying these objects.
@@ -77,26 +101,29 @@ class Planner:
         Raises:
             UserError: The objects are not accepted, or concern no Cluster.
         """
-        source, policies = await asyncio.gather(
-            read_source(self.source, manifests), read_policies(self.source)
+        watch = self._watch = _StopWatch()
+        source, policies, _ = await asyncio.gather(
+            read_source(self.source, manifests), read_policies(self.source), self.clear()
         )
+        if deep := [str(key) for key, obj in source.objects.objects.items() if is_too_deep(obj)]:
+            raise UserError(
+                f"{deep[0]} cannot be compared.",
+                reason=f"It has more than {LEVELS} levels of fields.",
+                hint="Remove the innermost fields.",
+            )
+        watch.log("read")
         await self.sandbox.install(source.definitions, source.namespaces)
+        watch.log("installed kinds")
         configs = _configs(source, manifests)
         answers = RealExtensions(self.source, self.certificate)
-        providers = [
-            resource
-            for crd in source.definitions
-            if (resource := _resource_of(source, crd)) is not None
-        ]
-        resources = [*CORE, *providers]
+        providers = (_resource_of(source, crd) for crd in source.definitions)
+        self.known, self.resources = source.objects, [*CORE, *filter(None, providers)]
+        self._is_clear = False
         async with (
             listening(configs, answers) as extensions,
-            following(self.sandbox.client, resources, source.definitions) as world,
+            following(self.sandbox, self.resources, source.definitions) as world,
         ):
-            try:
-                return await self._plan(source, manifests, policies, extensions, world)
-            finally:
-                await self.sandbox.clear(resources)
+            return await self._plan(source, manifests, policies, extensions, world)
 
     async def _plan(
         self,
@@ -106,7 +133,7 @@ class Planner:
         extensions: Listening,
         world: World,
     ) -> Plan:
-        watch = _StopWatch()
+        watch = self._watch
         await self._load(source, manifests, extensions, world)
         watch.log("loaded")
         early = await world.settle(_BEFORE_SECONDS)
@@ -115,6 +142,7 @@ class Planner:
         extensions.stand_in.calls.clear()
         world.versions.clear()
         change = [await self._apply(manifest, source) for manifest in manifests]
+        watch.log("made the change")
         late = await world.settle(self.within)
         watch.log("settled after the change")
         after = world.snapshot
@@ -153,8 +181,8 @@ class Planner:
             raw = [config.dump() for config in extensions.stand_in.configs.values()]
             await self.sandbox.load(extensions.redirect(raw), source.resource_of)
             await extensions.stand_in.discovered(_LOAD_SECONDS)
-        loading = self.sandbox.loading(objects.values(), source.resource_of)
-        async with loading:
+        loaded = concurrent(objects.values(), manifests)
+        async with self.sandbox.loading(loaded, source.resource_of):
             await world.ready(set(objects), _LOAD_SECONDS)
 
     async def _apply(self, manifest: Unstructured, source: Source) -> ObjectChange | None:
@@ -209,18 +237,6 @@ class Planner:
                 "unknown": [*plan.unknown, *([reason] if reason else [])],
             }
         )
-
-
-class _StopWatch:
-    """Logs the duration of each phase."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def log(self, phase: str) -> None:
-        now = time.monotonic()
-        _log.info("%s in %.1f s", phase, now - self._last)
-        self._last = now
 
 
 def kubeconfig_secret(cluster: Reference, kubeconfig: bytes) -> Secret:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -15,12 +15,13 @@ from capelin.errors import NotReadyError
 
 from capelin_infra.explain.facts import reference_of, text_at
 from capelin_infra.explain.model import Reference
+from capelin_infra.plan.sandbox import Sandbox
 from capelin_infra.plan.settling import unsettled
 from capelin_infra.plan.snapshot import Snapshot
 from capelin_infra.plan.stand_ins import Write, pruned, writes
 
-_QUIET_SECONDS: Final = 1.0
-"""Core reacts to a change of an object within a few milliseconds."""
+_QUIET_SECONDS: Final = 0.3
+"""Core reads a change of an object within a few milliseconds. Its metrics show that it works."""
 _STUCK_SECONDS: Final = 25.0
 """Core repeats failed checks before Machines are created after 15 seconds."""
 _POLL_SECONDS: Final = 0.05
@@ -34,6 +35,8 @@ class World:
     """The objects of a sandbox now."""
 
     client: Client
+    is_idle: Callable[[], Awaitable[bool]]
+    """Whether core works on nothing."""
     resources: Mapping[tuple[str, str], Resource]
     schemas: Mapping[tuple[str, str], Any]
     objects: dict[Reference, Unstructured] = field(default_factory=dict[Reference, Unstructured])
@@ -42,6 +45,7 @@ class World:
     tasks: list["asyncio.Task[None]"] = field(default_factory=list["asyncio.Task[None]"])
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _last: float = 0.0
+    _busy: float = 0.0
 
     @property
     def snapshot(self) -> Snapshot:
@@ -55,11 +59,12 @@ class World:
         while True:
             await self._pause()
             now = time.monotonic()
-            quiet = now - self._last
-            if quiet < _QUIET_SECONDS and now < end:
+            if now - self._last >= _QUIET_SECONDS and not await self.is_idle():
+                self._busy = now
+            if now - max(self._last, self._busy) < _QUIET_SECONDS and now < end:
                 continue
             reasons = unsettled(self.snapshot)
-            if not reasons or quiet > _STUCK_SECONDS or now >= end:
+            if not reasons or now - self._last > _STUCK_SECONDS or now >= end:
                 return reasons
 
     async def ready(self, loaded: set[Reference], within: float) -> None:
@@ -161,12 +166,13 @@ def _substance(obj: Unstructured) -> Unstructured:
 
 @asynccontextmanager
 async def following(
-    client: Client, resources: Iterable[Resource], definitions: Sequence[Unstructured]
+    sandbox: Sandbox, resources: Iterable[Resource], definitions: Sequence[Unstructured]
 ) -> AsyncGenerator[World]:
     """Follow these kinds and Nodes, and stand in for their providers, inside the block."""
     kinds = [*resources, Node.resource]
     world = World(
-        client,
+        sandbox.client,
+        sandbox.is_idle,
         {(each.group, each.kind): each for each in kinds},
         {
             (crd["spec"]["group"], crd["spec"]["names"]["kind"]): crd["spec"]["versions"][0][

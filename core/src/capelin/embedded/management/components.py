@@ -20,7 +20,7 @@ from capelin.embedded.processes import Command, Limits
 # Cluster API's managers serve webhooks on all addresses, and have no option for another one.
 ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104
 
-Purpose = Literal["health", "webhooks"]
+Purpose = Literal["diagnostics", "health", "webhooks"]
 
 Dialect = Literal["go", "python", "extension"]
 """A manager of Cluster API's, one on `capelin.controller`, a server on `capelin.runtime`."""
@@ -198,10 +198,12 @@ def _flags(component: Component, placement: Placement) -> dict[str, str]:
                 "client-ca": str(placement.authority),
             }
         case "go":
+            diagnostics = placement.ports.get("diagnostics")
+            metrics = "0" if diagnostics is None else f"{placement.address}:{diagnostics}"
             flags = {
                 "kubeconfig": str(placement.kubeconfig),
                 "health-addr": health,
-                "diagnostics-address": "0",
+                "diagnostics-address": metrics,
                 "webhook-port": str(placement.ports["webhooks"]),
                 "webhook-cert-dir": str(placement.folder),
             }
@@ -210,7 +212,9 @@ def _flags(component: Component, placement: Placement) -> dict[str, str]:
                 "runtime-extension-client-cert-file": str(placement.folder / "tls.crt"),
                 "runtime-extension-client-key-file": str(placement.folder / "tls.key"),
             }
-            return flags | (certificate if component.type == "CoreProvider" else {})
+            # Without TLS: the address is a loopback address.
+            insecure = {} if diagnostics is None else {"insecure-diagnostics": "true"}
+            return flags | insecure | (certificate if component.type == "CoreProvider" else {})
 
 
 def workload_destinations(environ: Mapping[str, str]) -> Destinations:

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -260,7 +260,7 @@ async def resolve_components(
 ) -> list[Component]:
     """All components of an environment, Cluster API's core first.
 
-    With `core_only`, without the providers of installed packages.
+    With `core_only`, without the providers of installed packages, and with core's metrics.
 
     Raises:
         UserError: The components of a provider cannot be rendered.
@@ -278,7 +278,9 @@ async def resolve_components(
         )
         for provider in asked
     ]
-    return ours if core_only else [*ours, *map(python_component, chosen_providers(asked_names))]
+    if core_only:
+        return [replace(each, listens_for=(*each.listens_for, "diagnostics")) for each in ours]
+    return [*ours, *map(python_component, chosen_providers(asked_names))]
 
 
 def render_template(text: str, variables: Mapping[str, str]) -> list[Unstructured]:
