@@ -137,14 +137,18 @@ async def _plan(
         planner = Planner(client, sandbox, target.certificate, target.destinations, options.within)
         plan = await planner.plan(manifests)
         show(plan, options.output)
+        problem = ""
         while options.watch:
             await planner.clear()
-            await until_changed(client, planner.resources, planner.known, files, stamps)
-            stamps, last = stamps_of(files), plan
+            known, resources = planner.known, planner.resources
+            await until_changed(client, resources, known, files, stamps, has_failed=bool(problem))
+            stamps, last, last_problem = stamps_of(files), plan, problem
             try:
-                plan = await planner.plan(await read())
+                plan, problem = await planner.plan(await read()), ""
             except UserError as error:
-                print(f"{_now()}: {error}", file=sys.stderr)  # noqa: T201 - the output
+                problem = str(error)
+                if problem != last_problem:
+                    print(f"{_now()}: {problem}", file=sys.stderr)  # noqa: T201 - the output
             else:
                 _show_again(plan, last, options.output)
     return plan

@@ -75,8 +75,12 @@ class Sandbox:
 
     async def is_idle(self) -> bool:
         """Whether core works on no object, and has none to work on now."""
-        async with self._etcd.get(self._metrics_url) as response:
-            return is_idle(await response.text())
+        try:
+            async with self._etcd.get(self._metrics_url) as response:
+                return is_idle(await response.text())
+        except aiohttp.ClientError:
+            # It starts again.
+            return False
 
     async def install(
         self, definitions: Sequence[Unstructured], namespaces: dict[str, dict[str, str]]

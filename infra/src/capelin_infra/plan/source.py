@@ -95,33 +95,16 @@ class _Reading:
         classes = (await self.client.list(ClusterClass.resource)).items
         found: dict[str, Unstructured] = {}
         for reference in changed:
+            owners = await self._owners(reference)
             for cluster in clusters:
-                if await self._concerns(reference, cluster, classes):
+                if _concerns(reference, cluster, classes, owners):
                     found[text_at(cluster, "metadata", "uid")] = cluster
         return list(found.values())
-
-    async def _concerns(
-        self, changed: Reference, cluster: Unstructured, classes: list[Unstructured]
-    ) -> bool:
-        name, namespace = (text_at(cluster, "metadata", key) for key in ("name", "namespace"))
-        if changed.kind == Cluster.resource.kind:
-            return (changed.name, changed.namespace) == (name, namespace)
-        class_key = _class_of(cluster)
-        if changed.kind == ClusterClass.resource.kind:
-            return class_key == (changed.name, changed.namespace)
-        of_class = [each for each in classes if _key(each) == class_key]
-        if any(refers_to(each, changed) for each in of_class):
-            return True
-        if changed.kind == ExtensionConfig.resource.kind:
-            return any(f".{changed.name}" in str(at(each, "spec")) for each in of_class)
-        if changed.namespace != namespace:
-            return False
-        return name in await self._owners(changed)
 
     async def _owners(self, changed: Reference) -> set[str]:
         """The names of the Clusters that an object belongs to, or whose objects refer to it."""
         resource = self.kinds.find(changed.group, changed.kind)
-        if resource is None:
+        if resource is None or not changed.namespace or changed.kind in _READ_BY_NAME:
             return set()
         raw = await self.client.find(resource, changed.name, changed.namespace)
         name = text_at(raw, "metadata", "labels", CLUSTER_NAME_LABEL) if raw else ""
@@ -185,6 +168,24 @@ class _Reading:
         raw = await self.client.find(resource, reference.name, reference.namespace)
         if raw is not None:
             self.add(raw, resource)
+
+
+def _concerns(
+    changed: Reference, cluster: Unstructured, classes: list[Unstructured], owners: set[str]
+) -> bool:
+    """Whether a Cluster uses a changed object. `owners` are Clusters of its namespace that do."""
+    name, namespace = (text_at(cluster, "metadata", key) for key in ("name", "namespace"))
+    if changed.kind == Cluster.resource.kind:
+        return (changed.name, changed.namespace) == (name, namespace)
+    class_key = _class_of(cluster)
+    if changed.kind == ClusterClass.resource.kind:
+        return class_key == (changed.name, changed.namespace)
+    of_class = [each for each in classes if _key(each) == class_key]
+    if any(refers_to(each, changed) for each in of_class):
+        return True
+    if changed.kind == ExtensionConfig.resource.kind:
+        return any(f".{changed.name}" in str(at(each, "spec")) for each in of_class)
+    return changed.namespace == namespace and name in owners
 
 
 def refers_to(obj: Unstructured, reference: Reference) -> bool:

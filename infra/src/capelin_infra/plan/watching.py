@@ -15,6 +15,7 @@ from capelin_infra.plan.kinds import CORE_GROUPS
 from capelin_infra.plan.snapshot import Snapshot
 
 _POLL_SECONDS: Final = 0.3
+_RETRY_SECONDS: Final = 5.0
 Stamps = Sequence[tuple[int, int] | None]
 
 
@@ -37,11 +38,17 @@ async def until_changed(
     known: Snapshot,
     files: Sequence[Path],
     stamps: Stamps,
+    *,
+    has_failed: bool,
 ) -> None:
-    """Wait until a file, or an object of these kinds, differs."""
+    """Wait until a file, or an object of these kinds, differs.
+
+    A plan that has failed may not have read the present objects. So the next one begins later.
+    """
+    pause = _RETRY_SECONDS if has_failed else 0
     tasks = [
         asyncio.create_task(_until_files_change(files, stamps)),
-        *(asyncio.create_task(_until_changed(client, each, known)) for each in resources),
+        *(asyncio.create_task(_until_changed(client, each, known, pause)) for each in resources),
     ]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -58,7 +65,8 @@ async def _until_files_change(files: Sequence[Path], stamps: Stamps) -> None:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _until_changed(client: Client, resource: Resource, known: Snapshot) -> None:
+async def _until_changed(client: Client, resource: Resource, known: Snapshot, pause: float) -> None:
+    await asyncio.sleep(pause)
     async with aclosing(client.watch(resource)) as events:
         async for event in events:
             # The first events are about all existing objects.
