@@ -142,23 +142,35 @@ def wide() -> Scene:
 
 
 def external_patches() -> Scene:
-    """The demo's class with patches by a policy of the lifecycle extension."""
+    """The demo's class with patches and checks by policies of the lifecycle extension."""
     manifests = demo_manifests()
     external = {
         "generatePatchesExtension": "generate-patches-v1.lifecycle",
         "discoverVariablesExtension": "discover-variables-v1.lifecycle",
         "settings": {"policy": "patched/patches", "version": "v1"},
     }
-    manifests[0]["spec"]["patches"].append({"name": "external", "external": external})
+    checks = {
+        "generatePatchesExtension": "generate-patches-v1.lifecycle",
+        "validateTopologyExtension": "validate-topology-v1.lifecycle",
+        "settings": {"policy": "patched/checks"},
+    }
+    manifests[0]["spec"]["patches"] += [
+        {"name": "external", "external": external},
+        {"name": "checks", "external": checks},
+    ]
     versions = [
         external_version("v1", "/spec/template/spec/simulated/startupSeconds"),
         external_version("v2", "/spec/template/spec/simulated/startupJitterSeconds"),
     ]
-    patches = policy("patches", "GeneratePatches", {"patches": {"versions": versions}})
+    rule = {"expression": "variables.?seconds.orValue(0) < 100", "message": "seconds are too many"}
+    policies = [
+        policy("patches", "GeneratePatches", {"patches": {"versions": versions}}),
+        policy("checks", "ValidateTopology", {"validate": {"rules": [rule]}}),
+    ]
     groups = [worker_group(DEPLOYMENT, 2), worker_group("other", 1)]
     return Scene(
         "patched",
-        [patches, *with_next(manifests)],
+        [*policies, *with_next(manifests)],
         new_topology(DEMO_CLASS, OLDER, groups, [worker_group(POOL, 1)]),
         variables={SECONDS: [0, 1, 2], "machines": [{"startupSeconds": 0}, {"startupSeconds": 1}]},
     )

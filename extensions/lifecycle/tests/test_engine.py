@@ -339,6 +339,9 @@ async def test_topology_hooks_find_the_policies_that_classes_name(life: Life) ->
     assert "has no version 'v2' of patches (known: v1)" in missing.message
     wrong = await call("generate-patches-v1", "sizes")
     assert "there is no LifecyclePolicy" in wrong.message
+    # Cluster API calls it for each external patch.
+    nothing = await call("generate-patches-v1", "sizes", "")
+    assert (nothing.status, nothing.items) == ("Success", [])
     refused = await call("validate-topology-v1", "sizes")
     assert (refused.status, refused.message) == ("Failure", "policy sizes: too many templates")
 

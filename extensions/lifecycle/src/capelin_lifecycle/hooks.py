@@ -34,7 +34,7 @@ from capelin_lifecycle.actions.topology import (
     upgrade_plan,
 )
 from capelin_lifecycle.api.actions import PatchVersion
-from capelin_lifecycle.api.names import LIFECYCLE_HOOKS, HookName
+from capelin_lifecycle.api.names import LIFECYCLE_HOOKS, HookName, PolicyKind
 from capelin_lifecycle.decision import Answer, Facts, lets_pass
 from capelin_lifecycle.decision import answer as combined
 from capelin_lifecycle.engine import Engine
@@ -117,6 +117,9 @@ class TopologyHandlers:
 
     async def patches(self, call: Call[hooks.GeneratePatches, Settings]) -> GeneratePatchesResponse:
         await self._check_namespace(call.settings.policy, call.request)
+        if not call.settings.version and self._is_check(call.settings.policy):
+            # Cluster API asks each external patch for patches, also one that only validates.
+            return GeneratePatchesResponse(status="Success", items=[])
         policy = self._policy("GeneratePatches", call.settings.policy)
         return await generated_patches(policy, self._version(call.settings), call.request)
 
@@ -198,11 +201,19 @@ class TopologyHandlers:
             f" {known}). Set it in the settings of the ClusterClass's patch"
         )
 
+    def _is_check(self, reference: str) -> bool:
+        """Whether a policy is for ValidateTopology."""
+        self._check_known()
+        policy = self._find(reference)
+        return policy is not None and policy.spec.hook == "ValidateTopology"
+
+    def _find(self, reference: str) -> KnownPolicy | None:
+        namespace, _, name = reference.rpartition("/")
+        return self._engine.store.policy(_kind_of(reference), namespace or None, name)
+
     def _policy(self, hook: HookName, reference: str) -> KnownPolicy:
         self._check_known()
-        namespace, _, name = reference.rpartition("/")
-        kind = "LifecyclePolicy" if namespace else "ClusterLifecyclePolicy"
-        policy = self._engine.store.policy(kind, namespace or None, name)
+        policy, kind = self._find(reference), _kind_of(reference)
         if policy is None or policy.spec.hook != hook:
             raise Failure(
                 f"there is no {kind} {reference!r} for {hook}. The setting policy of the"
@@ -215,6 +226,11 @@ class TopologyHandlers:
     def _check_known(self) -> None:
         if not self._engine.store.knows_policies:
             raise Failure(self._engine.store.problem or "the policies are not known")
+
+
+def _kind_of(reference: str) -> PolicyKind:
+    """The kind of the policy that a setting names."""
+    return "LifecyclePolicy" if "/" in reference else "ClusterLifecyclePolicy"
 
 
 def _handler(engine: Engine, name: HookName, *, blocks: bool) -> Callable[[Call[Any, Any]], Any]:
