@@ -234,16 +234,19 @@ def test_waits_for_endpoint_once(made: CapelinCluster, endpoint: str, reason: st
         ("CapelinControlPlane", False, "WaitingForControlPlaneInitialized"),
         ("CapelinControlPlane", True, None),
         ("KubeadmControlPlane", False, None),
+        (None, False, "WaitingForControlPlaneInitialized"),
     ],
 )
 def test_waits_until_a_hosted_control_plane_answers_at_the_users_endpoint(
-    kind: str, initialized: bool, reason: str | None
+    kind: str | None, initialized: bool, reason: str | None
 ) -> None:
+    """Core names the control plane of a ClusterClass later than it creates the infrastructure."""
     cluster = Cluster.read(
         {
             "spec": {
                 "controlPlaneEndpoint": {"host": "api", "port": 6443},
-                "controlPlaneRef": {"kind": kind, "name": "demo"},
+                "topology": {"classRef": {"name": "demo"}, "version": "v1.34.4"},
+                **({"controlPlaneRef": {"kind": kind, "name": "demo"}} if kind else {}),
             },
             "status": {"initialization": {"controlPlaneInitialized": initialized}},
         }

@@ -106,8 +106,13 @@ def cluster_waits_for(infrastructure: CapelinCluster, cluster: Cluster) -> Block
         return None
     if endpoint.host:
         reference = cluster.spec.control_plane_ref
-        is_hosted = reference is not None and reference.kind == _HOSTED_CONTROL_PLANE
-        if not is_hosted or cluster.status.initialization.control_plane_initialized:
+        # Core names the control plane of a ClusterClass after it has created the infrastructure.
+        may_be_hosted = (
+            cluster.spec.topology is not None
+            if reference is None
+            else reference.kind == _HOSTED_CONTROL_PLANE
+        )
+        if not may_be_hosted or cluster.status.initialization.control_plane_initialized:
             return None
         # Others may wait for the infrastructure.
         message = "the control plane does not answer at its endpoint yet"
