@@ -18,6 +18,7 @@ CLUSTER = ("plan", "cluster", "demo")
         ([*CLUSTER], "give --version, --workers"),
         (["plan", "demo"], "Type capelin plan cluster demo"),
         ([*CLUSTER, "--set", "novalue"], "sets no variable"),
+        ([*CLUSTER, "--workers", "2", "--watch", "--guard"], "approve one plan"),
         ([*CLUSTER, "--workers", "3", "--watch", "-o", "json"], "--watch does not work with"),
     ],
 )

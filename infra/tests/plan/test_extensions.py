@@ -84,6 +84,20 @@ async def test_the_real_extension_answers_hooks_that_compute() -> None:
     assert stand_in.unreachable == {}
 
 
+async def test_the_plan_answers_for_a_policy_that_holds_other_plans() -> None:
+    real, path = Real(), f"ext{GROUP}/validatetopology/patches"
+    body = json.dumps({"settings": {"policy": "shop/planned"}}).encode()
+    async with (
+        listening([extension()], real, {"shop/planned"}) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        trust = ssl.create_default_context(cadata=server.ca.decode())
+        async with session.post(f"{server.url}/{path}", data=body, ssl=trust) as response:
+            assert (await response.json())["status"] == "Success"
+        assert [each.hook for each in server.stand_in.guarded] == ["ValidateTopology"]
+    assert real.paths == []
+
+
 async def test_an_extension_that_does_not_answer_is_reported() -> None:
     (answer,), stand_in = await called(Real(answers=False), "generatepatches/patches")
     assert answer["status"] == "Failure"

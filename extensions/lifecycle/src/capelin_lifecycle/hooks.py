@@ -27,6 +27,7 @@ from capelin.runtime.v1alpha1 import (
 
 from capelin_lifecycle import in_place
 from capelin_lifecycle.actions import RUNNERS
+from capelin_lifecycle.actions.approved_plan import check_approved
 from capelin_lifecycle.actions.topology import (
     check_topology,
     discovered_variables,
@@ -139,10 +140,15 @@ class TopologyHandlers:
             ) from None
 
     async def validation(self, call: Call[hooks.ValidateTopology, Settings]) -> Response:
-        await self._check_namespace(call.settings.policy, call.request)
+        request = call.request
+        await self._check_namespace(call.settings.policy, request)
         policy = self._policy("ValidateTopology", call.settings.policy)
-        if not policy.spec.suspend:
-            await check_topology(policy, call.request)
+        if policy.spec.suspend:
+            return proceed()
+        await check_topology(policy, request)
+        if (plan := policy.spec.action.approved_plan) is not None:
+            cluster = await self._live(topology_cluster(request), "0")
+            check_approved(plan, policy.name, request, cluster.annotations)
         return proceed()
 
     async def upgrade_plan(

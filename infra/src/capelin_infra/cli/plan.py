@@ -30,6 +30,13 @@ Watch = Annotated[
         "--watch", "-w", help="Plan again after each change of a file or an object, until Ctrl-C."
     ),
 ]
+Guard = Annotated[
+    bool,
+    typer.Option(
+        "--guard",
+        help="Approve the plan: policies with approvedPlan hold a change with another effect.",
+    ),
+]
 Files = Annotated[
     list[Path] | None,
     typer.Option(
@@ -63,6 +70,7 @@ def plan(
     output: Output = "text",
     within: Within = 300,
     watch: Watch = False,
+    guard: Guard = False,
 ) -> None:
     """Show in advance the effect of a change on clusters and machines.
 
@@ -80,7 +88,7 @@ def plan(
         )
     from capelin_infra.plan.command import PlanTarget, plan_files
 
-    options = _options(output, within, watch=watch)
+    options = _options(output, within, watch=watch, guard=guard)
     target = PlanTarget(namespace, environment, kubeconfig)
     _finish(run(plan_files(target, filename, options)))
 
@@ -109,15 +117,17 @@ def cluster(
     output: Output = "text",
     within: Within = 300,
     watch: Watch = False,
+    guard: Guard = False,
 ) -> None:
     """Show the effect of a new version, other numbers or other variables of a cluster.
 
-    The exit code is 2 if machines are replaced. Nothing is written to the management cluster.
+    The exit code is 2 if machines are replaced. Without --guard, nothing is written to the
+    management cluster.
     """
     from capelin_infra.clusters.topology import ScaleOptions, parse_variables
     from capelin_infra.plan.command import ClusterChange, PlanTarget, plan_cluster
 
-    options = _options(output, within, watch=watch)
+    options = _options(output, within, watch=watch, guard=guard)
     variables = parse_variables(set_ or [])
     numbers = (workers, control_plane_replicas)
     if version is None and not variables and numbers == (None, None):
@@ -130,12 +140,14 @@ def cluster(
     _finish(run(plan_cluster(target, change, options)))
 
 
-def _options(output: PlanFormat, within: float, *, watch: bool) -> "PlanOptions":
+def _options(output: PlanFormat, within: float, *, watch: bool, guard: bool) -> "PlanOptions":
     from capelin_infra.plan.command import PlanOptions
 
     if watch and output in {"json", "yaml"}:
         raise typer.BadParameter("--watch does not work with -o json or -o yaml")
-    return PlanOptions(output, within, watch)
+    if watch and guard:
+        raise typer.BadParameter("--watch does not work with --guard: approve one plan")
+    return PlanOptions(output, within, watch, guard)
 
 
 def _finish(found: Any) -> None:

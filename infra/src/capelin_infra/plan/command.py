@@ -22,6 +22,7 @@ from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.environments.kubeconfigs import missing_cluster
 from capelin_infra.environments.kubernetes_versions import parse_version
 from capelin_infra.plan.changes import changed_cluster, read_file
+from capelin_infra.plan.guard import approve
 from capelin_infra.plan.model import Plan
 from capelin_infra.plan.planning import Planner
 from capelin_infra.plan.rendering import markdown_lines, text_lines
@@ -87,6 +88,8 @@ class PlanOptions:
     """How long Cluster API may work on the change, in seconds."""
     watch: bool = False
     """Whether to plan again after each change, until the user ends it."""
+    guard: bool = False
+    """Whether to approve the plan, so that the lifecycle extension holds changes with another."""
 
 
 async def plan_files(target: PlanTarget, files: Sequence[Path], options: PlanOptions) -> Plan:
@@ -137,6 +140,10 @@ async def _plan(
         planner = Planner(client, sandbox, target.certificate, target.destinations, options.within)
         plan = await planner.plan(manifests)
         show(plan, options.output)
+        if options.guard:
+            for name in await approve(client, plan):
+                text = f"the lifecycle extension holds changes of {name} with another effect."
+                print(f"Approved: {text}", file=sys.stderr)  # noqa: T201 - the output
         problem = ""
         while options.watch:
             await planner.clear()

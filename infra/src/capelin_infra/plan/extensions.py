@@ -7,7 +7,7 @@ Cluster's life would begin real work there: it is only recorded, and answered wi
 import asyncio
 import base64
 import ssl
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,13 +27,14 @@ from capelin.runtime.client import (
     NoResponseError,
     endpoint_of,
 )
-from capelin.runtime.v1alpha1 import CLUSTER_API
+from capelin.runtime.v1alpha1 import CLUSTER_API, ValidateTopology
 
 _HOST: Final = "127.0.0.1"
 _SECONDS: Final = 10.0
 _DISCOVERY: Final = "discovery"
 _MAX_BYTES: Final = 20 * 1024 * 1024
 _CA_ANNOTATION: Final = "runtime.cluster.x-k8s.io/inject-ca-from-secret"
+VALIDATION: Final = ValidateTopology.id.name
 _HOOKS: Final = {hook.id.path(): hook for hook in CLUSTER_API}
 
 
@@ -44,6 +45,12 @@ class RecordedCall:
     hook: str
     handler: str
     request: Unstructured
+
+    @property
+    def policy(self) -> str:
+        """The policy that a ClusterClass names in the settings of its patch."""
+        settings = cast("dict[str, str]", self.request.get("settings") or {})
+        return settings.get("policy", "")
 
 
 class Answers(Protocol):
@@ -101,6 +108,10 @@ class ExtensionStandIn:
     calls: list[RecordedCall] = field(default_factory=list[RecordedCall])
     unreachable: dict[str, str] = field(default_factory=dict[str, str])
     """Handlers whose answer is missing, and why."""
+    guarding: Collection[str] = ()
+    """The policies that hold other plans than the approved one: this plan may become that one."""
+    guarded: list[RecordedCall] = field(default_factory=list[RecordedCall])
+    """The calls about them."""
     _discovered: set[str] = field(default_factory=set[str])
     _waiting: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -128,7 +139,11 @@ class ExtensionStandIn:
             raise web.HTTPNotFound
         name, label = hook.id.name, f"{handler}.{extension}"
         document = cast("Unstructured", orjson.loads(body))
-        self.calls.append(RecordedCall(name, label, document))
+        call = RecordedCall(name, label, document)
+        self.calls.append(call)
+        if call.policy in self.guarding:
+            self.guarded += [call] if name == VALIDATION else []
+            return _json(name)
         if not hook.pure:
             return _json(name, **({"retryAfterSeconds": 0} if hook.blocks() else {}))
         try:
@@ -192,10 +207,12 @@ class Listening:
 
 @asynccontextmanager
 async def listening(
-    configs: Sequence[ExtensionConfig], answers: Answers
+    configs: Sequence[ExtensionConfig], answers: Answers, guarding: Collection[str] = ()
 ) -> AsyncGenerator[Listening]:
     """Serve for these extensions inside the block."""
-    stand_in = ExtensionStandIn({config.name: config for config in configs}, answers)
+    stand_in = ExtensionStandIn(
+        {config.name: config for config in configs}, answers, guarding=guarding
+    )
     now = datetime.now(UTC)
     ca = new_ca("capelin-plan", now=now)
     pair = issue(ca, common_name="extensions", usages=("server",), addresses=(_HOST,), now=now)

@@ -87,6 +87,9 @@ class ClusterPlan(Model):
     """All sets of machines, those without a change too."""
     hooks: list[HookCall] = []
     budgets: list[Budget] = []
+    topologies: list[str] = []
+    """Digests of the topologies before and during the change, if a policy of its class holds
+    others than approved ones."""
     unknown: list[str] = []
     """The effects that could not be determined, and why."""
 

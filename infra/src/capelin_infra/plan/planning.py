@@ -33,6 +33,7 @@ from capelin_infra.plan.changes import applied
 from capelin_infra.plan.comparison import CONTROL_PLANE, compare
 from capelin_infra.plan.differences import LEVELS, differences, is_too_deep
 from capelin_infra.plan.extensions import ExtensionStandIn, Listening, RealExtensions, listening
+from capelin_infra.plan.guard import digests_of, guards
 from capelin_infra.plan.hook_calls import hook_calls
 from capelin_infra.plan.model import ClusterPlan, ObjectChange, Plan
 from capelin_infra.plan.sandbox import Sandbox, concurrent, without_delays
@@ -120,7 +121,7 @@ class Planner:
         self.known, self.resources = source.objects, [*CORE, *filter(None, providers)]
         self._is_clear = False
         async with (
-            listening(configs, answers) as extensions,
+            listening(configs, answers, guards(policies)) as extensions,
             following(self.sandbox, self.resources, source.definitions) as world,
         ):
             return await self._plan(source, manifests, policies, extensions, world)
@@ -234,6 +235,7 @@ class Planner:
             update={
                 "hooks": hook_calls(extensions.stand_in.calls, cluster, policies, labels),
                 "budgets": budgets,
+                "topologies": digests_of(extensions.stand_in.guarded, cluster),
                 "unknown": [*plan.unknown, *([reason] if reason else [])],
             }
         )

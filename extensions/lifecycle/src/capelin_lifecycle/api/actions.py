@@ -399,8 +399,19 @@ class Patches(Model):
     """The versions of the patches."""
 
 
+class ApprovedPlan(Model):
+    """Holds a topology with another effect than the plan that `capelin plan --guard` approved.
+
+    The plan is an annotation of the Cluster.
+    """
+
+    required: bool = False
+    """Whether the policy also holds Clusters without an approved plan."""
+
+
 ACTIONS = (
     *("quota", "apply", "job", "backup", "patches", "approval", "http", "upgradePlan", "validate"),
+    "approvedPlan",
 )
 """The names of actions in YAML."""
 
@@ -428,6 +439,8 @@ class Action(Model):
         default=None, validation_alias="validate", serialization_alias="validate"
     )
     """Checks rules."""
+    approved_plan: ApprovedPlan | None = None
+    """Holds changes with another effect than the approved plan."""
 
     rules = (
         rule(

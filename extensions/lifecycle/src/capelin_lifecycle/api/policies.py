@@ -123,6 +123,10 @@ class PolicySpec(Model):
             "an upgradePlan is for the hook GenerateUpgradePlan",
         ),
         rule(
+            _only("approvedPlan", "ValidateTopology"),
+            "an approvedPlan is for the hook ValidateTopology",
+        ),
+        rule(
             _only("validate", *BLOCKING_HOOKS, "ValidateTopology"),
             "validate is for ValidateTopology and for the hooks that can block a Cluster",
         ),
