@@ -3,7 +3,10 @@
 The tests tell one story: each needs those before it.
 """
 
+import json
 from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from capelin.api.capi import Cluster, ClusterClass
@@ -109,6 +112,49 @@ async def test_the_timeline_has_the_phases_of_the_creation(view: View) -> None:
     machines = view.page.locator(".lanes h2", has_text="Machines")
     await expect(machines).to_be_visible()
     await expect(view.page.locator(".span", has_text=f"Running, {BEFORE}")).to_have_count(3)
+
+
+async def test_the_plan_of_an_upgrade_is_a_picture(view: View, stories: Stories) -> None:
+    generation = (await stories.cluster(NAME)).metadata.generation
+    await view.page.get_by_role("link", name="Plan", exact=True).click()
+    await view.page.get_by_label("Version").select_option(AFTER)
+    await view.page.get_by_role("button", name="Plan the upgrade").click()
+    path = view.page.get_by_role("list", name="Versions").get_by_role("listitem")
+    await expect(path).to_have_text([BEFORE, AFTER], timeout=SLOW)
+    machines = view.page.locator(".plan section", has_text="Machines").first
+    await expect(machines).to_contain_text("3 replaced")
+    await expect(machines.locator(".squares .replaced")).to_have_count(3)
+    changed = f"spec.topology.version: {BEFORE} → {AFTER}"
+    await expect(view.page.locator(".plan code").first).to_have_text(changed)
+    await view.check("plan")
+    assert (await stories.cluster(NAME)).metadata.generation == generation
+
+
+async def test_the_picture_of_a_file(view: View, tmp_path: Path) -> None:
+    machines = [
+        {"owner": "MachinePool large", "kept": 1, "updated": 2, "created": 3, "deleted": 4},
+    ]
+    counts = {"replaced": 0, "unknown": ""}
+    found: dict[str, Any] = {
+        "cluster": {"name": NAME, "namespace": SPACE},
+        "machines": [{**counts, **each} for each in machines],
+        "unknown": ["the size of the pool <b>large</b>"],
+        **{key: list[Any]() for key in ("versions", "hooks", "budgets", "objects")},
+    }
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"kind": "Plan", "clusters": [found], "notes": []}))
+    await view.page.locator("input[type=file]").set_input_files(file)
+    for effect, count in {"kept": 1, "updated": 2, "created": 3, "deleted": 4}.items():
+        await expect(view.page.locator(f".squares .{effect}")).to_have_count(count)
+    text = "MachinePool large 1 kept, 2 updated in place, 3 created, 4 deleted"
+    await expect(view.page.locator(".plan li")).to_have_text(
+        [text, "the size of the pool <b>large</b>"]
+    )
+    await view.check("plan of a file")
+    file.write_text("{}")
+    await view.page.locator("input[type=file]").set_input_files(file)
+    await expect(view.page.get_by_role("alert")).to_have_text("This file is not a plan.")
+    await view.page.get_by_role("link", name="Timeline", exact=True).click()
 
 
 async def test_a_hook_blocks_the_upgrade(view: View, stories: Stories) -> None:

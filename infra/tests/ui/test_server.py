@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from capelin.errors import InvalidInputError, NotReadyError
+from capelin.errors import InvalidInputError, NotReadyError, UserError
 from capelin_infra.ui import server
 from capelin_infra.ui.access import HEADERS, Access
 from capelin_infra.ui.command import link, listen, open_browser, serving
@@ -81,6 +81,7 @@ async def test_a_link_opens_one_session() -> None:
                 "key": page.site.access.key,
                 "title": "test",
                 "actions": [],
+                "versions": [],
             }
         async with page.session.post(f"{API}/session", headers=bearer) as response:
             assert response.status == 401
@@ -188,6 +189,33 @@ async def test_an_action_is_requested_for_a_known_cluster() -> None:
         async with page.get(f"{API}/clusters/default/one/actions/wake") as response:
             assert response.status == 405
     assert requested == [("default", "one")]
+
+
+async def test_a_plan_of_a_known_cluster() -> None:
+    planned: list[tuple[Key, str]] = []
+
+    async def plan(key: Key, version: str) -> bytes:
+        planned.append((key, version))
+        if version == "v9":
+            raise UserError("v9 is not a version.")
+        return b'{"kind": "Plan"}'
+
+    path = f"{API}/clusters/default"
+    async with served(cluster("one")) as page:
+        async with page.post(f"{path}/one/plan?version=v1.34.4") as response:
+            assert response.status == 404
+        page.site.plans = plan
+        async with page.post(f"{path}/one/plan?version=v1.34.4") as response:
+            assert await response.json() == {"kind": "Plan"}
+        for name, version, status, text in (
+            ("two", "v1.34.4", 404, "Cluster two does not exist in namespace default."),
+            ("one", "v9", 409, "v9 is not a version."),
+        ):
+            async with page.post(f"{path}/{name}/plan?version={version}") as response:
+                assert (response.status, await response.text()) == (status, text)
+        async with page.post(f"{path}/one/plan") as response:
+            assert response.status == 422
+    assert planned == [(("default", "one"), "v1.34.4"), (("default", "one"), "v9")]
 
 
 @pytest.mark.parametrize("path", ["/../server.py", "/%2e%2e/server.py", "//etc/passwd", "/app.js/"])

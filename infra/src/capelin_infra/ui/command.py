@@ -22,6 +22,7 @@ from rich.console import Console
 from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.ui.access import Access
 from capelin_infra.ui.explaining import Explainer
+from capelin_infra.ui.planning import planning
 from capelin_infra.ui.server import Site, application
 from capelin_infra.ui.store import Store
 from capelin_infra.ui.watching import Watcher
@@ -63,6 +64,7 @@ async def run_ui(options: UiOptions) -> None:
             Access.at(listener.getsockname()[1]),
             explainer,
             title=_title(options),
+            plans=planning(*command_options(options)).plan,
         )
         if options.allow_actions:
             # The verbs import the provider, which takes 10 MiB.
@@ -82,6 +84,13 @@ async def run_ui(options: UiOptions) -> None:
             console.print(f"The link works once. The page {changes}. End it with Ctrl-C.")
             if options.open_browser:
                 await asyncio.to_thread(open_browser, link(site.access), Path(folder))
+
+
+def command_options(options: UiOptions) -> tuple[str, ...]:
+    """The options that name the management cluster."""
+    if options.kubeconfig is not None:
+        return (f"--kubeconfig={options.kubeconfig}",)
+    return (f"--environment={options.environment}",) if options.environment else ()
 
 
 def _title(options: UiOptions) -> str:

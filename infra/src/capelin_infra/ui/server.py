@@ -2,13 +2,14 @@
 
 import asyncio
 import mimetypes
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Annotated, Final
 
 from capelin.api import Model
+from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.errors import UserError
 from fastapi import FastAPI, HTTPException, Query, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
@@ -24,16 +25,21 @@ COALESCE_SECONDS: Final = 0.2
 HEARTBEAT_SECONDS: Final = 10.0
 MOST_STREAMS: Final = 16
 
+Plans = Callable[[Key, str], Awaitable[bytes]]
+"""Computes the JSON of the effect that another version has on a cluster."""
+
 Action = Callable[[Key], Awaitable[None]]
 """Requests a change of a cluster, and does not wait for its end."""
 
 
 class Session(Model):
-    """The key, title and actions for a page that opens."""
+    """The key, title, actions and versions for a page that opens."""
 
     key: str
     title: str
     actions: list[str]
+    versions: list[str]
+    """The versions of Kubernetes that a plan can have, the oldest first."""
 
 
 @dataclass(slots=True)
@@ -46,6 +52,7 @@ class Site:
     title: str = ""
     actions: Mapping[str, Action] = field(default_factory=dict[str, Action])
     """By name. Empty unless the user allowed them."""
+    plans: Plans | None = None
     on_opened: Callable[[], None] = lambda: None
     """Called when a page was opened with the link, which is no longer valid."""
     streams: int = 0
@@ -65,6 +72,12 @@ def page_files() -> dict[str, tuple[bytes, str]]:
 def application(site: Site) -> Application:
     """The application behind its gate."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.exception_handler(HTTPException)
+    async def _(_: object, error: HTTPException) -> Response:
+        # The page shows it to its user.
+        return PlainTextResponse(error.detail, error.status_code)
+
     _add_files(app)
     _add_api(app, site)
     return Gate(app, site.access)
@@ -87,7 +100,12 @@ def _add_api(app: FastAPI, site: Site) -> None:
     async def _() -> Response:
         site.access.renew_link()
         site.on_opened()
-        session = Session(key=site.access.key, title=site.title, actions=[*site.actions])
+        session = Session(
+            key=site.access.key,
+            title=site.title,
+            actions=[*site.actions],
+            versions=[*KNOWN_KUBERNETES] if site.plans else [],
+        )
         return Response(session.model_dump_json(by_alias=True), media_type="application/json")
 
     @app.get("/api/v1alpha1/changes")
@@ -107,13 +125,30 @@ def _add_api(app: FastAPI, site: Site) -> None:
     async def _(namespace: str, name: str, action: str) -> Response:
         if (requested := site.actions.get(action)) is None:
             raise HTTPException(403, "Start capelin ui with --allow-actions.")
-        if (namespace, name) not in site.store.entries:
-            raise HTTPException(404, f"Cluster {name} does not exist in namespace {namespace}.")
-        try:
-            await requested((namespace, name))
-        except UserError as error:
-            return PlainTextResponse(f"{error.message} {error.reason}".strip(), 409)
+        with known_cluster(site, (namespace, name)) as key:
+            await requested(key)
         return PlainTextResponse("requested", 202)
+
+    @app.post("/api/v1alpha1/clusters/{namespace}/{name}/plan")
+    async def _(
+        namespace: str, name: str, version: Annotated[str, Query(max_length=40)]
+    ) -> Response:
+        if site.plans is None:
+            raise HTTPException(404, "This server computes no plans.")
+        with known_cluster(site, (namespace, name)) as key:
+            return Response(await site.plans(key, version), media_type="application/json")
+
+
+@contextmanager
+def known_cluster(site: Site, key: Key) -> Generator[Key]:
+    """Check that a cluster exists, and translate errors for people into responses."""
+    namespace, name = key
+    if key not in site.store.entries:
+        raise HTTPException(404, f"Cluster {name} does not exist in namespace {namespace}.")
+    try:
+        yield key
+    except UserError as error:
+        raise HTTPException(409, f"{error.message} {error.reason}".strip()) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import { h, setServerTime, show } from "./dom.js";
 const API = "api/v1alpha1";
 const STORED = "capelin-key";
 const $ = (id) => document.getElementById(id);
-const state = { clusters: new Map(), focus: undefined, loading: true, trouble: "", key: "", actions: [], filter: "", attention: false };
+const state = { clusters: new Map(), focus: undefined, loading: true, trouble: "", key: "", actions: [], versions: [], filter: "", attention: false };
 let streaming = null;
 
 // The address of the link stays in no history: the token works once, and this entry is replaced.
@@ -22,7 +22,7 @@ async function openSession() {
   }
   const session = JSON.parse(sessionStorage.getItem(STORED) ?? "null");
   if (!session) return false;
-  Object.assign(state, { key: session.key, actions: session.actions });
+  Object.assign(state, { key: session.key, actions: session.actions, versions: session.versions });
   $("where").textContent = session.title;
   document.title = `Capelin, ${session.title}`;
   return true;
@@ -117,16 +117,30 @@ function draw() {
   const main = $("main");
   if (kind === "clusters") {
     const view = state.focus?.kind === "ClusterView" && `${state.focus.summary.namespace}/${state.focus.summary.name}` === key ? state.focus : null;
-    cluster(main, view, key, tab, state, act);
+    cluster(main, view, key, tab, state, { act, planned });
   } else if (kind === "classes") {
     classView(main, state.focus?.kind === "ClassView" && state.focus.name === key ? state.focus : null, key, state);
   } else overview(main, state);
 }
 
-async function act(key, action) {
+function post(key, request) {
   const path = key.split("/").map(encodeURIComponent).join("/");
-  const response = await fetch(`${API}/clusters/${path}/actions/${action}`, { method: "POST", headers: bearer(state.key) });
+  return fetch(`${API}/clusters/${path}/${request}`, { method: "POST", headers: bearer(state.key) });
+}
+
+async function act(key, action) {
+  const response = await post(key, `actions/${action}`);
   return response.ok ? "" : response.text();
+}
+
+async function planned(key, version) {
+  try {
+    const response = await post(key, `plan?version=${encodeURIComponent(version)}`);
+    if (response.ok) return { plan: await response.json(), problem: "" };
+    return { plan: null, problem: await response.text() };
+  } catch {
+    return { plan: null, problem: "The connection to capelin ui was lost." };
+  }
 }
 
 function navigate() {

@@ -4,13 +4,14 @@ import { chains } from "./chains.js";
 import { href } from "./clusters.js";
 import { STATES, WORDS, h, icon, plural, show } from "./dom.js";
 import { machines } from "./machines.js";
+import { plan } from "./plan.js";
 import { timeline } from "./timeline.js";
 
 // A further view is a further entry: the name in the address, its title and its function.
-const TABS = { "": ["Overview", tree], timeline: ["Timeline", timeline], machines: ["Machines", machines] };
+const TABS = { "": ["Overview", tree], timeline: ["Timeline", timeline], machines: ["Machines", machines], plan: ["Plan", plan] };
 let drawn = "";
 
-export function cluster(main, view, key, tab, state, act) {
+export function cluster(main, view, key, tab, state, { act, planned }) {
   if (!view) {
     drawn = "";
     show(main, back(), h("p", { class: "notice" }, state.focus === undefined ? "Loading" : "This cluster no longer exists."));
@@ -27,7 +28,7 @@ export function cluster(main, view, key, tab, state, act) {
   show(main.querySelector(".tabs"), Object.entries(TABS).map(([name, [title]]) =>
     h("a", { href: href("clusters", key, name), "aria-current": name === tab ? "page" : null, "data-key": `tab ${name}` }, title)),
     view.summary.clusterClass && h("a", { href: href("classes", view.summary.clusterClass) }, "Compare"));
-  draw(main.querySelector(".view"), view);
+  draw(main.querySelector(".view"), view, { versions: state.versions, request: (version) => planned(key, version) });
 }
 
 const back = () => h("a", { class: "back", href: "#/" }, "All clusters");
