@@ -13,7 +13,7 @@ from tests.integration.repositories import CLUSTER_API, Repository
 
 from . import cert_manager
 from .kind_cluster import KindCluster
-from .manager_image import manager_image
+from .program_images import manager_image
 
 _VERSIONS: Final = dict.fromkeys(("cluster-api", "bootstrap-kubeadm"), CLUSTER_API)
 WAITING: Final = ("--wait-providers", "--wait-provider-timeout=600")

@@ -4,15 +4,14 @@ import json
 import os
 import shutil
 import subprocess
-import tarfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from .program_images import program_image
 
 KIND = os.environ.get("CAPELIN_E2E_KIND", "kind")
 """The kind binary."""
@@ -21,6 +20,8 @@ IMAGE = os.environ.get(
     "kindest/node:v1.34.3@sha256:08497ee19eace7b4b5348db5c6a1591d7752b164530a36f855cb0f2bdcbadd48",
 )
 """The image of its nodes, of kind v0.31.0. One that was built without a registry serves as well."""
+IMAGE_VERSION = IMAGE.partition("@")[0].rpartition(":")[2]
+"""The Kubernetes version of that image."""
 _CREATE_SECONDS = 300
 
 
@@ -59,7 +60,7 @@ class KindCluster:
     def load_program(self, name: str, program: Path, folder: Path) -> None:
         """Load an image with only one static binary."""
         archive = folder / "image.tar"
-        archive.write_bytes(program_image(name, program, f"usr/local/bin/{program.name}"))
+        archive.write_bytes(program_image(name, {f"usr/local/bin/{program.name}": program}))
         self.load_archive(archive)
         archive.unlink()
 
@@ -159,34 +160,3 @@ def _output(*command: str) -> str | None:
         return run(*command, seconds=20)
     except (OSError, RuntimeError, subprocess.TimeoutExpired):
         return None
-
-
-def program_image(name: str, program: Path, path: str) -> bytes:
-    """An image that has a static program at a path and nothing else, as `docker save` writes it."""
-    layer = _tar([(path, program.read_bytes(), 0o755)])
-    config = json.dumps(
-        {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {"Env": ["PATH=/usr/local/bin"]},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{sha256(layer).hexdigest()}"]},
-        }
-    ).encode()
-    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
-    return _tar(
-        [
-            ("config.json", config, 0o644),
-            ("layer.tar", layer, 0o644),
-            ("manifest.json", json.dumps(manifest).encode(), 0o644),
-        ]
-    )
-
-
-def _tar(files: Sequence[tuple[str, bytes, int]]) -> bytes:
-    buffer = BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path, content, mode in files:
-            entry = tarfile.TarInfo(path)
-            entry.size, entry.mode = len(content), mode
-            archive.addfile(entry, BytesIO(content))
-    return buffer.getvalue()

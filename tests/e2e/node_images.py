@@ -1,10 +1,10 @@
-"""Node images of kind for another Kubernetes version, without a registry."""
+"""Node images of kind with other programs and more images, without a registry."""
 
-import io
-import tarfile
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
 
 from .kind_cluster import IMAGE
 from .machines import docker
@@ -13,46 +13,59 @@ _DOCKERFILE = f"""
 FROM {IMAGE}
 COPY programs /usr/bin/
 COPY version /kind/version
-COPY tag-images /kind/tag-images
-COPY tag-images.conf /etc/systemd/system/containerd.service.d/50-tag-images.conf
+COPY images /kind/images/
+COPY add-images /kind/add-images
+COPY add-images.conf /etc/systemd/system/containerd.service.d/50-add-images.conf
 """
-# The kubelet starts after containerd, so it finds the names.
-_UNIT = "[Service]\nExecStartPost=/kind/tag-images\n"
+# The kubelet starts after containerd, so it finds the images.
+_UNIT = "[Service]\nExecStartPost=/kind/add-images\nTimeoutStartSec=300\n"
 _SCRIPT = """#!/bin/sh -e
 images="ctr --namespace=k8s.io images"
 tag() { $images tag --force "$($images list --quiet | grep -m1 "$1")" "$2"; }
+for archive in /kind/images/*.tar; do
+    [ ! -e "$archive" ] || $images import --label=io.cri-containerd.pinned=pinned "$archive"
+    rm -f "$archive"
+done
 """
 
 
 @asynccontextmanager
 async def node_image(
-    version: str, programs: Mapping[str, bytes], names: Mapping[str, str]
+    version: str,
+    programs: Mapping[str, bytes] = {},
+    names: Mapping[str, str] = {},
+    images: Mapping[str, bytes] = {},
 ) -> AsyncGenerator[str]:
-    """A node image with the kubelet and kubeadm of another version.
+    """A node image of kind with changes.
 
     Args:
-        version: The version.
-        programs: The programs.
+        version: Its Kubernetes version.
+        programs: Programs that it has instead of its own.
         names: More names of images of the node, by a part of the name that the image has.
+        images: The archives of more images, by file names without a suffix.
     """
     script = _SCRIPT + "".join(f'tag "{part}" "{name}"\n' for part, name in names.items())
     files = {
         "Dockerfile": _DOCKERFILE.encode(),
         "version": version.encode(),
-        "tag-images": script.encode(),
-        "tag-images.conf": _UNIT.encode(),
+        "add-images": script.encode(),
+        "add-images.conf": _UNIT.encode(),
         **{f"programs/{name}": content for name, content in programs.items()},
+        **{f"images/{name}.tar": content for name, content in images.items()},
     }
-    context = io.BytesIO()
-    with tarfile.open(fileobj=context, mode="w") as archive:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), 0o755
-            archive.addfile(entry, io.BytesIO(content))
-    content = context.getvalue()
-    tag = f"localhost/capelin-node-{sha256(content).hexdigest()[:12]}:{version}"
-    await docker("build", "--quiet", f"--tag={tag}", "-", content=content)
+    tag = f"localhost/capelin-node-{uuid4().hex[:12]}:{version}"
+    with TemporaryDirectory() as context:
+        _write(Path(context), files)
+        await docker("build", "--quiet", f"--tag={tag}", context)
     try:
         yield tag
     finally:
         await docker("rmi", tag)
+
+
+def _write(context: Path, files: Mapping[str, bytes]) -> None:
+    for folder in ("programs", "images"):
+        (context / folder).mkdir()
+    for name, content in files.items():
+        (context / name).write_bytes(content)
+        (context / name).chmod(0o755)

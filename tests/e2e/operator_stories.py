@@ -1,5 +1,6 @@
 """An environment with the lifecycle extension and machines that run pods."""
 
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -7,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from capelin.api import Unstructured
 from capelin.api.capi import ClusterClass
 from capelin.api.core import ConfigMap, Node, Pod
 from capelin.client import Client, ClientError, Config, WorkloadClients
-from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import UpRequest
+from capelin.yaml import read_all_yaml
 from capelin_infra.clusters.demo import ClusterRequest, on_containers
 from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
 from capelin_infra.clusters.up import UpOptions, bring_up
 from capelin_infra.environments.containers import ContainerMachines, find_container_machines
 from capelin_infra.terminal.checklist import Checklist
-from capelin_release.tools import HELM
+from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 from rich.console import Console
 
 from tests.integration.homes import Home
@@ -28,6 +30,8 @@ from .hosted import is_ready
 from .machines import node_is_ready
 
 NAMESPACE = "shops"
+PAGES = Path(__file__).parents[2] / "docs" / "lifecycle"
+_BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
 STORAGE = "default-storage.yaml"
 
 
@@ -46,6 +50,10 @@ class Bed:
 
     async def create(self, name: str, **variables: Any) -> None:
         """Create a Cluster with a machine that runs pods."""
+        await self.stories.create_from(await self.prepare(name, **variables))
+
+    async def prepare(self, name: str, **variables: Any) -> Unstructured:
+        """A Cluster with a machine that runs pods. It creates the objects that this one needs."""
         options = ClusterOptions(DEMO_CLASS, workers=1, variables=variables)
         request = on_containers(ClusterRequest(name, NAMESPACE, options), self.machines, None)
         for manifest in request.manifests:
@@ -54,10 +62,8 @@ class Bed:
                 del manifest["data"][STORAGE]
             await self.client.apply(manifest)
         cluster_class = await self.client.get(ClusterClass, DEMO_CLASS, NAMESPACE)
-        manifest = new_cluster(
-            name, NAMESPACE, str(request.options.version), request.options, cluster_class
-        )
-        await self.stories.create_from(manifest)
+        version = str(request.options.version)
+        return new_cluster(name, NAMESPACE, version, request.options, cluster_class)
 
     @asynccontextmanager
     async def workload(self, name: str) -> AsyncGenerator[Client]:
@@ -73,6 +79,20 @@ class Bed:
             return {}
         return {node.name: node for node in nodes if node_is_ready(node)}
 
+    async def running_versions(self, name: str) -> list[str]:
+        """The versions that the control plane of a Cluster runs."""
+        status = (await self.stories.cluster(name)).status.control_plane
+        return [entry.version for entry in status.versions] if status is not None else []
+
+    async def result(self, policy: str) -> str:
+        """The message of the only result of a policy."""
+        (status,) = [
+            result.status
+            for result in (await self.client.list(LifecycleResult, NAMESPACE)).items
+            if result.spec.policy.name == policy
+        ]
+        return status.message if status else ""
+
     def storage(self) -> str:
         """The manifests of the storage that the node image contains."""
         return self.machines.manifests[STORAGE]
@@ -80,6 +100,13 @@ class Bed:
     def helper_image(self) -> str:
         """The image of the node with a shell."""
         return self.storage().partition("--helper-image")[2].split()[1]
+
+    async def push(self, name: str, manifests: str) -> Unstructured:
+        """Push manifests to the registry. Returns the source for a policy."""
+        file = self.registry.folder / f"{name}.yaml"
+        file.write_text(manifests)
+        reference = await self.registry.push_files(f"addons/{name}", file)
+        return {"oci": {"reference": reference, "caBundle": self.registry.ca}}
 
     async def ready_pods(self, name: str, namespace: str, app: str) -> list[Pod]:
         try:
@@ -90,11 +117,30 @@ class Bed:
         return [pod for pod in pods if is_ready(pod) and pod.metadata.deletion_timestamp is None]
 
 
+def documented_policy(page: str, name: str) -> Unstructured:
+    """A policy on a page of docs/lifecycle, in the namespace of the stories."""
+    blocks = _BLOCK.findall((PAGES / page).read_text())
+    (policy,) = (
+        manifest
+        for block in blocks
+        for manifest in read_all_yaml(block)
+        if manifest["kind"] == LifecyclePolicy.resource.kind
+        and manifest["metadata"]["name"] == name
+    )
+    policy["metadata"]["namespace"] = NAMESPACE
+    return policy
+
+
 @asynccontextmanager
-async def operator_bed(folder: Path, images: Sequence[str]) -> AsyncGenerator[Bed]:
+async def operator_bed(
+    folder: Path, images: Sequence[str], helm: Path | None = None
+) -> AsyncGenerator[Bed]:
     """An environment without clusters. It is removed with its containers.
 
-    New machines have the first image.
+    Args:
+        folder: A folder for its files.
+        images: The images of machines. New ones have the first image.
+        helm: The program that renders charts, if a story needs it.
     """
     home = Home(folder / "home")
     with pytest.MonkeyPatch.context() as patch:
@@ -103,10 +149,9 @@ async def operator_bed(folder: Path, images: Sequence[str]) -> AsyncGenerator[Be
         machines = await find_container_machines("containers", image, Checklist(Console()))
         assert machines is not None
         async with distribution(folder / "registry") as registry:
-            settings = {
-                "CAPELIN_REGISTRIES": registry.endpoint,
-                "CAPELIN_HELM": str(await Binaries().path(HELM)),
-            }
+            settings = {"CAPELIN_REGISTRIES": registry.endpoint}
+            if helm is not None:
+                settings["CAPELIN_HELM"] = str(helm)
             request = UpRequest(
                 providers=("lifecycle", "kubeadm-bootstrap"), durable=False, variables=settings
             )

@@ -21,6 +21,7 @@ from capelin_lifecycle.policies.clusters import Occurrence
 
 from tests.required import REQUIRED
 
+from .conformance_job import numbers_of_tests
 from .hosted import Clients, Http1Load, met_the_end_of_a_leader
 from .install_page import METHODS, PAGE, CommandFailedError, Shell, sections, with_values
 from .kills import Change, planned_kills
@@ -181,3 +182,17 @@ async def test_the_page_approves_with_the_code_of_the_result(tmp_path: Path) -> 
     name, _, value = annotation.removeprefix("annotated: ").partition("=")
     approved = approval_verdict(*request, {name: value}, since=NOW, now=NOW)
     assert approved.phase == "Done", approved.message
+
+
+@pytest.mark.parametrize(
+    ("line", "numbers"),
+    [
+        ("SUCCESS! -- 31 Passed | 0 Failed | 0 Pending | 7012 Skipped", (31, 31, 0)),
+        ("FAIL! -- 30 Passed | 1 Failed | 0 Pending | 7012 Skipped", (31, 30, 1)),
+    ],
+)
+def test_numbers_of_tests_come_from_the_end_of_a_log(
+    line: str, numbers: tuple[int, int, int]
+) -> None:
+    log = f"Ran 31 of 7043 Specs in 61.5 seconds\n{line}\n\nTest Suite ended\n"
+    assert numbers_of_tests(log) == numbers

@@ -23,6 +23,7 @@ from tests.support.archives import add_archive
 
 from . import host_containers
 from .calls import Calls, called
+from .go_programs import PROGRAMS, node_programs
 from .host_clusters import (
     HostCluster,
     add_credentials,
@@ -38,7 +39,6 @@ from .host_clusters import (
 from .host_containers import HostContainer, network
 from .hosted import is_ready
 from .machines import docker, node_is_ready
-from .node_programs import PROGRAMS, node_programs
 
 OLD, NEW = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 REPLICAS = 3

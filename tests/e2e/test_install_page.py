@@ -20,7 +20,7 @@ from . import cert_manager
 from .conftest import VERSIONS, load_programs
 from .install_page import METHODS, PAGE, CommandFailedError, Method, Shell, sections, with_values
 from .kind_cluster import KindCluster, kind_cluster
-from .manager_image import manager_image
+from .program_images import manager_image
 from .test_installation import IMAGES, archive_of
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", HELM)]

@@ -13,7 +13,6 @@ from capelin_control_plane.desired import RENEW_ANNOTATION
 
 from .conftest import VERSIONS
 from .hosted import Hosted, is_ready
-from .kind_cluster import program_image
 from .machines import (
     KUBECTL,
     POD_CIDR,
@@ -26,6 +25,7 @@ from .machines import (
     run_pods,
     use,
 )
+from .program_images import program_image
 
 NEW = VERSIONS[-1]
 SERVER, AGENT = (f"localhost/konnectivity-{program}:e2e" for program in ("server", "agent"))
@@ -39,8 +39,9 @@ pytestmark = [
 async def test_konnectivity_connects_api_servers_to_unreachable_nodes(
     hosted: Hosted, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    server = program_image(SERVER, await Binaries().path("konnectivity-server"), "proxy-server")
-    agent = program_image(AGENT, await Binaries().path("konnectivity-agent"), "proxy-agent")
+    programs = await Binaries().fetch(["konnectivity-server", "konnectivity-agent"])
+    server = program_image(SERVER, {"proxy-server": programs["konnectivity-server"].path})
+    agent = program_image(AGENT, {"proxy-agent": programs["konnectivity-agent"].path})
     (tmp_path / "server.tar").write_bytes(server)
     (tmp_path / "agent.tar").write_bytes(agent)
     hosted.kind.load_archive(tmp_path / "server.tar")

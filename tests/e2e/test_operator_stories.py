@@ -13,19 +13,19 @@ import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Pod
-from capelin.embedded.binaries import TESTED_KUBERNETES
+from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
 from capelin.embedded.management import required_programs, workload_programs
 from capelin.testing.waiting import until
 from capelin.yaml import write_yaml
 from capelin_infra.clusters.topology import upgrade_patch
-from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
+from capelin_lifecycle.api import LifecyclePolicy
 from capelin_release.tools import HELM
 
 from tests.registry.distribution import DISTRIBUTION, ORAS
 
+from .go_programs import node_programs
 from .kind_cluster import IMAGE
 from .node_images import node_image
-from .node_programs import node_programs
 from .operator_stories import NAMESPACE, Bed, operator_bed
 
 BEFORE, AFTER = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
@@ -113,9 +113,10 @@ spec:
 @pytest.fixture(scope="module")
 async def bed(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Bed]:
     """An environment with policies for quotas and patches."""
+    helm = await Binaries().path(HELM)
     async with (
         node_image(BEFORE, await node_programs(BEFORE), IMAGES) as image,
-        operator_bed(tmp_path_factory.mktemp("stories"), (image, IMAGE)) as bed,
+        operator_bed(tmp_path_factory.mktemp("stories"), (image, IMAGE), helm) as bed,
     ):
         stories = bed.stories
         await stories.apply("tiers", "GeneratePatches", {"patches": {"versions": [PATCHES]}})
@@ -148,14 +149,11 @@ async def test_add_ons_are_installed_before_an_upgrade(bed: Bed, record_property
     stories, client, registry = bed.stories, bed.client, bed.registry
     agent = {"agent.yaml": write_yaml(node_agent(bed.helper_image()))}
     await client.apply(ConfigMap.of("agent", NAMESPACE, data=agent))
-    storage = registry.folder / "storage.yaml"
-    storage.write_text(bed.storage())
-    artifact = await registry.push_files("addons/storage", storage)
     chart = await registry.push_chart(write_chart(registry.folder))
     values = {"image": bed.helper_image()}
     sources: list[Unstructured] = [
         {"configMap": "agent"},
-        {"oci": {"reference": artifact, "caBundle": registry.ca}},
+        await bed.push("storage", bed.storage()),
         {
             "oci": {"reference": chart, "caBundle": registry.ca},
             "chart": {"release": "till", "namespace": "kube-public", "values": values},
@@ -173,9 +171,9 @@ async def test_add_ons_are_installed_before_an_upgrade(bed: Bed, record_property
     record_property("seconds: add-ons before the upgrade", round(monotonic() - began, 1))
 
     # The add-ons run, and no part of the cluster has the next version.
-    record_property("result", await message_of(bed, "add-ons"))
+    record_property("result", await bed.result("add-ons"))
     assert await stories.phase("add-ons", NAME) == "Done"
-    assert await running_versions(bed) == [BEFORE]
+    assert await bed.running_versions(NAME) == [BEFORE]
     assert len(await bed.ready_pods(NAME, "kube-system", "agent")) == 1
     (till,) = await bed.ready_pods(NAME, "kube-public", "till")
     assert await log_of(bed, till) == f"for {AFTER}\n"
@@ -184,7 +182,7 @@ async def test_add_ons_are_installed_before_an_upgrade(bed: Bed, record_property
 
     async def is_upgraded() -> bool:
         nodes = await bed.ready_nodes(NAME)
-        return await running_versions(bed) == [AFTER] and bool(nodes.keys() - before.keys())
+        return await bed.running_versions(NAME) == [AFTER] and bool(nodes.keys() - before.keys())
 
     await until(is_upgraded, within=900)
     record_property("seconds: until a new machine is Ready", round(monotonic() - began, 1))
@@ -229,23 +227,6 @@ def write_chart(folder: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
     return folder / "till"
-
-
-async def message_of(bed: Bed, policy: str) -> str:
-    """The message of the result of a policy."""
-    (status,) = [
-        result.status
-        for result in (await bed.client.list(LifecycleResult, NAMESPACE)).items
-        if result.spec.policy.name == policy
-    ]
-    return status.message if status else ""
-
-
-async def running_versions(bed: Bed) -> list[str]:
-    """The versions that the control plane runs."""
-    cluster = await bed.stories.cluster(NAME)
-    assert cluster.status.control_plane is not None
-    return [entry.version for entry in cluster.status.control_plane.versions]
 
 
 async def log_of(bed: Bed, pod: Pod) -> str:

@@ -86,13 +86,13 @@ class Stories:
             }
         )
 
-    async def are_called(self, *hooks: str) -> None:
-        """Wait until Cluster API calls the gates of these hooks."""
-        gates = {f"{handler_name(hook, blocks=True)}.{self.extension_config}" for hook in hooks}
+    async def are_called(self, *hooks: str, blocks: bool = True) -> None:
+        """Wait until Cluster API calls the gates of these hooks, or else their notices."""
+        names = {f"{handler_name(hook, blocks=blocks)}.{self.extension_config}" for hook in hooks}
 
         async def are_discovered() -> bool:
             config = await self.client.get(ExtensionConfig, self.extension_config)
-            return gates <= {handler.name for handler in config.status.handlers}
+            return names <= {handler.name for handler in config.status.handlers}
 
         await until(are_discovered, within=PATIENCE)
 

@@ -10,7 +10,7 @@ import pytest
 from capelin.embedded.binaries import CLUSTER_API, Binaries
 
 from tests.e2e import cert_manager, kind_cluster
-from tests.e2e.manager_image import manager_image
+from tests.e2e.program_images import manager_image
 from tests.e2e.test_installation import IMAGES
 
 from .bed import ROOT, Bed, copied_project

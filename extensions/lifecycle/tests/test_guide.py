@@ -32,6 +32,11 @@ from capelin_control_plane.provider import provider as control_plane_provider
 from capelin_lifecycle.actions import RUNNERS
 from capelin_lifecycle.actions.action import Run
 from capelin_lifecycle.actions.approval import approval_annotation
+from capelin_lifecycle.actions.approved_plan import (
+    PLAN_ANNOTATION,
+    check_approved,
+    topology_digests,
+)
 from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
 from capelin_lifecycle.actions.http import request_of
 from capelin_lifecycle.actions.job import JOBS, PODS
@@ -354,22 +359,29 @@ async def rules(guide: Guide) -> None:
         for expected, (cluster, now) in outcomes.items():
             outcome = await verdict(policy, cluster, Facts(called=now), now)
             assert (outcome.message or outcome.phase) == expected
-    sizes = guide.policies["sizes"]
+    sizes, planned = guide.policies["sizes"], guide.policies["planned"].spec.action.approved_plan
+    assert planned is not None
     for shape, message in (
         ("pools", "a MachinePool has at most 20 machines"),
         ("deployments", "a MachineDeployment has at most 20 machines"),
     ):
         cluster = await guide.cluster(shape)
         name = cluster["metadata"]["name"]
-        await check_topology(sizes, await topology_request(guide, name))
+        request = await topology_request(guide, name)
+        await check_topology(sizes, request)
+        approved = {PLAN_ANNOTATION: ",".join(topology_digests(request))}
+        check_approved(planned, "planned", request, approved)
         for entries in cluster["spec"]["topology"]["workers"].values():
             entries[0]["replicas"] = 21
         await guide.client.apply(
             {key: cluster[key] for key in ("apiVersion", "kind", "spec")}
             | {"metadata": {"name": name, "namespace": guide.namespace}}
         )
+        request = await topology_request(guide, name)
         with pytest.raises(Failure, match=message):
-            await check_topology(sizes, await topology_request(guide, name))
+            await check_topology(sizes, request)
+        with pytest.raises(Failure, match="the approved plan does not contain"):
+            check_approved(planned, "planned", request, approved)
     versions = guide.policies["versions"].spec.action.upgrade_plan
     assert versions is not None
     plan = read(
