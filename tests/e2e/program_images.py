@@ -40,10 +40,10 @@ def program_image(reference: str, programs: Mapping[str, Path], **config: Any) -
     return buffer.getvalue()
 
 
-def manager_image(program: Path, reference: str, to: Path) -> Path:
-    """Write the archive of an image of a manager, `/manager`, for user 65532."""
+def manager_image(program: Path, reference: str, to: Path, user: str = "65532") -> Path:
+    """Write the archive of an image of a manager, `/manager`."""
     programs = {"manager": program}
-    to.write_bytes(program_image(reference, programs, Entrypoint=["/manager"], User="65532"))
+    to.write_bytes(program_image(reference, programs, Entrypoint=["/manager"], User=user))
     return to
 
 
