@@ -34,7 +34,7 @@ _SECONDS: Final = 10.0
 _DISCOVERY: Final = "discovery"
 _MAX_BYTES: Final = 20 * 1024 * 1024
 _CA_ANNOTATION: Final = "runtime.cluster.x-k8s.io/inject-ca-from-secret"
-VALIDATION: Final = ValidateTopology.id.name
+_VALIDATION: Final = ValidateTopology.id.name
 _HOOKS: Final = {hook.id.path(): hook for hook in CLUSTER_API}
 
 
@@ -142,7 +142,7 @@ class ExtensionStandIn:
         call = RecordedCall(name, label, document)
         self.calls.append(call)
         if call.policy in self.guarding:
-            self.guarded += [call] if name == VALIDATION else []
+            self.guarded += [call] if name == _VALIDATION else []
             return _json(name)
         if not hook.pure:
             return _json(name, **({"retryAfterSeconds": 0} if hook.blocks() else {}))
