@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from capelin.embedded.binaries import Binaries
 from capelin.errors import InvalidInputError, UserError
+from capelin.programs import run_program
 
 from capelin_infra.binaries import CRANE
 
@@ -84,23 +85,11 @@ def _digest(file: Path) -> str:
 
 
 async def _push(crane: str, layout: Path, reference: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(crane, "push", layout, reference),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        _, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        text = err.decode(errors="replace").strip()
+    ended = await run_program(crane, "push", layout, reference)
+    if ended.code:
         raise RegistryError(
             f"{reference} cannot be pushed.",
             # Before it come the names of blobs that were pushed.
-            reason=text[text.rfind("Error: ") :].removeprefix("Error: "),
+            reason=ended.errors[ended.errors.rfind("Error: ") :].removeprefix("Error: "),
             hint="Check the address, and log in with docker login if the registry asks for it.",
         )

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any, cast
 
 from capelin.client.errors import CredentialError
 from capelin.client.server import ExecPlugin, Server
+from capelin.programs import run_program
 
 _TIMEOUT = 60.0
 
@@ -40,40 +40,27 @@ async def run(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Credentia
         **plugin.environment,
         "KUBERNETES_EXEC_INFO": json.dumps(exec_info(plugin, server, ca)),
     }
+    command = (plugin.command, *plugin.arguments)
     try:
-        process = await asyncio.create_subprocess_exec(
-            plugin.command,
-            *plugin.arguments,
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=None,
-        )
+        async with asyncio.timeout(_TIMEOUT):
+            ended = await run_program(*command, env=environment, keeps_errors=False)
+    except TimeoutError:
+        raise CredentialError(
+            f"the kubeconfig's credential program {plugin.command} gave no answer "
+            f"within {_TIMEOUT:g} s"
+        ) from None
     except OSError as error:
         hint = f" {plugin.install_hint.strip()}" if plugin.install_hint else ""
         raise CredentialError(
             f"the kubeconfig's credential program {plugin.command} cannot be run: "
             f"{error.strerror}.{hint}"
         ) from None
-    try:
-        async with asyncio.timeout(_TIMEOUT):
-            output, _ = await process.communicate()
-    except TimeoutError:
-        raise CredentialError(
-            f"the kubeconfig's credential program {plugin.command} gave no answer "
-            f"within {_TIMEOUT:g} s"
-        ) from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-    if process.returncode != 0:
+    if ended.code != 0:
         raise CredentialError(
             f"the kubeconfig's credential program {plugin.command} failed with exit code "
-            f"{process.returncode} (see its output on stderr)"
+            f"{ended.code} (see its output on stderr)"
         )
-    return read_output(plugin, output)
+    return read_output(plugin, ended.output)
 
 
 def exec_info(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Mapping[str, Any]:

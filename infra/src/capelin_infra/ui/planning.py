@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from capelin.errors import NotReadyError, UserError
+from capelin.programs import run_program
 
 from capelin_infra.ui.observed import Key
 
@@ -31,22 +32,12 @@ class Planning:
             )
         namespace, name = key
         async with self._turn:
-            process = await asyncio.create_subprocess_exec(
-                *(*self.command, name, f"--namespace={namespace}", f"--version={version}"),
-                *("--output=json",),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-            try:
-                plan, problem = await process.communicate()
-            finally:
-                if process.returncode is None:
-                    # It removes its sandbox.
-                    process.send_signal(signal.SIGINT)
-        if not plan:
-            raise UserError(problem.decode(errors="replace").strip())
-        return plan
+            options = (f"--namespace={namespace}", f"--version={version}", "--output=json")
+            # This signal makes it remove its sandbox.
+            ended = await run_program(*self.command, name, *options, ends_by=signal.SIGINT)
+        if not ended.output:
+            raise UserError(ended.errors)
+        return ended.output
 
 
 def planning(*options: str) -> Planning:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import aiohttp
+from capelin.programs import run_program
 
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError
@@ -150,17 +151,7 @@ async def _until_ready(api: EtcdApi, process: asyncio.subprocess.Process) -> Non
 
 
 async def _run(*command: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        _, errors = await process.communicate()
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-    if process.returncode != 0:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+    ended = await run_program(*command)
+    if ended.code != 0:
+        last = ended.errors.splitlines()[-1:] or ["no message"]
         raise BackupError(f"etcdutl cannot restore the snapshot: {last[0]}")

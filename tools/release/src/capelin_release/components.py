@@ -13,6 +13,7 @@ from capelin.api import Unstructured
 from capelin.contract import PROVIDER_LABEL, ProviderType
 from capelin.embedded.binaries import Binaries, Component
 from capelin.errors import UserError
+from capelin.programs import run_program
 from capelin.provider import Provider
 from capelin.yaml import read_all_yaml, read_yaml
 
@@ -137,21 +138,14 @@ async def helm(binaries: Binaries, *arguments: str, program: Component = HELM) -
     Raises:
         UserError: It fails.
     """
-    process = await asyncio.create_subprocess_exec(
-        await binaries.path(program),
-        *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    if process.returncode:
+    ended = await run_program(await binaries.path(program), *arguments)
+    if ended.code:
         raise UserError(
             f"helm {arguments[0]} failed.",
-            reason=err.decode(errors="replace").strip(),
+            reason=ended.errors,
             hint="Correct the chart or its values.",
         )
-    return out.decode()
+    return ended.output.decode()
 
 
 def escape(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 
 from capelin.embedded.binaries import CLUSTER_API, Binaries
 from capelin.errors import UserError
+from capelin.programs import run_program
 
 from capelin_release.charts import Chart, dump_yaml
 from capelin_release.components import KUBERNETES, helm
@@ -86,15 +87,7 @@ def _texts(folder: Path) -> dict[str, str]:
 
 
 async def _kustomize(binaries: Binaries, folder: Path) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *(await binaries.path("kubectl"), "kustomize", folder),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    if process.returncode:
-        raise UserError(
-            f"The components in {folder} cannot be rendered.",
-            reason=err.decode(errors="replace").strip(),
-        )
-    return out.decode()
+    ended = await run_program(await binaries.path("kubectl"), "kustomize", folder)
+    if ended.code:
+        raise UserError(f"The components in {folder} cannot be rendered.", reason=ended.errors)
+    return ended.output.decode()

@@ -16,6 +16,7 @@ from capelin.embedded.binaries.download import UnreachableError, Web, open_web
 from capelin.embedded.binaries.errors import BinariesError, SourceFailedError
 from capelin.embedded.binaries.images import GoneError, Reference
 from capelin.embedded.binaries.progress import Progress, ProgressEvent, estimate_seconds_left
+from capelin.programs import run_program
 
 FOLDER = "folder"
 FOLDERS_VARIABLE = "CAPELIN_BINARIES"
@@ -138,30 +139,19 @@ async def _printed_version(
     if arguments is None:
         return None
     try:
-        process = await asyncio.create_subprocess_exec(
-            file,
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+        async with asyncio.timeout(_VERSION_SECONDS):
             # clusterctl checks for newer releases on the internet before it prints its own version.
-            env={**environment, "CLUSTERCTL_DISABLE_VERSIONCHECK": "true"},
-        )
-    except OSError as error:
-        raise SourceFailedError(f"{file} cannot be run ({error.strerror})") from error
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), _VERSION_SECONDS)
+            settings = {**environment, "CLUSTERCTL_DISABLE_VERSIONCHECK": "true"}
+            ended = await run_program(file, *arguments, env=settings)
     except TimeoutError as error:
         raise SourceFailedError(
             f"{file} does not print its version in {_VERSION_SECONDS:g} s"
         ) from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        raise SourceFailedError(f"{file} does not run (exit status {process.returncode})")
-    match = _VERSION.search(output.decode(errors="replace"))
+    except OSError as error:
+        raise SourceFailedError(f"{file} cannot be run ({error.strerror})") from error
+    if ended.code != 0:
+        raise SourceFailedError(f"{file} does not run (exit status {ended.code})")
+    match = _VERSION.search(ended.output.decode(errors="replace"))
     return f"v{match[1]}" if match else None
 
 

@@ -1,6 +1,5 @@
 """The providers of an environment, their components and their binaries."""
 
-import asyncio
 import hashlib
 import json
 import re
@@ -22,6 +21,7 @@ from capelin.embedded.management.environment import Target
 from capelin.embedded.management.manifests import LaunchSpec, launch_spec
 from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import InvalidInputError, UserError
+from capelin.programs import run_program
 from capelin.provider import ENTRY_POINTS, Provider
 from capelin.yaml import read_all_yaml
 
@@ -313,21 +313,14 @@ def _read(path: Path) -> list[Unstructured] | None:
 
 
 async def _kustomize(kubectl: Path, folder: Path) -> str:
-    process = await asyncio.create_subprocess_exec(
-        kubectl,
-        "kustomize",
-        folder,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    if process.returncode:
+    rendered = await run_program(kubectl, "kustomize", folder)
+    if rendered.code:
         raise UserError(
             f"The components in {folder} cannot be rendered.",
-            reason=f"kubectl kustomize failed: {err.decode(errors='replace').strip()}",
+            reason=f"kubectl kustomize failed: {rendered.errors}",
             hint="Remove that folder and try again, which unpacks it again.",
         )
-    return out.decode()
+    return rendered.output.decode()
 
 
 VARIABLES: Final = {
