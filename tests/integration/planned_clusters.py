@@ -4,15 +4,18 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace
 from capelin.client import ApiError, Client
+from capelin.embedded.management import Environment
 from capelin.testing.waiting import until
 from capelin_infra.explain.model import Reference
+from capelin_infra.explain.reading import read_facts
+from capelin_infra.explain.walk import explain
 from capelin_infra.plan.comparison import CONTROL_PLANE, compare
 from capelin_infra.plan.model import ClusterPlan, MachineChanges
 from capelin_infra.plan.settling import unsettled
@@ -26,12 +29,37 @@ _SECONDS = 600
 _QUIET = 2.0
 
 
+@dataclass
+class Healthy:
+    """Explains ready Clusters as `capelin explain` does. Each should have no cause."""
+
+    environment: Environment
+    states: set[frozenset[tuple[str, int]]] = field(default_factory=set[frozenset[tuple[str, int]]])
+    """The explained states. One without a new or changed object of core is not counted again."""
+    false: list[str] = field(default_factory=list[str])
+    """The explanations with a cause."""
+
+    async def explain(self, client: Client, name: str, objects: Snapshot) -> None:
+        facts = await read_facts(client, name, name, self.environment)
+        explanation = explain(facts) if facts else None
+        if explanation is None or explanation.state != "Ready" or explanation.chains:
+            self.false.append(f"{name}: {explanation and explanation.model_dump_json(indent=1)}")
+        self.states.add(
+            frozenset(
+                (uid_of(obj), obj["metadata"]["generation"])
+                for key, obj in objects.objects.items()
+                if key.group == Cluster.resource.group
+            )
+        )
+
+
 @dataclass(frozen=True)
 class Planned:
     """A Cluster in a namespace of the same name."""
 
     client: Client
     name: str
+    healthy: Healthy | None = None
 
     @property
     def reference(self) -> Reference:
@@ -84,8 +112,11 @@ class Planned:
                 if versions != last or unsettled(found):
                     last, since = versions, time.monotonic()
                 elif time.monotonic() - since > _QUIET:
-                    return found
+                    break
                 await asyncio.sleep(0.2)
+        if self.healthy is not None:
+            await self.healthy.explain(self.client, self.name, found)
+        return found
 
     async def change(self, manifests: Sequence[Unstructured]) -> tuple[ClusterPlan, Snapshot]:
         """Make a change for real. Returns its effect."""

@@ -1,5 +1,7 @@
 """Plans of generated changes are correct: the test makes each change, and compares the effects.
 
+Each time a Cluster is ready, `capelin explain` must report no cause.
+
 `CAPELIN_PLAN_SEEDS` sets the number of changes, and `CAPELIN_PLAN_FIRST_SEED` the first. A failing
 seed is in the message.
 """
@@ -30,7 +32,7 @@ from tests.extensions import HOST, certificates, example
 
 from .generated_changes import generated
 from .hooked_cluster import PROGRAMS
-from .planned_clusters import Planned
+from .planned_clusters import Healthy, Planned
 from .planned_scenes import Scene, all_scenes, in_place
 from .pools import OLDER, VERSION
 
@@ -59,6 +61,7 @@ class Trial:
 
     client: Client
     planner: Planner
+    healthy: Healthy
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One sandbox computes one plan at a time."""
     wrong: list[str] = field(default_factory=list[str])
@@ -66,7 +69,7 @@ class Trial:
 
     async def run(self, scene: Scene, seeds: list[int]) -> None:
         """Plan and make the changes of these seeds."""
-        planned = Planned(self.client, scene.name)
+        planned = Planned(self.client, scene.name, self.healthy)
         for number, seed in enumerate(seeds):
             if number % CHANGES_OF_A_CLUSTER == 0:
                 if number:
@@ -147,12 +150,18 @@ async def test_plans_are_correct(
         updating_in_place(management, tmp_path, in_place().name),
     ):
         destinations = workload_destinations(os.environ)
-        trial = Trial(management, Planner(management, sandbox, certificate, destinations))
+        planner = Planner(management, sandbox, certificate, destinations)
+        healthy = Healthy(management_cluster.environment)
+        trial = Trial(management, planner, healthy)
         seeds = range(FIRST, FIRST + SEEDS)
         async with asyncio.TaskGroup() as tasks:
             for index, scene in enumerate(scenes):
                 chosen = [seed for seed in seeds if seed % len(scenes) == index]
                 tasks.create_task(trial.run(scene, chosen))
-    correct = SEEDS - len(trial.wrong)
-    print(f"{correct} of {SEEDS} plans are correct, {max(trial.seconds):.1f} s at most")  # noqa: T201
-    assert not trial.wrong, "\n".join(trial.wrong)
+    correct, explained = SEEDS - len(trial.wrong), len(healthy.states)
+    false = f"{len(healthy.false)}" if healthy.false else "none"
+    print(  # noqa: T201
+        f"{correct} of {SEEDS} plans are correct, {max(trial.seconds):.1f} s at most;"
+        f" {explained} explanations of ready clusters, {false} reported a cause"
+    )
+    assert not [*trial.wrong, *healthy.false], "\n".join([*trial.wrong, *healthy.false])
