@@ -13,7 +13,7 @@ from capelin.client import Client
 from capelin.contract import CLUSTER_NAME_LABEL
 from capelin_infra.explain.reading import read_facts
 from capelin_infra.explain.walk import explain
-from capelin_machine_pool.api import CapelinCluster, CapelinMachine
+from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachineTemplate
 from capelin_machine_pool.provider import provider
 
 CLUSTERS, MACHINES = 100, 5
@@ -118,16 +118,20 @@ async def create(client: Client, name: str, namespace: str) -> None:
                 "uid": created["metadata"]["uid"],
             }
     ready = {"status": {"conditions": [condition("Ready", "True")]}}
-    for kind in (CapelinCluster, CapelinMachine):
-        metadata = {"name": name, "namespace": namespace}
+    for kind, spec in (
+        (CapelinCluster, {}),
+        (CapelinMachine, {}),
+        (CapelinMachineTemplate, {"template": {"spec": {}}}),
+    ):
         infrastructure = {
             "apiVersion": kind.resource.api_version,
             "kind": kind.resource.kind,
-            "metadata": metadata,
-            "spec": {},
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": spec,
         }
         await client.create(infrastructure, resource=kind.resource)
-        await client.patch(kind.resource, name, namespace, ready, subresource="status")
+        if kind is not CapelinMachineTemplate:
+            await client.patch(kind.resource, name, namespace, ready, subresource="status")
 
 
 @pytest.mark.integration
