@@ -121,7 +121,7 @@ class Planned:
     async def change(self, manifests: Sequence[Unstructured]) -> tuple[ClusterPlan, Snapshot]:
         """Make a change for real. Returns its effect."""
         before = await self.objects()
-        control_plane = before.roles(self.reference).objects[CONTROL_PLANE]
+        control_plane = before.roles(self.reference)[CONTROL_PLANE]
         resource = await self.client.resource_of(control_plane)
         versions: list[str] = []
         following = asyncio.create_task(self._follow_version(resource, versions))

@@ -118,16 +118,13 @@ async def create(client: Client, name: str, namespace: str) -> None:
                 "uid": created["metadata"]["uid"],
             }
     ready = {"status": {"conditions": [condition("Ready", "True")]}}
-    for kind, spec in (
-        (CapelinCluster, {}),
-        (CapelinMachine, {}),
-        (CapelinMachineTemplate, {"template": {"spec": {}}}),
-    ):
-        infrastructure = {
+    template: Unstructured = {"template": {"spec": {}}}
+    for kind in (CapelinCluster, CapelinMachine, CapelinMachineTemplate):
+        infrastructure: Unstructured = {
             "apiVersion": kind.resource.api_version,
             "kind": kind.resource.kind,
             "metadata": {"name": name, "namespace": namespace},
-            "spec": spec,
+            "spec": template if kind is CapelinMachineTemplate else {},
         }
         await client.create(infrastructure, resource=kind.resource)
         if kind is not CapelinMachineTemplate:

@@ -35,7 +35,9 @@ def compare(before: Snapshot, after: Snapshot, cluster: Reference) -> ClusterPla
 
 def _words(old: Roles, new: Roles) -> Mapping[str, Mapping[str, str]]:
     """Roles in place of the names that change, so that references to them compare as equal."""
-    before, after = old.names(), new.names()
+    before, after = (
+        {role: reference_of(obj).name for role, obj in each.items()} for each in (old, new)
+    )
     renamed = [role for role in before if role in after and before[role] != after[role]]
     return {
         "before": {before[role]: f"<{role}>" for role in renamed},
@@ -44,15 +46,15 @@ def _words(old: Roles, new: Roles) -> Mapping[str, Mapping[str, str]]:
 
 
 def _versions(old: Roles, new: Roles) -> list[str]:
-    found = (text_at(each.objects.get(CONTROL_PLANE), "spec", "version") for each in (old, new))
+    found = (text_at(each.get(CONTROL_PLANE), "spec", "version") for each in (old, new))
     return list(dict.fromkeys(filter(None, found)))
 
 
 def _objects(
     old: Roles, new: Roles, words: Mapping[str, Mapping[str, str]]
 ) -> Iterable[ObjectChange]:
-    for role in [*old.objects, *(role for role in new.objects if role not in old.objects)]:
-        before, after = old.objects.get(role), new.objects.get(role)
+    for role in dict.fromkeys([*old, *new]):
+        before, after = old.get(role), new.get(role)
         if before is None and after is not None:
             yield ObjectChange(action="Created", kind=_kind(after), role=role)
         elif before is not None and (after is None or text_at(after, *_DELETION)):
@@ -78,22 +80,20 @@ def compare_machines(
 ) -> list[MachineChanges]:
     """The effect on the machines of a Cluster, per set."""
     old, new = before.machines(cluster), after.machines(cluster)
-    owners = [
-        role for each in roles for role in each.objects if role.startswith((_DEPLOYMENT, POOL))
-    ]
+    owners = [role for each in roles for role in each if role.startswith((_DEPLOYMENT, POOL))]
     found: list[MachineChanges] = []
     for owner in dict.fromkeys([*owners, *old, *new]):
         if owner.startswith(POOL):
             found.append(pool_changes(owner, *roles))
             continue
-        workers = roles[1].objects.get(owner) or roles[0].objects.get(owner) or {}
+        workers = roles[1].get(owner) or roles[0].get(owner) or {}
         changes = _set_changes(
             owner,
             [_Content(before, each) for each in old.get(owner, ())],
             [_Content(after, each) for each in new.get(owner, ())],
         )
         if owner == CONTROL_PLANE:
-            changes = _of_control_plane(changes, *(each.objects.get(owner) for each in roles))
+            changes = _of_control_plane(changes, *(each.get(owner) for each in roles))
         found.append(_with_rollout(changes, workers))
     return [each for each in found if each.before or each.after]
 

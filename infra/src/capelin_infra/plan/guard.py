@@ -14,15 +14,12 @@ from capelin_lifecycle.policies.clusters import topology_cluster
 from capelin_infra.explain.model import Reference
 from capelin_infra.plan.extensions import RecordedCall
 from capelin_infra.plan.model import Plan
+from capelin_infra.status.policies import policy_name
 
 
 def guards(policies: Iterable[Policy]) -> set[str]:
     """The names of the policies that hold other plans, in the form of a ClusterClass's settings."""
-    return {
-        f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
-        for policy in policies
-        if policy.spec.action.approved_plan is not None
-    }
+    return {policy_name(each) for each in policies if each.spec.action.approved_plan is not None}
 
 
 def digests_of(calls: Iterable[RecordedCall], cluster: Reference) -> list[str]:

@@ -16,6 +16,7 @@ from capelin_infra.explain.facts import at, text_at
 from capelin_infra.explain.model import Reference
 from capelin_infra.plan.extensions import RecordedCall
 from capelin_infra.plan.model import HookCall
+from capelin_infra.status.policies import policy_name
 
 LIFECYCLE: Final = "lifecycle"
 """The ExtensionConfig of the lifecycle extension."""
@@ -59,10 +60,7 @@ def _calls(
             handler=call.handler,
             from_version=start,
             to_version=end,
-            policies=[
-                f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
-                for policy in matching
-            ],
+            policies=[policy_name(policy) for policy in matching],
         )
 
 

@@ -117,8 +117,7 @@ class Planner:
         watch.log("installed kinds")
         configs = _configs(source, manifests)
         answers = RealExtensions(self.source, self.certificate)
-        providers = (_resource_of(source, crd) for crd in source.definitions)
-        self.known, self.resources = source.objects, [*CORE, *filter(None, providers)]
+        self.known, self.resources = source.objects, [*CORE, *source.providers]
         self._is_clear = False
         async with (
             listening(configs, answers, guards(policies)) as extensions,
@@ -278,10 +277,6 @@ def _configs(source: Source, manifests: Sequence[Unstructured]) -> list[Extensio
     return [config for config in found.values() if config.status.handlers]
 
 
-def _resource_of(source: Source, crd: Unstructured) -> Resource | None:
-    return source.kinds.find(crd["spec"]["group"], crd["spec"]["names"]["kind"])
-
-
 def _completed(
     plan: ClusterPlan,
     world: World,
@@ -292,7 +287,7 @@ def _completed(
     """The plan with everything that the comparison of two moments does not show."""
     versions = plan.versions
     roles = world.snapshot.roles(plan.cluster)
-    control_plane = roles.objects.get(CONTROL_PLANE)
+    control_plane = roles.get(CONTROL_PLANE)
     if control_plane is not None and plan.versions:
         steps = world.versions.get(reference_of(control_plane), [])
         versions = list(dict.fromkeys([plan.versions[0], *steps, plan.versions[-1]]))
@@ -301,7 +296,7 @@ def _completed(
         unknown.append(f"the cluster is changing already: {early[0]}")
     # A reason that exists before the change does not come from it.
     unknown += [f"not finished: {reason}" for reason in late if reason not in early]
-    cluster = roles.objects.get("Cluster")
+    cluster = roles.get("Cluster")
     if cluster is not None and at(cluster, "spec", "paused"):
         unknown.append("the Cluster is paused: nothing changes until it continues")
     return plan.model_copy(update={"versions": versions, "unknown": unknown})

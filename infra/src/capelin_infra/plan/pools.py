@@ -22,7 +22,7 @@ _DELETION: Final = "spec.template.spec.deletion."
 
 def pool_changes(owner: str, old: Roles, new: Roles) -> MachineChanges:
     """The effect on the machines of one MachinePool."""
-    before, after = (_replicas(roles.objects.get(owner)) for roles in (old, new))
+    before, after = (_replicas(roles.get(owner)) for roles in (old, new))
     remaining = min(before, after)
     changes = MachineChanges(
         owner=owner,
@@ -73,13 +73,13 @@ def _replicas(pool: Unstructured | None) -> int:
 
 
 def _part(roles: Roles, part: str, owner: str) -> Unstructured | None:
-    return roles.objects.get(f"{part} of {owner}")
+    return roles.get(f"{part} of {owner}")
 
 
 def _changed_paths(owner: str, old: Roles, new: Roles) -> list[str]:
     """The changed fields that may concern existing machines."""
     found: list[str] = []
-    pairs = [(old.objects.get(owner), new.objects.get(owner), "")]
+    pairs = [(old.get(owner), new.get(owner), "")]
     pairs += [
         (_part(old, part, owner), _part(new, part, owner), f"{part}.")
         for part in ("infrastructure", "bootstrap")
@@ -96,8 +96,8 @@ def _changed_paths(owner: str, old: Roles, new: Roles) -> list[str]:
 
 def _desired(owner: str, roles: Roles) -> DesiredPool | None:
     """The state that Capelin's provider desires. None for another provider."""
-    pool, infrastructure = roles.objects.get(owner), _part(roles, "infrastructure", owner)
-    bootstrap, cluster = _part(roles, "bootstrap", owner), roles.objects.get("Cluster")
+    pool, infrastructure = roles.get(owner), _part(roles, "infrastructure", owner)
+    bootstrap, cluster = _part(roles, "bootstrap", owner), roles.get("Cluster")
     if pool is None or infrastructure is None or cluster is None:
         return None
     if infrastructure.get("kind") != CapelinMachinePool.resource.kind:

@@ -5,7 +5,7 @@ Cluster: `infrastructure template of MachineDeployment workers`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from capelin.api import Unstructured
@@ -25,21 +25,12 @@ _TOPOLOGY_NAMES: Final = {
 POOL: Final = "MachinePool "
 """The beginning of the name of a pool."""
 _HEALTH_CHECK: Final = "MachineHealthCheck"
+Roles = Mapping[str, Unstructured]
+"""The objects of one Cluster by role, except Machines and their parts."""
 
 
 def uid_of(obj: Unstructured) -> str:
     return text_at(obj, "metadata", "uid")
-
-
-@dataclass(frozen=True)
-class Roles:
-    """The objects of one Cluster by role, except Machines and their parts."""
-
-    objects: Mapping[str, Unstructured] = field(default_factory=dict[str, Unstructured])
-
-    def names(self) -> dict[str, str]:
-        """The name of each object, by role."""
-        return {role: reference_of(obj).name for role, obj in self.objects.items()}
 
 
 @dataclass(frozen=True)
@@ -74,9 +65,7 @@ class Snapshot:
     def roles(self, cluster: Reference) -> Roles:
         """The objects of a Cluster by role."""
         found = self.objects.get(cluster)
-        if found is None:
-            return Roles()
-        return Roles(dict(self._parts(cluster, found)))
+        return {} if found is None else dict(self._parts(cluster, found))
 
     def _parts(self, key: Reference, cluster: Unstructured) -> Iterator[tuple[str, Unstructured]]:
         yield "Cluster", cluster

@@ -1,12 +1,19 @@
 """Reads from a management cluster the objects that a plan needs. It only reads."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from capelin.api import Resource, Unstructured
-from capelin.api.capi import Cluster, ClusterClass, ExtensionConfig
+from capelin.api.capi import (
+    Cluster,
+    ClusterClass,
+    ExtensionConfig,
+    MachineDeployment,
+    MachinePool,
+    MachineSet,
+)
 from capelin.api.core import Namespace
 from capelin.client import Client
 from capelin.contract import CLUSTER_NAME_LABEL
@@ -26,8 +33,10 @@ class Source:
 
     kinds: Kinds
     objects: Snapshot
+    providers: list[Resource] = field(default_factory=list[Resource])
+    """The providers' kinds of these objects."""
     definitions: list[Unstructured] = field(default_factory=list[Unstructured])
-    """The CRDs of providers."""
+    """Their CRDs."""
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     """The labels of each namespace."""
     extensions: list[ExtensionConfig] = field(default_factory=list[ExtensionConfig])
@@ -50,15 +59,17 @@ async def read_source(client: Client, manifests: Sequence[Unstructured]) -> Sour
     changed = [reference_of(manifest) for manifest in manifests]
     clusters = await reading.concerned(changed)
     await asyncio.gather(*(reading.add_cluster(cluster) for cluster in clusters))
-    await asyncio.gather(*map(reading.read, changed), *map(reading.add_class, manifests))
+    await asyncio.gather(*map(reading.read, changed))
     await reading.follow(manifests)
     touched = [*reading.objects, *changed]
     names = {key.namespace for key in touched if key.namespace}
     namespaces = await asyncio.gather(*(client.find(Namespace, name) for name in sorted(names)))
+    providers = _used_kinds(kinds, touched)
     return Source(
         kinds=kinds,
         objects=Snapshot(reading.objects),
-        definitions=await read_definitions(client, _used_kinds(kinds, touched)),
+        providers=providers,
+        definitions=await read_definitions(client, providers),
         namespaces={each.name: each.metadata.labels for each in namespaces if each is not None},
         extensions=(await client.list(ExtensionConfig)).items,
     )
@@ -85,21 +96,26 @@ class _Reading:
     kinds: Kinds
     objects: dict[Reference, Unstructured] = field(default_factory=dict[Reference, Unstructured])
 
-    def add(self, raw: Unstructured, resource: Resource) -> None:
-        obj = typed(resource, raw)
-        self.objects[reference_of(obj)] = obj
+    async def list(
+        self, resource: Resource, namespace: str | None = None, cluster: str = ""
+    ) -> list[Unstructured]:
+        """The objects of a kind, optionally only those with the label of a Cluster."""
+        labels = {CLUSTER_NAME_LABEL: cluster} if cluster else None
+        found = await self.client.list(resource, namespace, labels=labels)
+        return [typed(resource, raw) for raw in found.items]
 
-    async def concerned(self, changed: list[Reference]) -> list[Unstructured]:
+    async def concerned(self, changed: Iterable[Reference]) -> Sequence[Unstructured]:
         """The existing Clusters that changed objects belong to."""
-        clusters = (await self.client.list(Cluster.resource)).items
-        classes = (await self.client.list(ClusterClass.resource)).items
-        found: dict[str, Unstructured] = {}
-        for reference in changed:
-            owners = await self._owners(reference)
-            for cluster in clusters:
-                if _concerns(reference, cluster, classes, owners):
-                    found[text_at(cluster, "metadata", "uid")] = cluster
-        return list(found.values())
+        clusters, classes = (
+            await self.list(Cluster.resource),
+            await self.list(ClusterClass.resource),
+        )
+        owners = {reference: await self._owners(reference) for reference in changed}
+        return [
+            cluster
+            for cluster in clusters
+            if any(_concerns(key, cluster, classes, names) for key, names in owners.items())
+        ]
 
     async def _owners(self, changed: Reference) -> set[str]:
         """The names of the Clusters that an object belongs to, or whose objects refer to it."""
@@ -110,49 +126,34 @@ class _Reading:
         name = text_at(raw, "metadata", "labels", CLUSTER_NAME_LABEL) if raw else ""
         if name:
             return {name}
-        found: set[str] = set()
-        for kind in ("MachineDeployment", "MachinePool", "MachineSet"):
-            workers = self.kinds.find(Cluster.resource.group, kind)
-            if workers is None:
-                continue
-            for each in (await self.client.list(workers, changed.namespace)).items:
-                if refers_to(each, changed):
-                    found.add(text_at(each, "spec", "clusterName"))
-        return found
+        return {
+            text_at(each, "spec", "clusterName")
+            for kind in (MachineDeployment, MachinePool, MachineSet)
+            for each in await self.list(kind.resource, changed.namespace)
+            if refers_to(each, changed)
+        }
 
     async def add_cluster(self, cluster: Unstructured) -> None:
         """Read all objects with the label of a Cluster."""
-        self.add(cluster, Cluster.resource)
-        name, namespace = (text_at(cluster, "metadata", key) for key in ("name", "namespace"))
-        await asyncio.gather(
+        key = reference_of(cluster)
+        listed = await asyncio.gather(
             *(
-                self._list(resource, namespace, name)
+                self.list(resource, key.namespace, key.name)
                 for resource in self.kinds.by_kind.values()
                 if resource.namespaced and resource.kind not in _READ_BY_NAME
             )
         )
-        await self.add_class(cluster)
-
-    async def add_class(self, cluster: Unstructured) -> None:
-        """Read the class of a Cluster."""
-        key = _class_of(cluster)
-        raw = None if key is None else await self.client.find(ClusterClass.resource, *key)
-        if raw is not None:
-            self.add(raw, ClusterClass.resource)
-
-    async def _list(self, resource: Resource, namespace: str, cluster: str) -> None:
-        labels = {CLUSTER_NAME_LABEL: cluster}
-        for raw in (await self.client.list(resource, namespace, labels=labels)).items:
-            self.add(raw, resource)
+        found = [cluster, *(obj for objects in listed for obj in objects)]
+        self.objects.update({reference_of(obj): obj for obj in found})
 
     async def follow(self, manifests: Sequence[Unstructured]) -> None:
-        """Read the objects that the specs of others refer to, until no other is missing."""
+        """Read the objects that others refer to, until no other is missing."""
         tried: set[Reference] = set()
         while True:
             missing = {
                 reference
                 for obj in [*self.objects.values(), *manifests]
-                for _, reference in references_in(obj)
+                for reference in _named_by(obj)
                 if reference not in self.objects and reference not in tried
             }
             if not missing:
@@ -167,25 +168,23 @@ class _Reading:
             return
         raw = await self.client.find(resource, reference.name, reference.namespace)
         if raw is not None:
-            self.add(raw, resource)
+            obj = typed(resource, raw)
+            self.objects[reference_of(obj)] = obj
 
 
 def _concerns(
-    changed: Reference, cluster: Unstructured, classes: list[Unstructured], owners: set[str]
+    changed: Reference, cluster: Unstructured, classes: Sequence[Unstructured], owners: set[str]
 ) -> bool:
     """Whether a Cluster uses a changed object. `owners` are Clusters of its namespace that do."""
-    name, namespace = (text_at(cluster, "metadata", key) for key in ("name", "namespace"))
-    if changed.kind == Cluster.resource.kind:
-        return (changed.name, changed.namespace) == (name, namespace)
-    class_key = _class_of(cluster)
-    if changed.kind == ClusterClass.resource.kind:
-        return class_key == (changed.name, changed.namespace)
-    of_class = [each for each in classes if _key(each) == class_key]
+    key, class_key = reference_of(cluster), class_of(Subject(cluster))
+    if changed.kind in _READ_BY_NAME:
+        return changed in {key, class_key}
+    of_class = [each for each in classes if reference_of(each) == class_key]
     if any(refers_to(each, changed) for each in of_class):
         return True
     if changed.kind == ExtensionConfig.resource.kind:
         return any(f".{changed.name}" in str(at(each, "spec")) for each in of_class)
-    return changed.namespace == namespace and name in owners
+    return changed.namespace == key.namespace and key.name in owners
 
 
 def refers_to(obj: Unstructured, reference: Reference) -> bool:
@@ -193,10 +192,8 @@ def refers_to(obj: Unstructured, reference: Reference) -> bool:
     return any(named == reference for _, named in references_in(obj))
 
 
-def _class_of(cluster: Unstructured) -> tuple[str, str | None] | None:
-    found = class_of(Subject(typed(Cluster.resource, cluster)))
-    return None if found is None else (found.name, found.namespace)
-
-
-def _key(obj: Unstructured) -> tuple[str, str]:
-    return text_at(obj, "metadata", "name"), text_at(obj, "metadata", "namespace")
+def _named_by(obj: Unstructured) -> Iterator[Reference]:
+    """The objects that the spec of an object refers to, and the class of a Cluster."""
+    yield from (named for _, named in references_in(obj))
+    if (cluster_class := class_of(Subject(obj))) is not None:
+        yield cluster_class

@@ -12,6 +12,7 @@ from capelin_lifecycle.api import (
     LifecycleResult,
     Policy,
 )
+from capelin_lifecycle.policies.selection import KnownPolicy
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -33,6 +34,11 @@ async def read_results(client: Client, namespace: str | None = None) -> list[Lif
     """All results. Empty if the extension is not installed."""
     found = await _all(client, LifecycleResult, namespace)
     return sorted(found, key=lambda result: (result.namespace or "", result.name))
+
+
+def policy_name(policy: Policy | KnownPolicy) -> str:
+    """The name of a policy as in the settings of a ClusterClass."""
+    return f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
 
 
 async def _all(client: Client, kind: type[ObjectT], namespace: str | None = None) -> list[ObjectT]:
@@ -62,7 +68,7 @@ def policy_list(policies: Sequence[Policy], results: Sequence[LifecycleResult]) 
     """
     lines: list[RenderableType] = []
     for policy in policies:
-        name = f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
+        name = policy_name(policy)
         state, message = _policy_state(policy)
         rest = f"  {policy.spec.hook}  {policy.spec.action.name}  {state}"
         lines.append(Text.assemble((name, "bold"), rest))
