@@ -1,14 +1,17 @@
-"""Programs of Kubernetes, built with the pinned modules. That takes minutes, once.
+"""Programs of Go modules, such as Kubernetes, with the modules that they pin. That takes minutes.
 
 Go compares modules that are not pinned with the public checksum database.
 """
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +53,52 @@ async def kubernetes_programs(version: str, names: Sequence[str]) -> dict[str, P
     return await asyncio.to_thread(_built, _folder() / version, names, build)
 
 
+@dataclass(frozen=True, slots=True)
+class GoModule:
+    """A module with programs, which are built with the modules that it pins itself."""
+
+    path: str
+    version: str
+    replaced: tuple[str, ...] = ()
+    """Modules that it takes from its own repository, where a published module has no files."""
+    newer: tuple[str, ...] = ()
+    """Modules that it takes in a newer version than it pins, as `path@version`."""
+
+    async def folder(self) -> Path:
+        """Its files."""
+        return await asyncio.to_thread(_downloaded, f"{self.path}@{self.version}")
+
+    async def programs(
+        self, packages: Mapping[str, str], sources: Mapping[str, Path] = {}
+    ) -> dict[str, Path]:
+        """Its programs.
+
+        Args:
+            packages: The package of each program, by the program's name.
+            sources: Files that are added to the module, by their paths there.
+        """
+
+        def build(name: str, source: Path, output: Path) -> None:
+            files = _downloaded(f"{self.path}@{self.version}")
+            shutil.copytree(files, source, dirs_exist_ok=True, copy_function=shutil.copyfile)
+            for path in (source, *source.rglob("*")):
+                path.chmod(0o755)
+            for path, file in sources.items():
+                (source / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, source / path)
+            for module in self.replaced:
+                _go(source, "mod", "edit", f"-dropreplace={module}")
+            for module in self.newer:
+                _go(source, "mod", "edit", f"-require={module}")
+            _go(source, "build", "-ldflags=-s -w", "-o", str(output), packages[name])
+
+        digest = sha256()
+        for file in sources.values():
+            digest.update(file.read_bytes())
+        name = "-".join([self.path.replace("/", "-"), self.version, digest.hexdigest()[:8]])
+        return await asyncio.to_thread(_built, _folder() / name, tuple(packages), build)
+
+
 def _folder() -> Path:
     return cache_folder().parent / "capelin-testbed" / "programs"
 
@@ -69,6 +118,12 @@ def _built(
     return {name: folder / name for name in names}
 
 
+def _downloaded(module: str) -> Path:
+    with tempfile.TemporaryDirectory() as folder:
+        answer = _go(Path(folder), "mod", "download", "-json", module)
+    return Path(json.loads(answer)["Dir"])
+
+
 def _copy_modules(version: str, folder: Path) -> None:
     for name in ("go.mod", "go.sum"):
         shutil.copy(KUBERNETES.module_files(version) / name, folder)
@@ -78,6 +133,10 @@ def _linker_flags(variables: Mapping[str, str]) -> str:
     return " ".join(["-s", "-w", *(f"-X {name}={text}" for name, text in variables.items())])
 
 
-def _go(folder: Path, *arguments: str) -> None:
+def _go(folder: Path, *arguments: str) -> str:
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": _FLAGS, "GOWORK": "off"}
-    subprocess.run(["nice", "go", *arguments], cwd=folder, env=environment, check=True)
+    command = ["nice", "go", *arguments]
+    answer = subprocess.run(
+        command, cwd=folder, env=environment, check=True, text=True, stdout=subprocess.PIPE
+    )
+    return answer.stdout

@@ -93,13 +93,9 @@ class Bed:
         ]
         return status.message if status else ""
 
-    def storage(self) -> str:
-        """The manifests of the storage that the node image contains."""
-        return self.machines.manifests[STORAGE]
-
     def helper_image(self) -> str:
         """The image of the node with a shell."""
-        return self.storage().partition("--helper-image")[2].split()[1]
+        return self.machines.manifests[STORAGE].partition("--helper-image")[2].split()[1]
 
     async def push(self, name: str, manifests: str) -> Unstructured:
         """Push manifests to the registry. Returns the source for a policy."""

@@ -6,6 +6,7 @@ control plane, the extension, the registry and the add-ons are real.
 
 import os
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -24,9 +25,10 @@ from capelin_release.tools import HELM
 from tests.registry.distribution import DISTRIBUTION, ORAS
 
 from .go_programs import node_programs
-from .kind_cluster import IMAGE
+from .kind_cluster import IMAGE_VERSION
 from .node_images import node_image
 from .operator_stories import NAMESPACE, Bed, operator_bed
+from .volume_backups import CSI_APP, csi_images, storage_manifests
 
 BEFORE, AFTER = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 IMAGES = {
@@ -35,6 +37,8 @@ IMAGES = {
     "/coredns:": "registry.k8s.io/coredns/coredns:v1.12.0",
 }
 NAME = "shop"
+NO_ARCHIVES = "http://127.0.0.1:1"
+"""The driver takes no snapshots here."""
 TIER = "example.com/tier"
 Record = Callable[[str, object], None]
 
@@ -44,7 +48,7 @@ pytestmark = [
         *required_programs(BEFORE, ("kubeadm-bootstrap",)),
         *workload_programs(BEFORE),
         *workload_programs(AFTER),
-        *(DISTRIBUTION, HELM, ORAS),
+        *("kubectl", DISTRIBUTION, HELM, ORAS),
     ),
 ]
 
@@ -113,10 +117,11 @@ spec:
 @pytest.fixture(scope="module")
 async def bed(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Bed]:
     """An environment with policies for quotas and patches."""
-    helm = await Binaries().path(HELM)
+    helm, images = await Binaries().path(HELM), await csi_images()
     async with (
-        node_image(BEFORE, await node_programs(BEFORE), IMAGES) as image,
-        operator_bed(tmp_path_factory.mktemp("stories"), (image, IMAGE), helm) as bed,
+        node_image(BEFORE, await node_programs(BEFORE), IMAGES, images) as image,
+        node_image(IMAGE_VERSION, images=images) as next_image,
+        operator_bed(tmp_path_factory.mktemp("stories"), (image, next_image), helm) as bed,
     ):
         stories = bed.stories
         await stories.apply("tiers", "GeneratePatches", {"patches": {"versions": [PATCHES]}})
@@ -149,11 +154,12 @@ async def test_add_ons_are_installed_before_an_upgrade(bed: Bed, record_property
     stories, client, registry = bed.stories, bed.client, bed.registry
     agent = {"agent.yaml": write_yaml(node_agent(bed.helper_image()))}
     await client.apply(ConfigMap.of("agent", NAMESPACE, data=agent))
+    storage = {"apiVersion": "v1", "kind": "List", "items": await storage_manifests(NO_ARCHIVES)}
     chart = await registry.push_chart(write_chart(registry.folder))
     values = {"image": bed.helper_image()}
     sources: list[Unstructured] = [
         {"configMap": "agent"},
-        await bed.push("storage", bed.storage()),
+        await bed.push("storage", write_yaml(storage)),
         {
             "oci": {"reference": chart, "caBundle": registry.ca},
             "chart": {"release": "till", "namespace": "kube-public", "values": values},
@@ -175,6 +181,7 @@ async def test_add_ons_are_installed_before_an_upgrade(bed: Bed, record_property
     assert await stories.phase("add-ons", NAME) == "Done"
     assert await bed.running_versions(NAME) == [BEFORE]
     assert len(await bed.ready_pods(NAME, "kube-system", "agent")) == 1
+    assert len(await bed.ready_pods(NAME, "default", CSI_APP)) == 1
     (till,) = await bed.ready_pods(NAME, "kube-public", "till")
     assert await log_of(bed, till) == f"for {AFTER}\n"
 
@@ -186,7 +193,8 @@ async def test_add_ons_are_installed_before_an_upgrade(bed: Bed, record_property
 
     await until(is_upgraded, within=900)
     record_property("seconds: until a new machine is Ready", round(monotonic() - began, 1))
-    await until(lambda: bed.ready_pods(NAME, "kube-system", "agent"), len, within=300)
+    for namespace, app in (("kube-system", "agent"), ("default", CSI_APP)):
+        await until(partial(bed.ready_pods, NAME, namespace, app), len, within=300)
     nodes = await until(
         lambda: bed.ready_nodes(NAME),
         lambda nodes: bool(nodes) and not nodes.keys() & before.keys(),
@@ -194,10 +202,10 @@ async def test_add_ons_are_installed_before_an_upgrade(bed: Bed, record_property
     )
     record_property("seconds: until the old machine is gone", round(monotonic() - began, 1))
     assert {node.metadata.labels.get(TIER) for node in nodes.values()} == {"gold"}
-    # A machine gets the image whose tag is its version. The second image may have another one.
+    # A machine gets the image whose tag is its version. That of kind may have another one.
     kubelets = {node.status.node_info.kubelet_version for node in nodes.values()}
     record_property("kubelets after the upgrade", ", ".join(map(str, kubelets)))
-    assert kubelets == {AFTER if IMAGE.partition("@")[0].endswith(f":{AFTER}") else BEFORE}
+    assert kubelets == {AFTER if IMAGE_VERSION == AFTER else BEFORE}
 
 
 def node_agent(image: str) -> Unstructured:

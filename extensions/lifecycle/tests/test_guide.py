@@ -37,10 +37,11 @@ from capelin_lifecycle.actions.approved_plan import (
     check_approved,
     topology_digests,
 )
-from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
+from capelin_lifecycle.actions.backup import BACKUPS
 from capelin_lifecycle.actions.http import request_of
 from capelin_lifecycle.actions.job import JOBS, PODS
 from capelin_lifecycle.actions.quota import CountedCluster, counted, refusal
+from capelin_lifecycle.actions.snapshots import CLAIMS, SNAPSHOTS
 from capelin_lifecycle.actions.topology import check_topology, generated_patches, upgrade_plan
 from capelin_lifecycle.api.actions import Quota
 from capelin_lifecycle.api.names import GROUP

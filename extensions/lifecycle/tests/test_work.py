@@ -9,8 +9,9 @@ from capelin.yaml import read_all_yaml
 from capelin_lifecycle.actions import CHECKS, RUNNERS
 from capelin_lifecycle.actions.action import Cleanup, Run
 from capelin_lifecycle.actions.apply import unreadiness
-from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
+from capelin_lifecycle.actions.backup import BACKUPS
 from capelin_lifecycle.actions.job import EVENTS, JOBS, PODS
+from capelin_lifecycle.actions.snapshots import CLAIMS, CONTENTS, MANIFESTS, SNAPSHOTS
 from capelin_lifecycle.actions.sources import SourceError, objects_of, read_source
 from capelin_lifecycle.api.actions import Source
 from capelin_lifecycle.policies.verdict import Verdict
@@ -177,24 +178,81 @@ async def test_missing_snapshots_are_named() -> None:
 
 
 async def test_every_bound_volume_has_a_snapshot() -> None:
-    world = World(CLAIMS, SNAPSHOTS)
-    for name, phase in (("a", "Bound"), ("b", "Bound"), ("c", "Pending")):
-        claim = {"metadata": {"name": name, "namespace": "db"}, "status": {"phase": phase}}
-        manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim}
-        made = await world.workload.create(manifest, resource=CLAIMS)
-        await set_status(world, CLAIMS, made, phase=phase)
+    world = World(CLAIMS, SNAPSHOTS, CONTENTS)
+    await add_claims(world, a="Bound", b="Bound", c="Pending")
     snapshots = {"volumeSnapshots": {"className": "fast"}}
-    run = world.run(known(hook="BeforeClusterDelete", action={"backup": snapshots}))
+    run = world.run(known(hook="BeforeClusterUpgrade", action={"backup": snapshots}))
     assert "are not ready" in (await reconcile(run)).message
     found = (await world.workload.list(SNAPSHOTS)).items
     assert {each["spec"]["volumeSnapshotClassName"] for each in found} == {"fast"}
     assert len(found) == 2
-    await set_status(world, SNAPSHOTS, found[0], readyToUse=True)
+    await set_status(world, SNAPSHOTS, found[0], **ready("one"))
     await set_status(world, SNAPSHOTS, found[1], error={"message": "no space"})
     assert "no space" in (await reconcile(run)).message
-    await set_status(world, SNAPSHOTS, found[1], readyToUse=True, error=None)
+    await set_status(world, SNAPSHOTS, found[1], **ready("two"), error=None)
     outcome = await reconcile(run)
     assert (outcome.phase, outcome.message) == ("Done", "2 volumes have snapshots")
+    # The workload cluster stays, with the objects of its snapshots.
+    assert not (await world.client.list(ConfigMap)).items
+
+
+async def test_manifests_restore_the_snapshots_of_a_deleted_cluster() -> None:
+    world = World(CLAIMS, SNAPSHOTS, CONTENTS)
+    await add_claims(world, a="Bound")
+    content = {
+        "apiVersion": CONTENTS.api_version,
+        "kind": CONTENTS.kind,
+        "metadata": {"name": "one"},
+        "spec": {"driver": "disks", "deletionPolicy": "Delete", "more": "is left out"},
+        "status": {"snapshotHandle": "snap-7"},
+    }
+    await world.workload.create(content, resource=CONTENTS)
+    await world.workload.patch(
+        CONTENTS, "one", None, {"status": content["status"]}, subresource="status"
+    )
+    run = world.run(known(hook="BeforeClusterDelete", action={"backup": {"volumeSnapshots": {}}}))
+    await reconcile(run)
+    await set_status(world, SNAPSHOTS, await only(world, SNAPSHOTS), **ready("one"))
+    outcome = await reconcile(run)
+    assert await reconcile(run) == outcome
+    (kept,) = (await world.client.list(ConfigMap)).items
+    assert outcome.message == (
+        f"1 volumes have snapshots: restore them with ConfigMap team/{kept.name}"
+    )
+    assert kept.metadata.labels["cluster.x-k8s.io/cluster-name"] == run.cluster.name
+    assert kept.metadata.owner_references == []
+    (manifests,) = read_all_yaml(kept.data[MANIFESTS])
+    name = (await only(world, SNAPSHOTS))["metadata"]["name"]
+    restored, snapshot, claim = manifests["items"]
+    assert restored["spec"] == {
+        "driver": "disks",
+        "deletionPolicy": "Retain",
+        "source": {"snapshotHandle": "snap-7"},
+        "volumeSnapshotRef": {"name": name, "namespace": "db"},
+    }
+    assert snapshot["spec"] == {"source": {"volumeSnapshotContentName": name}}
+    assert claim["metadata"] == {"name": "a", "namespace": "db"}
+    assert claim["spec"] == {
+        "storageClassName": "quick",
+        "dataSource": {"apiGroup": SNAPSHOTS.group, "kind": SNAPSHOTS.kind, "name": name},
+    }
+
+
+async def add_claims(world: World, **phases: str) -> None:
+    for name, phase in phases.items():
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": "db"},
+            "spec": {"storageClassName": "quick", "volumeName": f"volume-{name}"},
+        }
+        made = await world.workload.create(manifest, resource=CLAIMS)
+        await set_status(world, CLAIMS, made, phase=phase)
+
+
+def ready(content: str) -> dict[str, Any]:
+    """The status of a snapshot that the storage has."""
+    return {"readyToUse": True, "boundVolumeSnapshotContentName": content}
 
 
 # Manifests

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from capelin.api import Resource, Unstructured
-from capelin.client import Client, NotServed, WorkloadClients
+from capelin.client import AlreadyExists, Client, NotServed, WorkloadClients
 
 from capelin_lifecycle.actions.action import Cleanup, Run
 from capelin_lifecycle.api.results import CreatedObject
@@ -40,6 +40,20 @@ def new_manifest(
         },
         "spec": spec,
     }
+
+
+async def find_or_create(
+    client: Client, resource: Resource, manifest: Unstructured
+) -> Unstructured:
+    """The object of the manifest's name, as it is."""
+    metadata = manifest["metadata"]
+    live = await client.find(resource, metadata["name"], metadata["namespace"])
+    if live is not None:
+        return live
+    try:
+        return await client.create(manifest, resource=resource)
+    except AlreadyExists:
+        return manifest
 
 
 def unique_name(prefix: str, *identity: str) -> str:
