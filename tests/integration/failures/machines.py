@@ -20,6 +20,8 @@ from .scene import (
 )
 
 KUBELET = "the kubelet of the machine"
+DIES = {"dies": 100, "afterSeconds": 10}
+"""Kubernetes waits 50 seconds more for heartbeats."""
 
 
 @failure("TemplateMissing", "CapelinMachineTemplate md", TEMPLATE_CREATOR)
@@ -42,10 +44,10 @@ async def machine_never_boots(scene: Scene) -> None:
     await scene.add(scene.workers({"neverBoots": 100}))
 
 
-@failure("KubeletStopped", "Node md", "the kubelet of the machine")
+@failure("KubeletStopped", "Node md", KUBELET)
 async def machine_dies(scene: Scene) -> None:
     await scene.ready()
-    await scene.add(scene.workers({"dies": 100}))
+    await scene.add(scene.workers(DIES))
 
 
 @failure("Reported", "CapelinMachine md", INFRASTRUCTURE)
@@ -127,7 +129,7 @@ async def stopped_remediation(scene: Scene) -> None:
             },
         }
     )
-    await scene.add(scene.workers({"dies": 100}))
+    await scene.add(scene.workers(DIES))
 
 
 async def add_pool(scene: Scene, leave_out: str = "", **settings: Any) -> None:
