@@ -200,6 +200,12 @@ def test_a_freeze_delays_new_upgrades_and_continues_running_ones() -> None:
     assert plan(**behind) == ["v1.35.4"]
 
 
+@pytest.mark.parametrize("allowed", [ALLOWED, ["v1.34.4"]])
+def test_workers_follow_a_control_plane_that_has_the_target_version(allowed: list[str]) -> None:
+    """Cluster API rejects steps of a control plane that needs none."""
+    assert upgrade_steps(allowed, "v1.35.4", "v1.35.4") == []
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [

@@ -309,6 +309,9 @@ def upgrade_steps(allowed: Sequence[str], current: str, target: str) -> list[str
     """
     versions = sorted(Version.parse(text) for text in allowed)
     start, end = Version.parse(current), Version.parse(target)
+    if start == end:
+        # Only workers need the upgrade. Cluster API rejects further steps of the control plane.
+        return []
     if end not in versions:
         raise Failure(f"{target} is not allowed (allowed: {', '.join(map(str, versions))})")
     steps: list[str] = []
