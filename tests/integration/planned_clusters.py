@@ -13,7 +13,7 @@ from capelin.api.core import Namespace
 from capelin.client import ApiError, Client
 from capelin.embedded.management import Environment
 from capelin.testing.waiting import until
-from capelin_infra.explain.model import Reference
+from capelin_infra.explain.model import Explanation, Reference
 from capelin_infra.explain.reading import read_facts
 from capelin_infra.explain.walk import explain
 from capelin_infra.plan.comparison import CONTROL_PLANE, compare
@@ -29,6 +29,15 @@ _SECONDS = 600
 _QUIET = 2.0
 
 
+async def explanation(
+    client: Client, name: str, environment: Environment | None = None
+) -> Explanation:
+    """The output of `capelin explain` about a Cluster in a namespace of the same name."""
+    facts = await read_facts(client, name, name, environment)
+    assert facts is not None
+    return explain(facts)
+
+
 @dataclass
 class Healthy:
     """Explains ready Clusters as `capelin explain` does. Each should have no cause."""
@@ -40,10 +49,9 @@ class Healthy:
     """The explanations with a cause."""
 
     async def explain(self, client: Client, name: str, objects: Snapshot) -> None:
-        facts = await read_facts(client, name, name, self.environment)
-        explanation = explain(facts) if facts else None
-        if explanation is None or explanation.state != "Ready" or explanation.chains:
-            self.false.append(f"{name}: {explanation and explanation.model_dump_json(indent=1)}")
+        found = await explanation(client, name, self.environment)
+        if found.state != "Ready" or found.chains:
+            self.false.append(found.model_dump_json(indent=1))
         self.states.add(
             frozenset(
                 (uid_of(obj), obj["metadata"]["generation"])
@@ -127,9 +135,11 @@ class Planned:
         following = asyncio.create_task(self._follow_version(resource, versions))
         for manifest in manifests:
             await self._apply(manifest)
-        after = await self.settles()
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        try:
+            after = await self.settles()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
         effect = real_effect(before, after, self.reference)
         return effect.model_copy(update={"versions": versions}), after
 

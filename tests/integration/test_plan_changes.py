@@ -10,9 +10,10 @@ import asyncio
 import base64
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,15 @@ from tests.extensions import HOST, certificates, example
 
 from .generated_changes import generated
 from .hooked_cluster import PROGRAMS
-from .planned_clusters import Healthy, Planned
+from .planned_clusters import Healthy, Planned, explanation
 from .planned_scenes import Scene, all_scenes, in_place
 from .pools import OLDER, VERSION
 
 SEEDS = int(os.environ.get("CAPELIN_PLAN_SEEDS", "5"))
 FIRST = int(os.environ.get("CAPELIN_PLAN_FIRST_SEED", "0"))
 CHANGES_OF_A_CLUSTER = 8
+LANES = 3
+"""Clusters in memory that change at the same time. They need little CPU, but much time."""
 EXTENSION = Path(__file__).parent / "in_place_extension.py"
 pytestmark = [
     pytest.mark.timeout(900 + 90 * SEEDS),
@@ -67,31 +70,41 @@ class Trial:
     wrong: list[str] = field(default_factory=list[str])
     seconds: list[float] = field(default_factory=list[float])
 
-    async def run(self, scene: Scene, seeds: list[int]) -> None:
-        """Plan and make the changes of these seeds."""
+    async def run(self, scene: Scene, seeds: Sequence[int]) -> None:
+        """Plan and make the changes of these seeds, several of them with one Cluster."""
         planned = Planned(self.client, scene.name, self.healthy)
-        for number, seed in enumerate(seeds):
-            if number % CHANGES_OF_A_CLUSTER == 0:
-                if number:
-                    await planned.remove()
+        changes = 0
+        for seed in seeds:
+            if not changes:
                 await planned.create(scene.manifests, scene.topology)
-            await self._change(scene, planned, seed)
-        if seeds:
+            ended = await self._change(scene, planned, seed)
+            changes = (changes + 1) % CHANGES_OF_A_CLUSTER if ended else 0
+            if not changes:
+                await planned.remove()
+        if changes:
             await planned.remove()
 
-    async def _change(self, scene: Scene, planned: Planned, seed: int) -> None:
+    async def _change(self, scene: Scene, planned: Planned, seed: int) -> bool:
+        """Plan a change and make it. Returns whether the Cluster can have another one."""
         others = [
             obj
             for key, obj in (await planned.objects()).objects.items()
             if key.kind == "ClusterClass" or key.kind.endswith("Template")
         ]
         change = generated(seed, scene, await planned.live(), others)
+        title = f"seed {seed}, {scene.name} ({change.words})"
         async with self.turn:
             start = time.monotonic()
             plan = await self.planner.plan(change.manifests)
-            self.seconds.append(time.monotonic() - start)
-        effect, _ = await planned.change(change.manifests)
+            seconds = time.monotonic() - start
+        self.seconds.append(seconds)
         (predicted,) = plan.clusters
+        try:
+            effect, _ = await planned.change(change.manifests)
+        except TimeoutError:
+            cause = await explanation(self.client, scene.name)
+            self.wrong.append(f"{title}: planned {predicted}\n    the change did not end: {cause}")
+            return False
         # The provider of such a control plane decides about its machines.
         own = {CONTROL_PLANE} if scene.decides_itself else set[str]()
         undecided = {each.owner for each in predicted.machines if each.unknown} & own
@@ -103,13 +116,11 @@ class Trial:
         expected, found = comparable(effect, undecided), comparable(predicted, undecided)
         is_wrong = bool(unknown) or expected != found
         if is_wrong:
-            self.wrong.append(
-                f"seed {seed}, {scene.name} ({change.words}): unknown {unknown}\n"
-                f" planned {found}\n    made {expected}"
-            )
+            self.wrong.append(f"{title}: unknown {unknown}\n planned {found}\n    made {expected}")
         verdict = "WRONG" if is_wrong else "correct"
-        took = f"{self.seconds[-1]:.1f} s, load {os.getloadavg()[0]:.1f}"
-        print(f"seed {seed} of {scene.name}: {verdict}, {took}: {change.words}", flush=True)  # noqa: T201
+        took = f"{seconds:.1f} s, load {os.getloadavg()[0]:.1f}"
+        print(f"{verdict}, {took}: {title}", flush=True)  # noqa: T201
+        return True
 
 
 @asynccontextmanager
@@ -157,7 +168,10 @@ async def test_plans_are_correct(
         async with asyncio.TaskGroup() as tasks:
             for index, scene in enumerate(scenes):
                 chosen = [seed for seed in seeds if seed % len(scenes) == index]
-                tasks.create_task(trial.run(scene, chosen))
+                lanes = LANES if scene.decides_itself else 1
+                for lane in range(lanes):
+                    copied = replace(deepcopy(scene), name=f"{scene.name}{lane or ''}")
+                    tasks.create_task(trial.run(copied, chosen[lane::lanes]))
     correct, explained = SEEDS - len(trial.wrong), len(healthy.states)
     false = f"{len(healthy.false)}" if healthy.false else "none"
     print(  # noqa: T201
