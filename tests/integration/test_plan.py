@@ -7,7 +7,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,9 @@ from capelin.embedded.management import required_programs, workload_programs
 from capelin.testing.waiting import until
 from capelin_infra.clusters.demo import demo_manifests
 from capelin_infra.clusters.topology import DEMO_CLASS
+from capelin_infra.explain.model import Reference
 from capelin_infra.plan.budgets import BUDGETS
+from capelin_infra.plan.kinds import CORE_GROUPS
 from capelin_infra.plan.model import Budget, ClusterPlan, MachineChanges, Plan
 from capelin_infra.plan.planning import Planner
 from capelin_infra.plan.sandbox import Sandbox, running_sandbox
@@ -76,10 +78,13 @@ async def planner(audited: Audited, planned: Planned, sandbox: Sandbox) -> Async
     assert versions(before.objects) == versions(after.objects)
 
 
-def versions(objects: Any) -> dict[Any, str]:
-    """The versions of all objects but bootstrap configs, whose provider renews tokens."""
+def versions(objects: Mapping[Reference, Unstructured]) -> dict[Reference, object]:
+    """The versions of all objects but bootstrap configs, whose provider renews tokens.
+
+    Of other providers' objects, the generations: providers write statuses at any time.
+    """
     return {
-        key: obj["metadata"]["resourceVersion"]
+        key: obj["metadata"]["resourceVersion" if key.group in CORE_GROUPS else "generation"]
         for key, obj in objects.items()
         if key.kind != "KubeadmConfig"
     }
