@@ -60,7 +60,7 @@ class GoModule:
     path: str
     version: str
     replaced: tuple[str, ...] = ()
-    """Modules that it takes from its own repository, where a published module has no files."""
+    """Modules that it replaces by folders, which a published module does not contain."""
     newer: tuple[str, ...] = ()
     """Modules that it takes in a newer version than it pins, as `path@version`."""
 
@@ -92,10 +92,9 @@ class GoModule:
                 _go(source, "mod", "edit", f"-require={module}")
             _go(source, "build", "-ldflags=-s -w", "-o", str(output), packages[name])
 
-        digest = sha256()
-        for file in sources.values():
-            digest.update(file.read_bytes())
-        name = "-".join([self.path.replace("/", "-"), self.version, digest.hexdigest()[:8]])
+        contents = {path: file.read_bytes() for path, file in sources.items()}
+        digest = sha256(repr((self, dict(packages), contents)).encode()).hexdigest()
+        name = "-".join([self.path.replace("/", "-"), self.version, digest[:8]])
         return await asyncio.to_thread(_built, _folder() / name, tuple(packages), build)
 
 

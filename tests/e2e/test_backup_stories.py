@@ -18,7 +18,7 @@ from capelin.contract import CLUSTER_NAME_LABEL
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management import apply_manifests, required_programs, workload_programs
 from capelin.testing.waiting import until
-from capelin.yaml import read_all_yaml
+from capelin.yaml import read_yaml
 
 from tests.s3.versitygw import VERSITYGW, S3Server, s3_server
 
@@ -213,7 +213,7 @@ async def restore_snapshot(backups: Backups, workload: Client, record: Record) -
     began = monotonic()
     labels = {CLUSTER_NAME_LABEL: LOST}
     (kept,) = (await backups.bed.client.list(ConfigMap, NAMESPACE, labels=labels)).items
-    (manifests,) = read_all_yaml(kept.data["restore.yaml"])
+    manifests = read_yaml(kept.data["restore.json"])
     _, pod = backups.ledger(SHOP)
     await apply_manifests(workload, [*manifests["items"], pod])
     log = await until(lambda: log_of(workload, SHOP), len, within=120)

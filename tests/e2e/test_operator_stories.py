@@ -202,7 +202,7 @@ async def test_add_ons_are_installed_before_an_upgrade(bed: Bed, record_property
     )
     record_property("seconds: until the old machine is gone", round(monotonic() - began, 1))
     assert {node.metadata.labels.get(TIER) for node in nodes.values()} == {"gold"}
-    # A machine gets the image whose tag is its version. That of kind may have another one.
+    # A machine gets the image whose tag is its version. kind's image may have another version.
     kubelets = {node.status.node_info.kubelet_version for node in nodes.values()}
     record_property("kubelets after the upgrade", ", ".join(map(str, kubelets)))
     assert kubelets == {AFTER if IMAGE_VERSION == AFTER else BEFORE}

@@ -1,7 +1,7 @@
 """Velero and CSI snapshots in workload clusters, without a registry.
 
 The programs are built from their modules, and their manifests come from there. Only the CSI driver
-is a small one of these tests: no other stores its snapshots outside of a cluster on this machine.
+is a small one of these tests: no other driver that runs here stores snapshots outside the cluster.
 """
 
 from collections.abc import AsyncGenerator
@@ -110,13 +110,13 @@ def _sidecar_image(name: str) -> str:
 async def velero_manifests(server: S3Server, folder: Path) -> list[Unstructured]:
     """Velero as its own command installs it, with copies of files in an S3 bucket.
 
-    It looks for backups of other clusters each 5 seconds.
+    It looks for backups of other clusters every 5 seconds.
     """
     ca, credentials, kubeconfig = (
         folder / name for name in ("s3-ca.crt", "credentials", "kubeconfig")
     )
     ca.write_text(server.ca)
-    # The command reads one, and sends no request to its server.
+    # The command needs a kubeconfig, but sends no request.
     kubeconfig.write_text(_NO_CLUSTER)
     credentials.write_text(
         f"[default]\naws_access_key_id={KEY_ID}\naws_secret_access_key={SECRET}\n"
@@ -167,7 +167,7 @@ async def storage_manifests(archives: str) -> list[Unstructured]:
         if manifest["kind"] in ("ServiceAccount", "Service", "StatefulSet"):
             manifest["metadata"].setdefault("namespace", "default")
         if manifest["kind"] == "Deployment":
-            # Its CRDs exist, for which it would wait that long.
+            # It waits that long for its CRDs, which exist already.
             manifest["spec"].update(replicas=1, minReadySeconds=0)
             _use_our_images(manifest)
         if manifest["kind"] == "StatefulSet":

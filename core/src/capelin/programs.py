@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+_GRACE_SECONDS: Final = 10.0
+"""How long a program may clean up after the signal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProgramResult:
     """The result of a program."""
 
     code: int
@@ -25,8 +29,8 @@ async def run_program(
     env: Mapping[str, str] | None = None,
     keeps_errors: bool = True,
     ends_by: signal.Signals = signal.SIGKILL,
-) -> Ended:
-    """Run a program without input, in this process's environment unless it gets another one.
+) -> ProgramResult:
+    """Run a program without input, with this process's environment by default.
 
     Args:
         command: The program and its arguments.
@@ -44,9 +48,28 @@ async def run_program(
         output, errors = await process.communicate()
     finally:
         if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.send_signal(ends_by)
-            await process.wait()
+            await _end(process, ends_by)
     code = process.returncode
     assert code is not None  # noqa: S101
-    return Ended(code, output, (errors or b"").decode(errors="replace").strip())
+    return ProgramResult(code, output, (errors or b"").decode(errors="replace").strip())
+
+
+async def _end(process: asyncio.subprocess.Process, by: signal.Signals) -> None:
+    """End a program, and read the rest of its output, since a full pipe would stop it.
+
+    A child of the program may keep the pipes open, so the wait has a limit.
+    """
+    try:
+        _send(process, by)
+        async with asyncio.timeout(_GRACE_SECONDS):
+            await process.communicate()
+    except TimeoutError:
+        pass
+    finally:
+        if process.returncode is None:
+            _send(process, signal.SIGKILL)
+
+
+def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(number)

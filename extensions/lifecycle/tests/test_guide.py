@@ -41,7 +41,8 @@ from capelin_lifecycle.actions.backup import BACKUPS
 from capelin_lifecycle.actions.http import request_of
 from capelin_lifecycle.actions.job import JOBS, PODS
 from capelin_lifecycle.actions.quota import CountedCluster, counted, refusal
-from capelin_lifecycle.actions.snapshots import CLAIMS, SNAPSHOTS
+from capelin_lifecycle.actions.restoring import VolumeSnapshot, VolumeSnapshotContent
+from capelin_lifecycle.actions.snapshots import CLAIMS
 from capelin_lifecycle.actions.topology import check_topology, generated_patches, upgrade_plan
 from capelin_lifecycle.api.actions import Quota
 from capelin_lifecycle.api.names import GROUP
@@ -293,7 +294,7 @@ async def backups(guide: Guide) -> None:
     missing = await RUNNERS["backup"].reconcile(guide.run("backup", World()))
     page = " ".join((ROOT / "docs" / "lifecycle" / "backups.md").read_text().split())
     assert missing.message in page
-    world = World(CLAIMS, SNAPSHOTS)
+    world = World(CLAIMS, VolumeSnapshot.resource, VolumeSnapshotContent.resource)
     for namespace in ("databases", "default"):
         claim = {
             "apiVersion": "v1",
@@ -304,7 +305,7 @@ async def backups(guide: Guide) -> None:
         status = {**made, "status": {"phase": "Bound"}}
         await world.workload.apply_status(status)
     await RUNNERS["backup"].reconcile(guide.run("snapshots", world))
-    (snapshot,) = (await world.workload.list(SNAPSHOTS)).items
+    (snapshot,) = (await world.workload.list(VolumeSnapshot.resource)).items
     assert snapshot["metadata"]["namespace"] == "databases"
     assert snapshot["spec"]["volumeSnapshotClassName"] == "retained"
 

@@ -1,5 +1,6 @@
 """Jobs, backups and manifests: started once, observed from objects, cleaned up."""
 
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +12,13 @@ from capelin_lifecycle.actions.action import Cleanup, Run
 from capelin_lifecycle.actions.apply import unreadiness
 from capelin_lifecycle.actions.backup import BACKUPS
 from capelin_lifecycle.actions.job import EVENTS, JOBS, PODS
-from capelin_lifecycle.actions.snapshots import CLAIMS, CONTENTS, MANIFESTS, SNAPSHOTS
+from capelin_lifecycle.actions.restoring import (
+    MANIFESTS,
+    VolumeSnapshot,
+    VolumeSnapshotContent,
+    restoring,
+)
+from capelin_lifecycle.actions.snapshots import CLAIMS
 from capelin_lifecycle.actions.sources import SourceError, objects_of, read_source
 from capelin_lifecycle.api.actions import Source
 from capelin_lifecycle.policies.verdict import Verdict
@@ -178,81 +185,187 @@ async def test_missing_snapshots_are_named() -> None:
 
 
 async def test_every_bound_volume_has_a_snapshot() -> None:
-    world = World(CLAIMS, SNAPSHOTS, CONTENTS)
+    world = World(CLAIMS, *SNAPSHOT_KINDS)
     await add_claims(world, a="Bound", b="Bound", c="Pending")
-    snapshots = {"volumeSnapshots": {"className": "fast"}}
-    run = world.run(known(hook="BeforeClusterUpgrade", action={"backup": snapshots}))
+    settings = {"volumeSnapshots": {"className": "fast"}}
+    run = world.run(known(hook="BeforeClusterUpgrade", action={"backup": settings}))
     assert "are not ready" in (await reconcile(run)).message
-    found = (await world.workload.list(SNAPSHOTS)).items
-    assert {each["spec"]["volumeSnapshotClassName"] for each in found} == {"fast"}
-    assert len(found) == 2
-    await set_status(world, SNAPSHOTS, found[0], **ready("one"))
-    await set_status(world, SNAPSHOTS, found[1], error={"message": "no space"})
+    first, second = (await world.workload.list(SNAPSHOTS)).items
+    for snapshot in (first, second):
+        assert snapshot["spec"]["volumeSnapshotClassName"] == "fast"
+    await complete(world, first)
+    await set_status(world, SNAPSHOTS, second, error={"message": "no space"})
     assert "no space" in (await reconcile(run)).message
-    await set_status(world, SNAPSHOTS, found[1], **ready("two"), error=None)
+    await complete(world, second)
     outcome = await reconcile(run)
-    assert (outcome.phase, outcome.message) == ("Done", "2 volumes have snapshots")
+    assert (outcome.phase, outcome.message) == ("Done", "volumes with snapshots: 2")
     # The workload cluster stays, with the objects of its snapshots.
     assert not (await world.client.list(ConfigMap)).items
 
 
-async def test_manifests_restore_the_snapshots_of_a_deleted_cluster() -> None:
-    world = World(CLAIMS, SNAPSHOTS, CONTENTS)
+async def test_a_snapshot_with_the_content_of_another_one_is_not_ready() -> None:
+    world = World(CLAIMS, *SNAPSHOT_KINDS)
     await add_claims(world, a="Bound")
-    content = {
-        "apiVersion": CONTENTS.api_version,
-        "kind": CONTENTS.kind,
-        "metadata": {"name": "one"},
-        "spec": {"driver": "disks", "deletionPolicy": "Delete", "more": "is left out"},
-        "status": {"snapshotHandle": "snap-7"},
-    }
-    await world.workload.create(content, resource=CONTENTS)
-    await world.workload.patch(
-        CONTENTS, "one", None, {"status": content["status"]}, subresource="status"
-    )
     run = world.run(known(hook="BeforeClusterDelete", action={"backup": {"volumeSnapshots": {}}}))
     await reconcile(run)
-    await set_status(world, SNAPSHOTS, await only(world, SNAPSHOTS), **ready("one"))
+    snapshot = await only(world, SNAPSHOTS)
+    await complete(world, snapshot, uid="another")
+    assert "are not ready" in (await reconcile(run)).message
+    assert not (await world.client.list(ConfigMap)).items
+
+
+async def test_manifests_restore_the_snapshots_of_a_deleted_cluster() -> None:
+    world = World(CLAIMS, *SNAPSHOT_KINDS)
+    await add_claims(world, a="Bound", y="Bound")
+    run = world.run(known(hook="BeforeClusterDelete", action={"backup": {"volumeSnapshots": {}}}))
+    await reconcile(run)
+    for snapshot in (await world.workload.list(SNAPSHOTS)).items:
+        await complete(world, snapshot)
     outcome = await reconcile(run)
     assert await reconcile(run) == outcome
     (kept,) = (await world.client.list(ConfigMap)).items
     assert outcome.message == (
-        f"1 volumes have snapshots: restore them with ConfigMap team/{kept.name}"
+        f"volumes with snapshots: 2. To restore them, use ConfigMap team/{kept.name}"
     )
+    assert outcome.created is not None
+    assert [each.kind for each in outcome.created] == ["ConfigMap", *2 * ["VolumeSnapshot"]]
     assert kept.metadata.labels["cluster.x-k8s.io/cluster-name"] == run.cluster.name
     assert kept.metadata.owner_references == []
-    (manifests,) = read_all_yaml(kept.data[MANIFESTS])
-    name = (await only(world, SNAPSHOTS))["metadata"]["name"]
-    restored, snapshot, claim = manifests["items"]
-    assert restored["spec"] == {
-        "driver": "disks",
-        "deletionPolicy": "Retain",
-        "source": {"snapshotHandle": "snap-7"},
-        "volumeSnapshotRef": {"name": name, "namespace": "db"},
-    }
-    assert snapshot["spec"] == {"source": {"volumeSnapshotContentName": name}}
-    assert claim["metadata"] == {"name": "a", "namespace": "db"}
-    assert claim["spec"] == {
-        "storageClassName": "quick",
-        "dataSource": {"apiGroup": SNAPSHOTS.group, "kind": SNAPSHOTS.kind, "name": name},
+    restored = json.loads(kept.data[MANIFESTS])["items"]
+    claims = [each for each in restored if each["kind"] == CLAIMS.kind]
+    assert [each["metadata"]["name"] for each in claims] == ["a", "y"]
+
+    # A claim that becomes bound before the result is saved is not lost.
+    await add_claims(world, z="Bound")
+    await reconcile(run)
+    for snapshot in (await world.workload.list(SNAPSHOTS)).items:
+        await complete(world, snapshot)
+    again = await reconcile(run)
+    assert again.message.startswith("volumes with snapshots: 3.")
+    assert again.message.rpartition(" ")[2] != outcome.message.rpartition(" ")[2]
+
+
+async def test_many_claims_need_more_than_one_config_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capelin_lifecycle.actions.snapshots.MOST_CREATED", 4)
+    monkeypatch.setattr("capelin_lifecycle.actions.snapshots._IN_CONFIG_MAP", 2)
+    world = World(CLAIMS, *SNAPSHOT_KINDS)
+    await add_claims(world, a="Bound", b="Bound", c="Bound")
+    run = world.run(known(hook="BeforeClusterDelete", action={"backup": {"volumeSnapshots": {}}}))
+    await reconcile(run)
+    for snapshot in (await world.workload.list(SNAPSHOTS)).items:
+        await complete(world, snapshot)
+    outcome = await reconcile(run)
+    config_maps = (await world.client.list(ConfigMap)).items
+    restored = [json.loads(each.data[MANIFESTS])["items"] for each in config_maps]
+    assert sorted(map(len, restored)) == [3, 6]
+    # The record has a limit, and the objects of the management cluster come first.
+    kinds = [each.kind for each in outcome.created or ()]
+    assert kinds == ["ConfigMap", "ConfigMap", "VolumeSnapshot", "VolumeSnapshot"]
+
+
+def test_manifests_restore_a_claim() -> None:
+    claim = new_claim("a")
+    snapshot = VolumeSnapshot.read(
+        {"metadata": {"name": "a-1", "namespace": "db", "uid": "1"}, "status": {}}
+    )
+    content = VolumeSnapshotContent.read(new_content(snapshot.dump(), "1"))
+    manifests = restoring(claim, snapshot, content)
+    assert manifests == [
+        {
+            "apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshotContent",
+            "metadata": {"name": "a-1"},
+            "spec": {
+                "driver": "disks",
+                "deletionPolicy": "Retain",
+                "source": {"snapshotHandle": "disk-a-1"},
+                "volumeSnapshotRef": {"name": "a-1", "namespace": "db"},
+                "sourceVolumeMode": "Filesystem",
+            },
+        },
+        {
+            "apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshot",
+            "metadata": {"name": "a-1", "namespace": "db"},
+            "spec": {"source": {"volumeSnapshotContentName": "a-1"}},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "a", "namespace": "db"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                # The storage has rounded the size of 500Mi up.
+                "resources": {"requests": {"storage": "1073741824"}},
+                "storageClassName": "quick",
+                "volumeMode": "Filesystem",
+                "dataSource": {
+                    "apiGroup": "snapshot.storage.k8s.io",
+                    "kind": "VolumeSnapshot",
+                    "name": "a-1",
+                },
+            },
+        },
+    ]
+    smaller = VolumeSnapshotContent.read({**content.dump(), "status": {"snapshotHandle": "x"}})
+    assert restoring(claim, snapshot, smaller)[2]["spec"]["resources"] == claim["spec"]["resources"]
+
+
+SNAPSHOTS = VolumeSnapshot.resource
+SNAPSHOT_KINDS = (SNAPSHOTS, VolumeSnapshotContent.resource)
+
+
+def new_claim(name: str) -> Unstructured:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": "db"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "500Mi"}},
+            "storageClassName": "quick",
+            "volumeMode": "Filesystem",
+            "volumeName": f"volume-{name}",
+        },
     }
 
 
 async def add_claims(world: World, **phases: str) -> None:
     for name, phase in phases.items():
-        manifest = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": name, "namespace": "db"},
-            "spec": {"storageClassName": "quick", "volumeName": f"volume-{name}"},
-        }
-        made = await world.workload.create(manifest, resource=CLAIMS)
+        made = await world.workload.create(new_claim(name), resource=CLAIMS)
         await set_status(world, CLAIMS, made, phase=phase)
 
 
-def ready(content: str) -> dict[str, Any]:
-    """The status of a snapshot that the storage has."""
-    return {"readyToUse": True, "boundVolumeSnapshotContentName": content}
+def new_content(snapshot: Unstructured, uid: str) -> Unstructured:
+    metadata = snapshot["metadata"]
+    return {
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshotContent",
+        "metadata": {"name": f"content-of-{metadata['name']}"},
+        "spec": {
+            "driver": "disks",
+            "deletionPolicy": "Delete",
+            "sourceVolumeMode": "Filesystem",
+            "volumeSnapshotRef": {
+                "namespace": metadata["namespace"],
+                "name": metadata["name"],
+                "uid": uid,
+            },
+        },
+        "status": {"snapshotHandle": f"disk-{metadata['name']}", "restoreSize": 2**30},
+    }
+
+
+async def complete(world: World, snapshot: Unstructured, uid: str | None = None) -> None:
+    """Act as the snapshot controller. With `uid`, the content refers to another snapshot."""
+    content = new_content(snapshot, uid or snapshot["metadata"]["uid"])
+    name, kind = content["metadata"]["name"], VolumeSnapshotContent.resource
+    if await world.workload.find(kind, name) is None:
+        await world.workload.create(content, resource=kind)
+        status = {"status": content["status"]}
+        await world.workload.patch(kind, name, None, status, subresource="status")
+    status = {"readyToUse": True, "boundVolumeSnapshotContentName": name, "error": None}
+    await set_status(world, SNAPSHOTS, snapshot, **status)
 
 
 # Manifests

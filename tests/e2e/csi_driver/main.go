@@ -29,9 +29,11 @@ import (
 )
 
 const (
-	driver       = "files.capelin.test"
-	registry     = "/var/lib/kubelet/plugins_registry"
-	reachability = 5 * time.Second
+	driver         = "files.capelin.test"
+	registry       = "/var/lib/kubelet/plugins_registry"
+	requestTimeout = 5 * time.Second
+	// The size of a small volume and of its snapshots, as storage rounds sizes up.
+	minimum = 1 << 30
 )
 
 type server struct {
@@ -118,6 +120,7 @@ func (s *server) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 	for _, each := range []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
 	} {
 		rpc := &csi.ControllerServiceCapability_RPC{Type: each}
 		capability := &csi.ControllerServiceCapability{Type: &csi.ControllerServiceCapability_Rpc{Rpc: rpc}}
@@ -142,7 +145,7 @@ func (s *server) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (
 			return nil, unavailable(err)
 		}
 	}
-	size := r.GetCapacityRange().GetRequiredBytes()
+	size := max(minimum, r.GetCapacityRange().GetRequiredBytes())
 	volume := &csi.Volume{VolumeId: r.Name, CapacityBytes: size, ContentSource: r.VolumeContentSource}
 	return &csi.CreateVolumeResponse{Volume: volume}, nil
 }
@@ -160,22 +163,25 @@ func (s *server) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 	if err != nil {
 		return nil, err
 	}
-	size, err := s.upload(ctx, folder, r.Name)
-	if err != nil {
+	if err := s.upload(ctx, folder, r.Name); err != nil {
 		return nil, unavailable(err)
 	}
 	return &csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{
-		SnapshotId: r.Name, SourceVolumeId: r.SourceVolumeId, SizeBytes: size,
+		SnapshotId: r.Name, SourceVolumeId: r.SourceVolumeId, SizeBytes: minimum,
 		CreationTime: timestamppb.Now(), ReadyToUse: true,
 	}}, nil
 }
 
-func (s *server) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
-	body, err := s.request(ctx, http.MethodDelete, r.SnapshotId, nil)
+func (s *server) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	body, err := s.request(ctx, http.MethodGet, r.SnapshotId, nil)
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	return &csi.DeleteSnapshotResponse{}, body.Close()
+	snapshot := &csi.Snapshot{
+		SnapshotId: r.SnapshotId, SizeBytes: minimum, CreationTime: timestamppb.Now(), ReadyToUse: true,
+	}
+	entries := []*csi.ListSnapshotsResponse_Entry{{Snapshot: snapshot}}
+	return &csi.ListSnapshotsResponse{Entries: entries}, body.Close()
 }
 
 // The node.
@@ -274,19 +280,18 @@ func write(path string, mode fs.FileMode, content io.Reader) error {
 	return errors.Join(err, file.Close())
 }
 
-// upload sends the archive of a folder. It returns the number of bytes.
-func (s *server) upload(ctx context.Context, folder, snapshot string) (int64, error) {
+// upload sends the archive of a folder.
+func (s *server) upload(ctx context.Context, folder, snapshot string) error {
 	content := &bytes.Buffer{}
 	archive := tar.NewWriter(content)
 	if err := errors.Join(archive.AddFS(os.DirFS(folder)), archive.Close()); err != nil {
-		return 0, err
+		return err
 	}
-	size := int64(content.Len())
 	body, err := s.request(ctx, http.MethodPut, snapshot, content)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return size, body.Close()
+	return body.Close()
 }
 
 func (s *server) request(ctx context.Context, method, snapshot string, body io.Reader) (io.ReadCloser, error) {
@@ -294,7 +299,7 @@ func (s *server) request(ctx context.Context, method, snapshot string, body io.R
 	if err != nil {
 		return nil, err
 	}
-	client := http.Client{Timeout: reachability}
+	client := http.Client{Timeout: requestTimeout}
 	answer, err := client.Do(request)
 	if err != nil {
 		return nil, err

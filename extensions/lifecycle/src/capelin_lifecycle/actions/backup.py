@@ -7,7 +7,8 @@ from capelin.client import Client, Invalid, NotServed
 from capelin.controller import redact
 
 from capelin_lifecycle.actions.action import Lasting, Run
-from capelin_lifecycle.actions.snapshots import SNAPSHOTS, take_snapshots
+from capelin_lifecycle.actions.restoring import VolumeSnapshot
+from capelin_lifecycle.actions.snapshots import take_snapshots
 from capelin_lifecycle.actions.workload import (
     created_object,
     find_or_create,
@@ -18,12 +19,13 @@ from capelin_lifecycle.api.actions import Velero, VolumeSnapshots
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, done, failed
 
 BACKUPS: Final = Resource("velero.io", "v1", "Backup", "backups")
+_SNAPSHOT: Final = VolumeSnapshot.resource
 _LACKS_VELERO: Final = (
     f"the workload cluster has no kind {BACKUPS.kind} of {BACKUPS.api_version}:"
     " install Velero there"
 )
 _LACKS_SNAPSHOTS: Final = (
-    f"the workload cluster has no kind {SNAPSHOTS.kind} of {SNAPSHOTS.api_version}: install the"
+    f"the workload cluster has no kind {_SNAPSHOT.kind} of {_SNAPSHOT.api_version}: install the"
     " snapshot controller and the CRDs of CSI snapshots there"
 )
 _OVER: Final = {"Failed", "PartiallyFailed", "FailedValidation", "Deleting"}

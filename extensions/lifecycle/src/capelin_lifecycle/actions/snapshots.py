@@ -1,20 +1,22 @@
-"""Takes CSI snapshots of volumes, and keeps the manifests that restore them.
-
-The objects of a snapshot are deleted with the workload cluster. Only they contain the name that the
-snapshot has in the storage.
-"""
+"""Takes CSI snapshots of volumes. Before a deletion, it keeps the manifests that restore them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from capelin.api import Resource, Unstructured
 from capelin.client import Client
 from capelin.contract import CLUSTER_NAME_LABEL, label_value
 from capelin.controller import redact
-from capelin.yaml import write_yaml
 
-from capelin_lifecycle.actions.action import Run
+from capelin_lifecycle.actions.action import POLICY_LABEL, Run
+from capelin_lifecycle.actions.restoring import (
+    MANIFESTS,
+    VolumeSnapshot,
+    VolumeSnapshotContent,
+    as_file,
+    content_of,
+    restoring,
+)
 from capelin_lifecycle.actions.workload import (
     created_object,
     find_or_create,
@@ -22,152 +24,113 @@ from capelin_lifecycle.actions.workload import (
     unique_name,
 )
 from capelin_lifecycle.api.actions import VolumeSnapshots
+from capelin_lifecycle.api.results import MOST_CREATED
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict
 
-SNAPSHOTS: Final = Resource("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots")
-CONTENTS: Final = Resource(
-    SNAPSHOTS.group, "v1", "VolumeSnapshotContent", "volumesnapshotcontents", namespaced=False
-)
 CLAIMS: Final = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 _CONFIG_MAPS: Final = Resource("", "v1", "ConfigMap", "configmaps")
-MANIFESTS: Final = "restore.yaml"
-"""The key in a ConfigMap."""
 _BEFORE_DELETION: Final = "BeforeClusterDelete"
-_CLAIM_FIELDS: Final = ("accessModes", "resources", "storageClassName", "volumeMode")
-_IN_CONFIG_MAP: Final = 500
-"""Volumes whose manifests have room in one ConfigMap."""
+_IN_CONFIG_MAP: Final = 250
+"""The most claims in one ConfigMap, which may have 1 MiB."""
 _NAMED: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A claim and the VolumeSnapshot of its volume."""
-
-    claim: Unstructured
-    manifest: Unstructured
-    status: dict[str, Any]
-
-    @property
-    def content(self) -> str:
-        """The name of its VolumeSnapshotContent. Empty until the storage has the snapshot."""
-        is_ready = self.status.get("readyToUse") and not self.error
-        return str(self.status.get("boundVolumeSnapshotContentName", "")) if is_ready else ""
-
-    @property
-    def error(self) -> str:
-        """The storage's last error. The snapshot controller tries again."""
-        error: dict[str, Any] = self.status.get("error") or {}
-        return str(error.get("message", "an error without a message")) if error else ""
-
-
-async def take_snapshots(run: Run, client: Client, wanted: VolumeSnapshots) -> Verdict:
+async def take_snapshots(run: Run, client: Client, settings: VolumeSnapshots) -> Verdict:
     """Take a snapshot of each bound claim.
 
     Raises:
         NotServed: The workload cluster has no snapshots.
         Invalid: It rejects one.
     """
-    live = [
-        await _snapshot(client, claim, snapshot_manifest(run, wanted, claim))
-        for claim in await _bound_claims(client, wanted.namespaces)
+    claims = await _bound_claims(client, settings.namespaces)
+    if not claims:
+        return Verdict("Done", "no volume needs a snapshot", created=[])
+    manifests = [snapshot_manifest(run, settings, claim) for claim in claims]
+    created = [created_object(manifest) for manifest in manifests]
+    snapshots = await _taken(run, client, manifests)
+    contents = {each.name: each for each in (await client.list(VolumeSnapshotContent)).items}
+    ready = [
+        (claim, snapshot, content)
+        for claim, snapshot in zip(claims, snapshots, strict=True)
+        if snapshot and (content := content_of(snapshot, contents))
     ]
-    created = [created_object(each.manifest) for each in live]
-    broken = [each for each in live if each.error]
-    if broken:
-        text = f"{_named(broken)} have errors: {redact(broken[0].error)}"
-        return Verdict("Running", text, SLOW_SECONDS, created)
-    waiting = [each for each in live if not each.content]
-    if waiting:
-        return Verdict("Running", f"{_named(waiting)} are not ready", SLOW_SECONDS, created)
-    message = f"{len(live)} volumes have snapshots"
-    if run.result.spec.hook != _BEFORE_DELETION or not live:
-        return Verdict("Done", message, created=created)
-    kept = await _keep(run, client, live)
-    names = ", ".join(f"{run.cluster.namespace}/{each['metadata']['name']}" for each in kept)
-    created += [created_object(each, "Management") for each in kept]
-    return Verdict("Done", f"{message}: restore them with ConfigMap {names}", created=created)
+    waiting = set(map(_key, manifests)) - {
+        (each.namespace or "", each.name) for _, each, _ in ready
+    }
+    problem = _error(snapshots)
+    if waiting and not problem:
+        problem = f"{_named(sorted(waiting))} are not ready"
+    if problem:
+        return Verdict("Running", problem, SLOW_SECONDS, created[:MOST_CREATED])
+    message = f"volumes with snapshots: {len(claims)}"
+    if run.result.spec.hook == _BEFORE_DELETION:
+        config_maps = await _keep(run, [restoring(*each) for each in ready])
+        names = ", ".join("/".join(_key(each)) for each in config_maps)
+        message += f". To restore them, use ConfigMap {names}"
+        created[:0] = [created_object(each, "Management") for each in config_maps]
+    return Verdict("Done", message, created=created[:MOST_CREATED])
 
 
-def snapshot_manifest(run: Run, wanted: VolumeSnapshots, claim: Unstructured) -> Unstructured:
+def snapshot_manifest(run: Run, settings: VolumeSnapshots, claim: Unstructured) -> Unstructured:
     metadata = claim["metadata"]
     spec: Unstructured = {"source": {"persistentVolumeClaimName": metadata["name"]}}
-    if wanted.class_name is not None:
-        spec["volumeSnapshotClassName"] = wanted.class_name
+    if settings.class_name is not None:
+        spec["volumeSnapshotClassName"] = settings.class_name
     name, namespace, uid = metadata["name"], metadata["namespace"], metadata["uid"]
-    return new_manifest(run, SNAPSHOTS, namespace, name, spec, uid)
+    return new_manifest(run, VolumeSnapshot.resource, namespace, name, spec, uid)
 
 
-def restoring(snapshot: Snapshot, content: Unstructured) -> list[Unstructured]:
-    """The manifests that restore a claim in another cluster with the same storage."""
-    metadata = snapshot.manifest["metadata"]
-    name, namespace = metadata["name"], metadata["namespace"]
-    spec, claim = content["spec"], snapshot.claim["spec"]
-    source = {"apiGroup": SNAPSHOTS.group, "kind": SNAPSHOTS.kind, "name": name}
-    return [
-        {
-            "apiVersion": CONTENTS.api_version,
-            "kind": CONTENTS.kind,
-            "metadata": {"name": name},
-            "spec": {
-                "driver": spec["driver"],
-                "deletionPolicy": "Retain",
-                "source": {"snapshotHandle": content["status"]["snapshotHandle"]},
-                "volumeSnapshotRef": {"name": name, "namespace": namespace},
-            },
-        },
-        {
-            "apiVersion": SNAPSHOTS.api_version,
-            "kind": SNAPSHOTS.kind,
-            "metadata": {"name": name, "namespace": namespace},
-            "spec": {"source": {"volumeSnapshotContentName": name}},
-        },
-        {
-            "apiVersion": CLAIMS.api_version,
-            "kind": CLAIMS.kind,
-            "metadata": {"name": snapshot.claim["metadata"]["name"], "namespace": namespace},
-            "spec": {
-                **{field: claim[field] for field in _CLAIM_FIELDS if field in claim},
-                "dataSource": source,
-            },
-        },
+async def _taken(
+    run: Run, client: Client, manifests: Sequence[Unstructured]
+) -> list[VolumeSnapshot | None]:
+    """The snapshots as they are. It creates those that are missing, which is None here."""
+    labels = {POLICY_LABEL: run.labels[POLICY_LABEL]}
+    listed = await client.list(VolumeSnapshot, labels=labels)
+    existing = {(each.namespace or "", each.name): each for each in listed.items}
+    for manifest in manifests:
+        if _key(manifest) not in existing:
+            await find_or_create(client, VolumeSnapshot.resource, manifest)
+    return [existing.get(_key(manifest)) for manifest in manifests]
+
+
+def _error(snapshots: Sequence[VolumeSnapshot | None]) -> str:
+    """The errors of the storage. The snapshot controller tries again."""
+    broken = [
+        (snapshot, snapshot.status.error)
+        for snapshot in snapshots
+        if snapshot and snapshot.status and snapshot.status.error
     ]
+    if not broken:
+        return ""
+    names = _named([(each.namespace or "", each.name) for each, _ in broken])
+    return f"{names} have errors: {redact(broken[0][1].message)}"
 
 
-async def _keep(run: Run, client: Client, snapshots: Sequence[Snapshot]) -> list[Unstructured]:
-    """Create the ConfigMaps of the Cluster's namespace with which users restore its claims."""
+async def _keep(run: Run, restores: Sequence[Sequence[Unstructured]]) -> list[Unstructured]:
+    """Create ConfigMaps in the Cluster's namespace with the manifests of its claims."""
     config_maps: list[Unstructured] = []
-    for first in range(0, len(snapshots), _IN_CONFIG_MAP):
-        manifests = [
-            manifest
-            for each in snapshots[first : first + _IN_CONFIG_MAP]
-            for manifest in restoring(each, await client.get(CONTENTS, each.content))
-        ]
-        config_map = _config_map(run, first, manifests)
+    for first in range(0, len(restores), _IN_CONFIG_MAP):
+        part = restores[first : first + _IN_CONFIG_MAP]
+        config_map = _config_map(run, as_file([each for manifests in part for each in manifests]))
         await find_or_create(run.client, _CONFIG_MAPS, config_map)
         config_maps.append(config_map)
     return config_maps
 
 
-def _config_map(run: Run, first: int, manifests: Sequence[Unstructured]) -> Unstructured:
-    prefix = f"{run.cluster.name}-snapshots"
+def _config_map(run: Run, text: str) -> Unstructured:
+    """A ConfigMap that stays when the Cluster is deleted."""
     cluster = {CLUSTER_NAME_LABEL: label_value(run.cluster.name)}
-    text = write_yaml({"apiVersion": "v1", "kind": "List", "items": [*manifests]})
     return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
+        "apiVersion": _CONFIG_MAPS.api_version,
+        "kind": _CONFIG_MAPS.kind,
         "metadata": {
-            "name": unique_name(prefix, *run.result.attempt_id, str(first)),
+            "name": unique_name(f"{run.cluster.name}-snapshots", *run.result.attempt_id, text),
             "namespace": run.cluster.namespace,
             "labels": {**run.labels, **cluster},
         },
         "immutable": True,
         "data": {MANIFESTS: text},
     }
-
-
-async def _snapshot(client: Client, claim: Unstructured, manifest: Unstructured) -> Snapshot:
-    found = await find_or_create(client, SNAPSHOTS, manifest)
-    return Snapshot(claim, manifest, found.get("status") or {})
 
 
 async def _bound_claims(client: Client, namespaces: Sequence[str]) -> list[Unstructured]:
@@ -177,15 +140,15 @@ async def _bound_claims(client: Client, namespaces: Sequence[str]) -> list[Unstr
         for claim in (await client.list(CLAIMS, namespace)).items
     ]
     return sorted(
-        (claim for claim in claims if claim.get("status", {}).get("phase") == "Bound"),
-        key=lambda claim: (claim["metadata"]["namespace"], claim["metadata"]["name"]),
+        (claim for claim in claims if claim.get("status", {}).get("phase") == "Bound"), key=_key
     )
 
 
-def _named(snapshots: Sequence[Snapshot]) -> str:
-    names = [
-        f"{each.manifest['metadata']['namespace']}/{each.manifest['metadata']['name']}"
-        for each in snapshots
-    ]
+def _key(obj: Unstructured) -> tuple[str, str]:
+    return obj["metadata"]["namespace"], obj["metadata"]["name"]
+
+
+def _named(keys: Sequence[tuple[str, str]]) -> str:
+    names = ["/".join(key) for key in keys]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"snapshots {', '.join(names[:_NAMED])}{more}"

@@ -1,6 +1,6 @@
 """API types of the results of policies, and of the reservations of quotas."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 from capelin.api import (
@@ -27,6 +27,9 @@ from capelin_lifecycle.api.names import (
     PolicyKind,
     Text,
 )
+
+MOST_CREATED: Final = 512
+"""The most objects in a record."""
 
 
 class PolicyReference(Model):
@@ -111,7 +114,7 @@ class ResultRecord(Model):
     """When the action ended."""
     message: Text = ""
     """Final message of the action."""
-    created: Annotated[list[CreatedObject], MaxLen(512)] = []
+    created: Annotated[list[CreatedObject], MaxLen(MOST_CREATED)] = []
     """Objects that the action created."""
 
 
