@@ -17,10 +17,11 @@ from capelin_infra.explain.model import Explanation, Reference
 from capelin_infra.explain.reading import read_facts
 from capelin_infra.explain.walk import explain
 from capelin_infra.plan.comparison import CONTROL_PLANE, compare
+from capelin_infra.plan.kinds import read_kinds
 from capelin_infra.plan.model import ClusterPlan, MachineChanges
 from capelin_infra.plan.settling import unsettled
 from capelin_infra.plan.snapshot import Snapshot, uid_of
-from capelin_infra.plan.source import read_source
+from capelin_infra.plan.source import read_objects
 from capelin_infra.status.readiness import wait_until_ready
 
 from .planned_scenes import cluster_of
@@ -102,17 +103,18 @@ class Planned:
 
     async def objects(self) -> Snapshot:
         """All objects of the Cluster."""
-        return (await read_source(self.client, [await self.live()])).objects
+        return await read_objects(self.client, await read_kinds(self.client), [await self.live()])
 
     async def settles(self) -> Snapshot:
         """Wait until the Cluster is ready and its objects no longer change."""
         messages: list[str] = []
         last: dict[str, str] = {}
         since = time.monotonic()
+        kinds = await read_kinds(self.client)
         async with asyncio.timeout(_SECONDS):
             while True:
                 await wait_until_ready(self.client, self.name, self.name, _SECONDS, messages.append)
-                found = await self.objects()
+                found = await read_objects(self.client, kinds, [await self.live()])
                 versions = {
                     uid_of(obj): obj["metadata"]["resourceVersion"]
                     for obj in found.objects.values()
@@ -121,7 +123,7 @@ class Planned:
                     last, since = versions, time.monotonic()
                 elif time.monotonic() - since > _QUIET:
                     break
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.5)
         if self.healthy is not None:
             await self.healthy.explain(self.client, self.name, found)
         return found

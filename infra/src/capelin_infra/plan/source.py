@@ -55,24 +55,30 @@ class Source:
 async def read_source(client: Client, manifests: Sequence[Unstructured]) -> Source:
     """The Clusters that changed objects belong to, with everything that belongs to them."""
     kinds = await read_kinds(client)
-    reading = _Reading(client, kinds)
-    changed = [reference_of(manifest) for manifest in manifests]
-    clusters = await reading.concerned(changed)
-    await asyncio.gather(*(reading.add_cluster(cluster) for cluster in clusters))
-    await asyncio.gather(*map(reading.read, changed))
-    await reading.follow(manifests)
-    touched = [*reading.objects, *changed]
+    objects = await read_objects(client, kinds, manifests)
+    touched = [*objects.objects, *map(reference_of, manifests)]
     names = {key.namespace for key in touched if key.namespace}
     namespaces = await asyncio.gather(*(client.find(Namespace, name) for name in sorted(names)))
     providers = _used_kinds(kinds, touched)
     return Source(
         kinds=kinds,
-        objects=Snapshot(reading.objects),
+        objects=objects,
         providers=providers,
         definitions=await read_definitions(client, providers),
         namespaces={each.name: each.metadata.labels for each in namespaces if each is not None},
         extensions=(await client.list(ExtensionConfig)).items,
     )
+
+
+async def read_objects(client: Client, kinds: Kinds, manifests: Sequence[Unstructured]) -> Snapshot:
+    """The objects of the Clusters that changed objects belong to."""
+    reading = _Reading(client, kinds)
+    changed = [reference_of(manifest) for manifest in manifests]
+    clusters = await reading.concerned(changed)
+    await asyncio.gather(*map(reading.add_cluster, clusters))
+    await asyncio.gather(*map(reading.read, changed))
+    await reading.follow(manifests)
+    return Snapshot(reading.objects)
 
 
 def _used_kinds(kinds: Kinds, objects: Iterable[Reference]) -> list[Resource]:
