@@ -103,7 +103,7 @@ class Trial:
             effect, _ = await planned.change(change.manifests)
         except TimeoutError:
             cause = await explanation(self.client, scene.name)
-            self.wrong.append(f"{title}: planned {predicted}\n    the change did not end: {cause}")
+            self._report(title, seconds, f"planned {predicted}\n   did not end: {cause}")
             return False
         # The provider of such a control plane decides about its machines.
         own = {CONTROL_PLANE} if scene.decides_itself else set[str]()
@@ -114,13 +114,15 @@ class Trial:
             if not reason.startswith(tuple(f"{owner}: " for owner in undecided))
         ]
         expected, found = comparable(effect, undecided), comparable(predicted, undecided)
-        is_wrong = bool(unknown) or expected != found
-        if is_wrong:
-            self.wrong.append(f"{title}: unknown {unknown}\n planned {found}\n    made {expected}")
-        verdict = "WRONG" if is_wrong else "correct"
-        took = f"{seconds:.1f} s, load {os.getloadavg()[0]:.1f}"
-        print(f"{verdict}, {took}: {title}", flush=True)  # noqa: T201
+        problem = f"unknown {unknown}\n planned {found}\n    made {expected}"
+        self._report(title, seconds, problem if unknown or expected != found else "")
         return True
+
+    def _report(self, title: str, seconds: float, problem: str) -> None:
+        verdict = "WRONG" if problem else "correct"
+        took = f"{seconds:.1f} s, load {os.getloadavg()[0]:.1f}"
+        print(f"{verdict}, {took}: {title} {problem}".rstrip(), flush=True)  # noqa: T201
+        self.wrong += [f"{title}: {problem}"] if problem else []
 
 
 @asynccontextmanager
