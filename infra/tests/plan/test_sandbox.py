@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from capelin_infra.plan.sandbox import concurrent, is_idle
+from capelin_infra.plan.sandbox import concurrent, is_idle, until_gone
 
 from .objects import cluster, deployment
 
@@ -22,6 +22,23 @@ CONCURRENCY = "topology.cluster.x-k8s.io/upgrade-concurrency"
 def test_metrics_of_core(line: str, *, expected: bool) -> None:
     metrics = f"# HELP workqueue_depth Current depth of workqueue\n{line}\n"
     assert is_idle(metrics) is expected
+
+
+async def test_a_busy_core_may_create_a_removed_object_again() -> None:
+    """The plan after it would have an object of another Cluster."""
+    moments = iter([(True, 5), (False, 0), (True, 1), (True, 0), (True, 0)])
+    removals: list[int] = []
+
+    async def idle() -> bool:
+        was_idle, removed = next(moments)
+        removals.append(removed)
+        return was_idle
+
+    async def remove() -> int:
+        return removals[-1]
+
+    await until_gone(idle, remove)
+    assert removals == [5, 0, 1, 0]
 
 
 def annotations(objects: list[Any]) -> list[Any]:

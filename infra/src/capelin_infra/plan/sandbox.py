@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import ssl
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,10 +126,12 @@ class Sandbox:
     async def clear(self, resources: Iterable[Resource]) -> None:
         """Remove all objects of these kinds, and all Nodes, until core creates no others."""
         kinds = [_prefix(each) for each in (*resources, ExtensionConfig.resource)]
-        prefixes = [*kinds, _NODES]
+
+        async def remove() -> int:
+            return sum([await self._remove(prefix) for prefix in (*kinds, _NODES)])
+
         async with asyncio.timeout(_SECONDS):
-            while sum([await self._remove(prefix) for prefix in prefixes]):  # noqa: ASYNC110
-                await asyncio.sleep(_SETTLING_SECONDS)
+            await until_gone(self.is_idle, remove)
 
     async def _remove(self, prefix: str) -> int:
         body = {"key": _base64(prefix), "range_end": _end_of(prefix)}
@@ -145,6 +147,20 @@ class Sandbox:
         async with self._etcd.post(f"{self._etcd_url}/v3/kv/{verb}", json=body) as response:
             response.raise_for_status()
             return cast("dict[str, Any]", await response.json())
+
+
+async def until_gone(
+    is_idle: Callable[[], Awaitable[bool]], remove: Callable[[], Awaitable[int]]
+) -> None:
+    """Remove objects until an idle core has created no others.
+
+    A reconciliation that began before may create an object again.
+    """
+    while True:
+        was_idle = await is_idle()
+        if await remove() == 0 and was_idle:
+            return
+        await asyncio.sleep(_SETTLING_SECONDS)
 
 
 def is_idle(metrics: str) -> bool:
