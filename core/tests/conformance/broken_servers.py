@@ -60,7 +60,9 @@ class Plain:
         if hook == "DiscoverVariables":
             return self.response(hook, variables=[self.variable()])
         if hook == "GenerateUpgradePlan":
-            return self.response(hook, controlPlaneUpgrades=[{"version": "v1.34.4"}])
+            has_target = request["fromcontrolplanekubernetesversion"] == "v1.34.4"
+            steps = [] if has_target else [{"version": "v1.34.4"}]
+            return self.response(hook, controlPlaneUpgrades=steps)
         return self.response(hook, retryAfterSeconds=30, message="not yet")
 
     def patch(self, item: Json) -> Json:
@@ -254,6 +256,13 @@ def _steps(*steps: Json) -> type[Plain]:
     return Patching
 
 
+class Repeating(Plain):
+    """Has a step for a control plane that has the version."""
+
+    def answer(self, hook: str, request: Json) -> Json:
+        return super().answer(hook, {**request, "fromcontrolplanekubernetesversion": ""})
+
+
 def _of(key: str, change: Callable[[Any], object]) -> Callable[[Json], object]:
     def at(response: Json) -> None:
         if key in response:
@@ -367,6 +376,11 @@ BROKEN: dict[str, tuple[type[Plain], str, str]] = {
         answering(_of("controlPlaneUpgrades", lambda steps: steps.append({"version": "v1.35.0"}))),
         "upgrade-plans",
         "does not end with v1.34.4",
+    ),
+    "a plan for an upgraded control plane": (
+        Repeating,
+        "upgrade-plans",
+        "upgraded): the control plane needs no step",
     ),
     "different patches each time": (Changing, "determinism", "another response the second time"),
     "a handler that never succeeds": (

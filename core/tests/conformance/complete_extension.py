@@ -41,8 +41,10 @@ def motto(template: Template[Variables]) -> None:
 @ext.handler(GenerateUpgradePlan)
 def plan(call: Call[GenerateUpgradePlan, None]) -> GenerateUpgradePlanResponse:
     """Upgrade in one step."""
-    step = UpgradeStep(version=call.request.to_kubernetes_version)
-    return GenerateUpgradePlanResponse(status="Success", control_plane_upgrades=[step])
+    start = call.request.from_control_plane_kubernetes_version
+    target = call.request.to_kubernetes_version
+    steps = [UpgradeStep(version=target)] if start != target else []
+    return GenerateUpgradePlanResponse(status="Success", control_plane_upgrades=steps)
 
 
 @ext.handler(BeforeClusterUpgrade)

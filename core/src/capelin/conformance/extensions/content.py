@@ -3,15 +3,17 @@
 import base64
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from capelin.api import Unstructured
-from capelin.conformance.extensions.exchange import Exchange, Observations, Probe
+from capelin.conformance.extensions.exchange import UPGRADED, Exchange, Observations, Probe
 from capelin.runtime import AnyHook
 from capelin.runtime.messages import MessageError, is_whole, read
 from capelin.runtime.topology import PatchError, apply_patch, is_object, same
 from capelin.runtime.v1alpha1 import DiscoverVariables, GeneratePatches, GenerateUpgradePlan
 from capelin.versions import Version
+
+_STEPS: Final = "controlPlaneUpgrades"
 
 
 def bad_retries(observed: Observations) -> Iterator[str]:
@@ -60,9 +62,12 @@ def bad_plans(observed: Observations) -> Iterator[str]:
     for probe in _successes(observed, GenerateUpgradePlan):
         start = str(probe.request["fromControlPlaneKubernetesVersion"])
         target = str(probe.request["toKubernetesVersion"])
-        steps = [step["version"] for step in _list(probe, "controlPlaneUpgrades")]
+        steps = [step["version"] for step in _list(probe, _STEPS)]
         if problem := plan_problem(start, target, steps):
             yield f"{probe.first.label}: {problem}"
+        upgraded = probe.variants.get(UPGRADED)
+        if upgraded and upgraded.succeeded and (upgraded.document or {}).get(_STEPS):
+            yield f"{upgraded.label}: the control plane needs no step, and the plan has one"
 
 
 def effect(probe: Probe, exchange: Exchange) -> Any:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -68,6 +68,10 @@ class Exchange:
         except MessageError as error:
             return str(error)
         return None
+
+
+UPGRADED: Final = "upgraded"
+"""The variant of a request for an upgrade plan in which only the workers lack the version."""
 
 
 @dataclass(frozen=True, slots=True)

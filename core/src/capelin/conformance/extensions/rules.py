@@ -373,8 +373,9 @@ RULES = (
     ),
     Rule(
         "upgrade-plans",
-        "An upgrade plan rises minor by minor, and ends at the target.",
-        "Add the versions that are missing, and end with toKubernetesVersion.",
+        "An upgrade plan rises minor by minor, ends at the target, and is empty there.",
+        "Add the versions that are missing, and end with toKubernetesVersion. Return no step for"
+        " a control plane that has this version.",
         bad_plans,
         tried=_answered_by(GenerateUpgradePlan),
     ),

@@ -9,6 +9,7 @@ import orjson
 
 from capelin.api import Unstructured
 from capelin.conformance.extensions.exchange import (
+    UPGRADED,
     Exchange,
     Observations,
     Probe,
@@ -28,7 +29,13 @@ from capelin.runtime.client import (
 )
 from capelin.runtime.fixtures import ClusterFixture, request_for, sample_cluster
 from capelin.runtime.messages import MessageError, read
-from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery, DiscoveryResponse, ExtensionHandler
+from capelin.runtime.v1alpha1 import (
+    CLUSTER_API,
+    Discovery,
+    DiscoveryResponse,
+    ExtensionHandler,
+    GenerateUpgradePlan,
+)
 from capelin.runtime.v1alpha1.discovery import (
     DEFAULT_TIMEOUT_SECONDS,
     HANDLER_NAME,
@@ -204,6 +211,10 @@ class _Runner:
             "other-case": orjson.dumps(in_other_case(request)),
             "malformed": b'{"apiVersion":',
         }
+        if hook is GenerateUpgradePlan:
+            target = request["toKubernetesVersion"]
+            upgraded = {**request, "fromControlPlaneKubernetesVersion": target}
+            bodies[UPGRADED] = orjson.dumps(upgraded)
         if (large := enlarged(request, LARGE_BYTES)) is not None:
             bodies["large"] = orjson.dumps(large)
         variants = {name: await send(body, f", {name}") for name, body in bodies.items()}
