@@ -22,9 +22,9 @@ from capelin_machine_pool.hosts.facts import HostFacts
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHRlc3RrZXl0ZXN0a2V5dGVzdGtleXRlc3RrZXl0ZXN0"
 DEFAULTS = HostDefaults(namespace="team", credentials="ssh")
 CSV = f"""\
-name,address,port,user,hostKey,failureDomain,labels
-rack-1,10.0.0.7,,admin,{KEY} rack-1,east,role=worker;rack=1
-rack-2,10.0.0.8,2222,,{KEY},,
+name,address,port,user,hostKey,failureDomain,labels,taints
+rack-1,10.0.0.7,,admin,{KEY} rack-1,east,role=worker;rack=1,gpu=yes:NoSchedule;old:NoExecute
+rack-2,10.0.0.8,2222,,{KEY},,,
 """
 YAML = f"""\
 - name: rack-1
@@ -33,6 +33,7 @@ YAML = f"""\
   hostKey: {KEY} rack-1
   failureDomain: east
   labels: {{role: worker, rack: "1"}}
+  taints: [{{key: gpu, value: "yes", effect: NoSchedule}}, {{key: old, effect: NoExecute}}]
 - {{name: rack-2, address: 10.0.0.8, port: 2222, hostKey: [{KEY}]}}
 """
 
@@ -49,6 +50,7 @@ def test_csv_and_yaml_describe_the_same_hosts(tmp_path: Path) -> None:
     first, second = from_csv
     assert (first.name, first.namespace, first.spec.user) == ("rack-1", "team", "admin")
     assert first.metadata.labels == {"role": "worker", "rack": "1"}
+    assert [taint.key for taint in first.spec.taints] == ["gpu", "old"]
     assert first.spec.host_keys == [f"{KEY} rack-1"]
     assert (second.spec.port, second.spec.user) == (2222, "root")
     assert second.spec.failure_domain is None
@@ -64,6 +66,8 @@ def test_csv_and_yaml_describe_the_same_hosts(tmp_path: Path) -> None:
         (f"- {{name: a, address: b, hostKey: {KEY}, port: x}}", "port 'x' is not a number"),
         (f"- {{name: a, address: b, hostKey: {KEY}, port: 70000}}", "row 1 (a): port: "),
         (f"- {{name: a, address: b, hostKey: {KEY}, labels: worker}}", "is not a label"),
+        (f"- {{name: a, address: b, hostKey: {KEY}, taints: gpu}}", "is not a taint"),
+        (f"- {{name: a, address: b, hostKey: {KEY}, taints: 'gpu:Never'}}", "effect"),
         ("- {name: a, address: b, hostKey: secret}", "row 1 (a): hostKeys"),
         (
             f"- {{name: a, address: b, hostKey: {KEY}}}\n- {{name: a, address: b, hostKey: {KEY}}}",

@@ -12,20 +12,22 @@ import yaml
 from capelin.api import ObjectMeta, wire_name
 from capelin.errors import InvalidInputError
 from capelin.yaml import read_untrusted_yaml
+from capelin_machine_pool.api import Taint
 from capelin_machine_pool.hosts.api import CapelinHost, HostCredentials, HostSpec
 from pydantic import ValidationError
 
 _FIELDS: Final = frozenset(
     {
         *("name", "address", "port", "user", "credentials", "hostKey", "hostAuthority"),
-        *("failureDomain", "labels", "maintenance"),
+        *("failureDomain", "labels", "taints", "maintenance"),
     }
 )
 _MOST: Final = 10_000
 _LONGEST: Final = 4 * 2**20
 _FORMAT: Final = (
     "Each row has a name and an address, and may have port, user, credentials, hostKey,"
-    " hostAuthority, failureDomain, labels (role=worker;rack=1) and maintenance."
+    " hostAuthority, failureDomain, labels (role=worker;rack=1), taints (gpu=yes:NoSchedule) and"
+    " maintenance."
 )
 
 
@@ -105,6 +107,7 @@ def _host(row: Mapping[str, Any], defaults: HostDefaults) -> CapelinHost:
         host_authorities=authorities,
         trust_on_first_use=not keys and not authorities,
         failure_domain=str(row["failureDomain"]) if row.get("failureDomain") else None,
+        taints=_taints(row.get("taints")),
         maintenance=str(row.get("maintenance") or "").lower() in {"true", "yes", "1"},
     )
     labels = {**(defaults.labels or {}), **_labels(row.get("labels"))}
@@ -156,6 +159,20 @@ def _labels(value: object) -> dict[str, str]:
     if isinstance(value, dict):
         return {str(key): str(text) for key, text in cast("dict[Any, Any]", value).items()}
     return read_labels(str(value or ""))
+
+
+def _taints(value: object) -> list[Taint]:
+    """Taints such as `gpu=yes:NoSchedule;old:NoExecute`, or as in a Node."""
+    if isinstance(value, list):
+        return [Taint.read(cast("dict[str, Any]", each)) for each in cast("list[object]", value)]
+    taints: list[Taint] = []
+    for part in filter(None, (part.strip() for part in str(value or "").split(";"))):
+        label, colon, effect = part.rpartition(":")
+        if not colon:
+            raise ValueError(f"{part!r} is not a taint: write key=value:effect")
+        key, _, text = label.partition("=")
+        taints.append(Taint.read({"key": key, "value": text, "effect": effect}))
+    return taints
 
 
 def _list(value: object) -> list[str]:

@@ -173,6 +173,7 @@ async def list_hosts(environment: str, namespace: str | None, output: Format) ->
             lambda host: (host.status and host.status.operating_system_image) or "",
             wide=True,
         ),
+        Column[CapelinHost]("LAST CONTACT", _last_contact, wide=True),
         Column[CapelinHost]("MESSAGE", lambda host: _ready(host)[1], wide=True),
     )
     print_list(hosts, columns, lambda host: host.dump(), output)
@@ -226,6 +227,11 @@ def _ready(host: CapelinHost) -> tuple[str, str]:
     if ready is None or ready.status == "True":
         return "", ""
     return ready.reason, ready.message
+
+
+def _last_contact(host: CapelinHost) -> str:
+    last = host.status.last_contact_at if host.status else None
+    return "" if last is None else f"{last:%Y-%m-%d %H:%M} UTC"
 
 
 def _capacity(host: CapelinHost, resource: str) -> str:

@@ -12,8 +12,8 @@ from capelin.contract import ConditionSpec, update_conditions
 from capelin.controller import ObjectKey
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
-from capelin_machine_pool.api import CapelinMachine, HostReference, Hosts, Simulated
-from capelin_machine_pool.backends import Workload
+from capelin_machine_pool.api import CapelinMachine, HostReference, Hosts, Simulated, Taint
+from capelin_machine_pool.backends import InstanceStatus, Workload
 from capelin_machine_pool.backends.hosts import HostsBackend, observed_status
 from capelin_machine_pool.desired import Instance
 from capelin_machine_pool.hosts.api import CapelinHost
@@ -151,6 +151,28 @@ async def test_node_gets_its_provider_id() -> None:
     observed = await BACKEND.observe(desired, workload, client)
     await BACKEND.apply(desired, observed, workload, client, NOW)
     assert (await BACKEND.observe(desired, workload, client)).running
+
+
+async def test_a_node_gets_the_taints_of_its_host_with_its_provider_id() -> None:
+    client = FakeClient(CapelinHost)
+    kept = {"key": "node.cluster.x-k8s.io/uninitialized", "effect": "NoSchedule"}
+    old = {"key": "gpu", "value": "old", "effect": "NoSchedule"}
+    client.add(Node.read({"metadata": {"name": "one"}, "spec": {"taints": [kept, old]}}))
+    gpu = Taint(key="gpu", value="yes", effect="NoSchedule")
+    client.add(a_host(phase="Ready", claim=a_claim(), taints=[gpu]))
+    workload = Workload(client=client, kubeconfig=b"")
+    desired = instance(host=HostReference(name="host-1", claim="uid-one"))
+    client.requests.clear()
+    await BACKEND.apply(desired, _joined(), workload, client, NOW)
+    found = await client.get(Node, "one")
+    assert found.spec.provider_id == PROVIDER_ID
+    assert [taint.dump() for taint in found.spec.taints] == [kept, gpu.dump()]
+    # Between two writes, core could find the Node and let pods run there.
+    assert len(client.writes) == 1
+
+
+def _joined() -> InstanceStatus:
+    return InstanceStatus(running=False, node="one")
 
 
 async def test_deleted_machine_waits_until_its_host_is_clean() -> None:

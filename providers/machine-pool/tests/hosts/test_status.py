@@ -1,5 +1,6 @@
 """The phases and conditions of hosts follow from their visits."""
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -253,7 +254,7 @@ def test_same_visit_gives_the_same_status() -> None:
     host = a_host()
     for clock in (5.0, 6.0):
         visit = VisitResult(visit=Visit.CHECK, state=state(), facts=facts, clock=clock)
-        status = host_status(host, visit, "Free")
+        status = host_status(host, visit, "Free", NOW)
         before = host.status.conditions if host.status else []
         specs = outcome(host, visit).conditions
         status.conditions = update_conditions(before, specs, now=NOW, generation=1)
@@ -265,6 +266,22 @@ def test_same_visit_gives_the_same_status() -> None:
     addresses = [(address.type, address.address) for address in host.status.addresses]
     assert addresses == [("Hostname", "host-1"), ("InternalIP", "10.0.0.7")]
     assert find_condition(host.status.conditions, "Ready") is not None
+
+
+def test_contacts_are_written_once_in_ten_minutes() -> None:
+    host = a_host()
+
+    def contact(visit: VisitResult | None, minutes: float) -> datetime | None:
+        host.status = host_status(host, visit, "Free", NOW + timedelta(minutes=minutes))
+        return host.status.last_contact_at
+
+    answer = VisitResult(visit=Visit.CHECK, state=state())
+    assert contact(None, 0) is None
+    assert contact(answer, 0) == NOW
+    assert contact(answer, 9.9) == NOW
+    assert contact(failed_visit(Visit.CHECK, "unreachable", "no route"), 20) == NOW
+    assert contact(VisitResult(visit=Visit.POWER_CYCLE), 20) == NOW
+    assert contact(answer, 20) == NOW + timedelta(minutes=20)
 
 
 UPDATE_JOB = JobState(alive=False, exit_code=1, output="no such host\n")
@@ -318,8 +335,8 @@ def test_status_keeps_the_version_of_an_update_for_its_claim() -> None:
     succeeded = VisitResult(
         visit=Visit.UPDATE, step=UpdateStep.SUCCEEDED, state=state(), version="v1.34.4"
     )
-    host.status = host_status(host, succeeded, "Ready")
+    host.status = host_status(host, succeeded, "Ready", NOW)
     assert host.status.updated_version == "v1.34.4"
-    assert host_status(host, None, "Ready").updated_version == "v1.34.4"
+    assert host_status(host, None, "Ready", NOW).updated_version == "v1.34.4"
     host.spec.claim = a_claim(id="another")
-    assert host_status(host, None, "Claimed").updated_version is None
+    assert host_status(host, None, "Claimed", NOW).updated_version is None

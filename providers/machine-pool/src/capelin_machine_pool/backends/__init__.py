@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from capelin.api.core import Node
 from capelin.client import Client
 from capelin.controller import ObjectKey
 from capelin.provider import Blocked, MachineAddress
 
-from capelin_machine_pool.api import CapelinMachine
+from capelin_machine_pool.api import CapelinMachine, Taint
 from capelin_machine_pool.desired import Instance
 from capelin_machine_pool.reasons import Reason
 
@@ -23,9 +23,25 @@ class Workload:
     kubeconfig: bytes
     """From the Secret, and not trusted: parse and rewrite it before handing it on."""
 
-    async def set_provider_id(self, node: str, provider_id: str) -> None:
-        """Give a Node the provider ID that its bootstrap data do not set."""
-        await self.client.patch(Node, node, None, {"spec": {"providerID": provider_id}})
+    async def set_provider_id(
+        self, node: str, provider_id: str, taints: Sequence[Taint] = ()
+    ) -> None:
+        """Give a Node the provider ID that its bootstrap data do not set, and taints.
+
+        Both are one write: core lets pods run on the Node when it has found the provider ID.
+
+        Raises:
+            Conflict: The Node has changed.
+        """
+        spec: dict[str, Any] = {"providerID": provider_id}
+        metadata: dict[str, Any] = {}
+        if taints:
+            live = await self.client.get(Node, node)
+            own = {(taint.key, taint.effect) for taint in taints}
+            others = [each for each in live.spec.taints if (each.key, each.effect) not in own]
+            spec["taints"] = [each.dump() for each in (*others, *taints)]
+            metadata["resourceVersion"] = live.metadata.resource_version
+        await self.client.patch(Node, node, None, {"metadata": metadata, "spec": spec})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,10 +116,14 @@ class HostsBackend(NothingShared):
     ) -> InstanceStatus:
         """Give the Node its provider ID if the bootstrap data do not set it, or update it."""
         soon = now + timedelta(seconds=SOON)
+        if instance.host is None:
+            return observed
         if observed.node is not None:
-            await workload.set_provider_id(observed.node, instance.provider_id)
+            host = await management.find(CapelinHost, instance.host.name, instance.key.namespace)
+            taints = host.spec.taints if host is not None else ()
+            await workload.set_provider_id(observed.node, instance.provider_id, taints)
             return replace(observed, changes_at=soon)
-        if not observed.running or observed.lost or instance.host is None:
+        if not observed.running or observed.lost:
             return observed
         if not can_be_updated(instance.hosts):
             return observed

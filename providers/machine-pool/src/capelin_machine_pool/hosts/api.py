@@ -17,6 +17,7 @@ from capelin.api import (
     Time,
     atomic,
     kind,
+    map_list,
     rule,
 )
 from capelin.provider import CONTRACTS, MachineAddress, ProviderID
@@ -29,6 +30,7 @@ from capelin_machine_pool.api import (
     Commands,
     NodeInfo,
     Profile,
+    Taint,
 )
 
 CLEAN_AGAIN_ANNOTATION: Final = "capelin.cluster.x-k8s.io/clean-again"
@@ -208,6 +210,9 @@ class HostSpec(Model):
     not clean."""
     failure_domain: Annotated[str, MinLen(1), MaxLen(256)] | None = None
     """Failure domain that the host is in."""
+    taints: Annotated[list[Taint], MaxLen(32), map_list("key", "effect")] = []
+    """Taints of the host's Node, for example of a host with a GPU. The provider adds them with the
+    provider ID. A Node whose bootstrap data set the provider ID needs kubeadm's `taints`."""
     maintenance: bool = False
     """Whether no machine may claim the host. A machine that already has it keeps it."""
     claim: HostClaim | None = None
@@ -254,6 +259,8 @@ class HostStatus(Model):
     """Version of the installed kubelet."""
     updated_version: ShortText | None = None
     """Kubernetes version of the last update in place for the present claim."""
+    last_contact_at: Time | None = None
+    """When the host last answered. Visits that follow within ten minutes do not change it."""
     power_cycled_at: Time | None = None
     """When the provider last power cycled the host, or tried to."""
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Final
 
 from capelin.contract import READY, ConditionSpec
@@ -45,6 +46,8 @@ _RETRY: Final = 30.0
 """Seconds until the next attempt to reach a host."""
 _SETTLED: Final = 600.0
 """Seconds between two looks at a host at which nothing happens."""
+_CONTACTS: Final = timedelta(minutes=10)
+"""Between two times of a contact: a host that bootstraps answers every two seconds."""
 _CONFIRM: Final = f"then set the annotation {CLEAN_AGAIN_ANNOTATION}"
 _REASONS: Final[dict[FailureKind, Reason]] = {
     "unreachable": Reason.HOST_UNREACHABLE,
@@ -147,7 +150,9 @@ def _power_cycle(host: CapelinHost, result: VisitResult) -> Outcome:
     return Outcome(phase=phase, conditions=(*kept, cycled), again_after=_SOON)
 
 
-def host_status(host: CapelinHost, result: VisitResult | None, phase: Phase) -> HostStatus:
+def host_status(
+    host: CapelinHost, result: VisitResult | None, phase: Phase, now: datetime
+) -> HostStatus:
     """The status of a host without its conditions. Facts stay until they are read again."""
     status = host.status or HostStatus()
     update: dict[str, object] = {
@@ -156,6 +161,7 @@ def host_status(host: CapelinHost, result: VisitResult | None, phase: Phase) -> 
         "observed_generation": host.metadata.generation,
         "addresses": _addresses(host, result),
         "updated_version": _updated_version(host, result),
+        "last_contact_at": _last_contact(status, result, now),
     }
     if result is not None and result.state is not None:
         update["host_name"] = result.state.hostname[:256]
@@ -169,6 +175,14 @@ def host_status(host: CapelinHost, result: VisitResult | None, phase: Phase) -> 
             "kubelet_version": facts.kubelet or None,
         }
     return status.model_copy(update=update)
+
+
+def _last_contact(status: HostStatus, result: VisitResult | None, now: datetime) -> datetime | None:
+    """The time of this visit, unless a visit shortly before has written its own."""
+    last = status.last_contact_at
+    if result is None or result.failure is not None or result.visit is Visit.POWER_CYCLE:
+        return last
+    return now if last is None or now - last >= _CONTACTS else last
 
 
 def _check(host: CapelinHost, result: VisitResult, state: HostState) -> Outcome:

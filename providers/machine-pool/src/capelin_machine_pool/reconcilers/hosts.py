@@ -265,7 +265,7 @@ async def _report(
     if host.metadata.deletion_timestamp is not None:
         message = "a machine uses the host: delete its Machine"
         specs.append(ConditionSpec(DELETING, "True", DELETING, message))
-    status = host_status(host, result, its.phase)
+    status = host_status(host, result, its.phase, ctx.now())
     generation = host.metadata.generation or 0
     status.conditions = update_conditions(before, specs, now=ctx.now(), generation=generation)
     await ctx.patch_status(host, status)
