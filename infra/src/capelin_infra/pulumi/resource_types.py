@@ -36,6 +36,11 @@ class EnvironmentInputs(DescribedModel):
 
     Controllers run as processes on this machine all the same. Default: an API server is started.
     """
+    machine_images: list[str] = []
+    """Images of machines that are containers and run pods, such as `kindest/node:v1.34.0`.
+
+    Their clusters need the same property. Default: machines are simulated.
+    """
 
 
 class EnvironmentState(EnvironmentInputs):
@@ -95,6 +100,11 @@ class WorkloadClusterInputs(DescribedModel):
     """Number of workers."""
     variables: Annotated[dict[str, str], Secret()] = {}
     """Variables of the ClusterClass. Values are YAML, and `a.b` is a field of an object."""
+    machine_images: list[str] = []
+    """Images of its machines, which are containers and run pods. The environment has them, too.
+
+    Default: machines are simulated.
+    """
 
 
 class WorkloadClusterState(WorkloadClusterInputs):
@@ -154,7 +164,7 @@ WORKLOAD_CLUSTER: Final = ResourceType(
     "WorkloadCluster",
     WorkloadClusterInputs,
     WorkloadClusterState,
-    frozenset({"name", "namespace", "clusterClass"}),
+    frozenset({"name", "namespace", "clusterClass", "machineImages"}),
 )
 KIND_CLUSTER: Final = ResourceType(
     "KindCluster",

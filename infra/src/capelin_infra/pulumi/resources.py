@@ -117,6 +117,11 @@ class Environment(BaseResource):
     Controllers run as processes on this machine all the same. Default: an API server is
     started.
     """
+    machine_images: pulumi.Output[Sequence[str]]
+    """Images of machines that are containers and run pods, such as `kindest/node:v1.34.0`.
+
+    Their clusters need the same property. Default: machines are simulated.
+    """
     kubeconfig: pulumi.Output[str]
     """Content of the administrator's kubeconfig."""
     context: pulumi.Output[str]
@@ -137,6 +142,7 @@ class Environment(BaseResource):
         kubernetes_version: pulumi.Input[str] | None = None,
         providers: pulumi.Input[Sequence[str]] | None = None,
         existing_kubeconfig: pulumi.Input[str] | None = None,
+        machine_images: pulumi.Input[Sequence[str]] | None = None,
     ) -> None:
         super().__init__(resource_name, locals(), opts)
 
@@ -162,6 +168,11 @@ class WorkloadCluster(BaseResource):
     """Number of workers."""
     variables: pulumi.Output[Mapping[str, str]]
     """Variables of the ClusterClass. Values are YAML, and `a.b` is a field of an object."""
+    machine_images: pulumi.Output[Sequence[str]]
+    """Images of its machines, which are containers and run pods. The environment has them, too.
+
+    Default: machines are simulated.
+    """
     uid: pulumi.Output[str]
     """Distinguishes the Cluster from others of the same name."""
     workload_kubeconfig: pulumi.Output[str]
@@ -184,6 +195,7 @@ class WorkloadCluster(BaseResource):
         control_plane_replicas: pulumi.Input[int] | None = None,
         workers: pulumi.Input[int] | None = None,
         variables: pulumi.Input[Mapping[str, str]] | None = None,
+        machine_images: pulumi.Input[Sequence[str]] | None = None,
     ) -> None:
         super().__init__(resource_name, locals(), opts)
 

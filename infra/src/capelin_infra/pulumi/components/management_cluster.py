@@ -29,6 +29,8 @@ class ManagementClusterArgs:
     """More of Cluster API's own providers."""
     kubeconfig: pulumi.Input[str] | None = None
     """Content of a kubeconfig, for the target `existing`."""
+    machine_images: Sequence[str] = ()
+    """Images of machines that are containers. Machines are simulated without any."""
 
 
 class ManagementCluster(pulumi.ComponentResource):
@@ -56,6 +58,7 @@ class ManagementCluster(pulumi.ComponentResource):
             kubernetes_version=args.kubernetes_version,
             providers=list(args.providers),
             existing_kubeconfig=existing,
+            machine_images=list(args.machine_images),
             opts=child,
         )
         self.kubeconfig = pulumi.Output.secret(environment.kubeconfig)

@@ -1,6 +1,7 @@
 """The resource `Environment`, equal to `capelin up --management-only`."""
 
 import asyncio
+import os
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Final
@@ -33,6 +34,7 @@ from capelin.errors import BusyError, UserError, WaitTimeoutError
 from capelin_infra.environments.bring_up import STAGE_TITLES, waiting_for
 from capelin_infra.environments.connection import unusable_server
 from capelin_infra.environments.kubeconfigs import kubeconfig_file
+from capelin_infra.pulumi.plugin.containers import container_machines
 from capelin_infra.pulumi.plugin.resource import (
     Difference,
     Operation,
@@ -171,12 +173,14 @@ async def _brought_up(
 
 async def _follow(environment: Environment, inputs: EnvironmentInputs, show: Show) -> None:
     existing = inputs.existing_kubeconfig
+    machines = await container_machines(inputs.machine_images)
     with nullcontext() if existing is None else kubeconfig_file(existing) as kubeconfig:
         request = UpRequest(
             kubernetes_version=inputs.kubernetes_version,
             providers=tuple(inputs.providers),
             target="process" if kubeconfig is None else "existing",
             kubeconfig=kubeconfig,
+            variables={} if machines is None else machines.variables(os.environ),
         )
         steps = plan_up(request, await observe(environment, request))
         await carry_out(environment, steps, _View(show))

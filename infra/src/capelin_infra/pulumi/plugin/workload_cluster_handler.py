@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -19,13 +20,16 @@ from capelin.client import (
 )
 from capelin.errors import InvalidInputError, MissingError, NotReadyError, UserError
 
+from capelin_infra.clusters.demo import ClusterRequest, on_containers
 from capelin_infra.clusters.topology import (
     ClusterOptions,
     check_cluster_name,
     new_cluster,
     parse_variables,
 )
+from capelin_infra.environments.containers import ContainerMachines
 from capelin_infra.environments.kubernetes_versions import check_upgrade
+from capelin_infra.pulumi.plugin.containers import container_machines
 from capelin_infra.pulumi.plugin.resource import (
     Difference,
     Operation,
@@ -168,11 +172,17 @@ async def _applied(
         workers=inputs.workers,
         variables=_variables(inputs),
     )
+    request = ClusterRequest(inputs.name, inputs.namespace, options)
+    machines = await container_machines(inputs.machine_images)
+    if machines is not None:
+        request = await _on_containers(client, request, machines)
     manifest = new_cluster(
-        inputs.name, inputs.namespace, inputs.kubernetes_version, options, cluster_class
+        inputs.name, inputs.namespace, inputs.kubernetes_version, request.options, cluster_class
     )
     manifest["metadata"]["annotations"] = {_OWNER: operation.urn}
     try:
+        for needed in request.manifests:
+            await client.apply(needed)
         await client.apply(manifest)
     except ClientError as error:
         raise NotReadyError(
@@ -186,6 +196,19 @@ async def _applied(
         state = await _state(client, inputs, available=False)
         raise PartlyCreatedError(f"{inputs.namespace}/{inputs.name}", state, error) from None
     return await _state(client, inputs, available=True)
+
+
+async def _on_containers(
+    client: Client, request: ClusterRequest, machines: ContainerMachines
+) -> ClusterRequest:
+    """The request for a cluster on containers. An existing Cluster keeps its endpoint."""
+    request = on_containers(request, machines, None)
+    cluster = await client.find(Cluster, request.name, request.namespace)
+    if cluster is None:
+        return request
+    endpoint = cluster.spec.control_plane_endpoint
+    options = replace(request.options, endpoint=(endpoint.host, endpoint.port))
+    return replace(request, options=options)
 
 
 async def _state(

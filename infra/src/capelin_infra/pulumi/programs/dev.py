@@ -33,10 +33,13 @@ class DevConfig(DescribedModel):
     """Image of kind's nodes. Default: kind's own."""
     kubeconfig: str = ""
     """Content of a kubeconfig, for the target existing. Set it as a secret."""
+    machine_image: str = ""
+    """Image of machines that are containers, such as kindest/node:v1.34.0. Default: simulated."""
 
 
 def dev(config: DevConfig) -> None:
     """Make the environment, and export the kubeconfigs."""
+    images = [config.machine_image] if config.machine_image else []
     management = ManagementCluster(
         "management",
         ManagementClusterArgs(
@@ -45,6 +48,7 @@ def dev(config: DevConfig) -> None:
             kubernetes_version=config.kubernetes_version,
             node_image=config.node_image or None,
             kubeconfig=pulumi.Output.secret(config.kubeconfig) if config.kubeconfig else None,
+            machine_images=images,
         ),
     )
     cluster_class = ClusterClass(
@@ -61,6 +65,7 @@ def dev(config: DevConfig) -> None:
         kubernetes_version=config.kubernetes_version,
         control_plane_replicas=config.control_plane_replicas,
         workers=config.workers,
+        machine_images=images,
         opts=pulumi.ResourceOptions(depends_on=[cluster_class]),
     )
     pulumi.export("kubeconfig", management.kubeconfig)
