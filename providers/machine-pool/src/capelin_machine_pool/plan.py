@@ -10,6 +10,7 @@ from capelin.api import BaseObject, OwnerReference
 from capelin.api.capi import Cluster, Machine
 from capelin.contract import (
     ASLEEP,
+    CONTROL_PLANE_LABEL,
     PAUSED,
     POOL_NAME_LABEL,
     READY,
@@ -172,6 +173,15 @@ def machine_waits_for(
         message = "its Machine has no bootstrap data yet"
         return Blocked(Reason.WAITING_FOR_BOOTSTRAP_DATA, message, retry_seconds=LATER)
     return None
+
+
+def starts_control_plane(machine: CapelinMachine, cluster: Cluster) -> bool:
+    """Whether the API server of a cluster may start on this machine: it cannot wait for it."""
+    return (
+        CONTROL_PLANE_LABEL in machine.metadata.labels
+        and not cluster.status.initialization.control_plane_initialized
+        and not is_provisioned(machine)
+    )
 
 
 def must_delete_instance(

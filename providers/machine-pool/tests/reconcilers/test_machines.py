@@ -1,5 +1,7 @@
 """The status of a machine follows the states that its backend reports."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import cast
@@ -8,10 +10,10 @@ import pytest
 from capelin.api import ObjectMeta
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
-from capelin.client import Client, WorkloadClients
-from capelin.contract import find_condition, reference_to
+from capelin.client import Client, Unreachable, WorkloadClients
+from capelin.contract import CONTROL_PLANE_LABEL, find_condition, reference_to
 from capelin.controller import After, Done, ObjectKey
-from capelin.provider import InfraMachineStatus, MachineAddress
+from capelin.provider import Blocked, InfraMachineStatus, MachineAddress
 from capelin.testing.fake_client import FakeClient
 from capelin_machine_pool.api import CapelinMachine, MachineSpec
 from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
@@ -153,6 +155,43 @@ async def test_running_machine_stays_provisioned(
     status = await its.reconcile()
     assert (status.initialization.provisioned, status.ready) == (True, True)
     assert conditions(status)["Ready"] == ("False", "NotReady")
+
+
+class NoApiServer:
+    """Clients of a cluster whose API server does not answer."""
+
+    @asynccontextmanager
+    async def client(self, *_: str, **__: object) -> AsyncGenerator[Client]:
+        raise Unreachable("connection refused")
+        yield
+
+
+class BackendBeforeNodes(ScriptedBackend):
+    """A backend that looks for the Node of the machine."""
+
+    async def observe(
+        self, instance: Instance, workload: Workload, _management: Client
+    ) -> InstanceStatus:
+        assert await workload.find_node(instance.key.name) is None
+        with pytest.raises(Blocked, match="has no API server yet"):
+            assert workload.client
+        return self.states.pop(0)
+
+
+async def test_first_machine_of_a_control_plane_does_not_wait_for_its_api_server() -> None:
+    its = world(in_pool=False)
+    backend = BackendBeforeNodes([STARTING, STARTING])
+    its.reconciler = MachineReconciler({"Simulated": cast("Backend", backend)})
+    clients = cast("WorkloadClients", NoApiServer())
+    its.reconciler._workloads = clients  # pyright: ignore[reportPrivateUsage] - made when needed
+    assert conditions(await its.reconcile())["Ready"] == ("False", "WorkloadClusterUnreachable")
+    labels = {"cluster.x-k8s.io/cluster-name": "demo", CONTROL_PLANE_LABEL: ""}
+    await its.client.patch(CapelinMachine, "one", "team", {"metadata": {"labels": labels}})
+    assert conditions(await its.reconcile())["Ready"] == ("False", "NotReady")
+    # Then Nodes can exist, and a machine that does not see its Node would be lost.
+    patch = {"status": {"initialization": {"controlPlaneInitialized": True}}}
+    await its.client.patch(Cluster, "demo", "team", patch, subresource="status")
+    assert conditions(await its.reconcile())["Ready"] == ("False", "WorkloadClusterUnreachable")
 
 
 async def test_a_lost_machine_keeps_its_addresses() -> None:

@@ -15,13 +15,33 @@ from capelin_machine_pool.desired import Instance
 from capelin_machine_pool.reasons import Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Access to a workload cluster, for this provider and for the processes that it starts."""
+    """Access to a workload cluster, for this provider and for the processes that it starts.
 
-    client: Client
-    kubeconfig: bytes
-    """From the Secret, and not trusted: parse and rewrite it before handing it on."""
+    Args:
+        client: None before the first machine of the control plane has started the API server.
+        kubeconfig: From the Secret, and not trusted: parse and rewrite it before handing it on.
+    """
+
+    def __init__(self, *, client: Client | None, kubeconfig: bytes) -> None:
+        self._client = client
+        self.kubeconfig = kubeconfig
+
+    @property
+    def client(self) -> Client:
+        """A client of the API server.
+
+        Raises:
+            Blocked: No machine has started it yet.
+        """
+        if self._client is None:
+            message = "the cluster has no API server yet"
+            raise Blocked(Reason.WAITING_FOR_CONTROL_PLANE, message)
+        return self._client
+
+    async def find_node(self, name: str) -> Node | None:
+        """A Node by name. Without an API server, no Node exists."""
+        return None if self._client is None else await self._client.find(Node, name)
 
     async def set_provider_id(
         self, node: str, provider_id: str, taints: Sequence[Taint] = ()

@@ -73,7 +73,7 @@ class ContainersBackend(NothingShared):
     ) -> InstanceStatus:
         """The state of a machine by its container and its Node."""
         del management
-        node = await workload.client.find(Node, instance.key.name)
+        node = await workload.find_node(instance.key.name)
         try:
             container = await self._find(instance.key.name, instance.uid)
         except EngineError as error:

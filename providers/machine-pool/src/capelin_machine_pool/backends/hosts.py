@@ -104,7 +104,7 @@ class HostsBackend(NothingShared):
         host = await management.find(CapelinHost, instance.host.name, instance.key.namespace)
         if not holds(host, instance.host.claim):
             return observed_status(instance, None, None)
-        return observed_status(instance, host, await _find_node(instance, host, workload.client))
+        return observed_status(instance, host, await _find_node(instance, host, workload))
 
     async def apply(
         self,
@@ -128,7 +128,7 @@ class HostsBackend(NothingShared):
         if not can_be_updated(instance.hosts):
             return observed
         host = await management.find(CapelinHost, instance.host.name, instance.key.namespace)
-        node = await _find_node(instance, host, workload.client)
+        node = await _find_node(instance, host, workload)
         if host is None or node is None or not holds(host, instance.host.claim):
             return observed
         waits = await self._update(instance, host, node, workload.client, management)
@@ -273,10 +273,12 @@ def _updating(
     return replace(observed, updating=True, reason=reason, message=message, changes_at=again)
 
 
-async def _find_node(instance: Instance, host: CapelinHost | None, workload: Client) -> Node | None:
+async def _find_node(
+    instance: Instance, host: CapelinHost | None, workload: Workload
+) -> Node | None:
     names = [instance.key.name, host.status.host_name if host and host.status else None]
     for name in dict.fromkeys(filter(None, names)):
-        if (node := await workload.find(Node, name)) is not None:
+        if (node := await workload.find_node(name)) is not None:
             return node
     return None
 

@@ -56,6 +56,7 @@ from capelin_machine_pool.plan import (
     must_delete_instance,
     needs_remediation,
     node_was_deleted,
+    starts_control_plane,
 )
 from capelin_machine_pool.reasons import Reason
 from capelin_machine_pool.status import is_provisioned, machine_conditions
@@ -166,7 +167,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
             if live is not None and needs_remediation(live):
                 await ctx.client.delete(Machine, live.name, live.namespace, uid=live.uid)
         instance = desired_instance(obj, owner)
-        observed = await self._apply(ctx, instance)
+        observed = await self._apply(ctx, obj, instance)
         ctx.set_conditions(*machine_conditions(observed))
         if observed.running:
             addresses = obj.status.addresses if obj.status else []
@@ -241,14 +242,19 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
             await asyncio.sleep(REFRESH_SECONDS)
             await self._refresh(read)
 
-    async def _apply(self, ctx: InfraMachineContext, instance: Instance) -> InstanceStatus:
+    async def _apply(
+        self, ctx: InfraMachineContext, obj: CapelinMachine, instance: Instance
+    ) -> InstanceStatus:
         cluster = ObjectKey(instance.key.namespace, instance.cluster)
         secret = await self._kubeconfigs.find(ctx.client, cluster)
         if secret is None:
             message = "the cluster has no kubeconfig secret yet"
             raise Blocked(Reason.WAITING_FOR_CONTROL_PLANE, message, retry_seconds=SOON)
         try:
-            async with ctx.workload(secret=secret) as client:
+            async with AsyncExitStack() as stack:
+                client: Client | None = None
+                if not starts_control_plane(obj, ctx.cluster):
+                    client = await stack.enter_async_context(ctx.workload(secret=secret))
                 workload = Workload(client=client, kubeconfig=secret.data.get(KUBECONFIG_KEY, b""))
                 backend = self._backends[instance.backend]
                 provider_id = await backend.allocate(instance, ctx.client)
