@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import ClusterClass
 from capelin.api.core import ConfigMap, Node, Pod
@@ -16,23 +15,20 @@ from capelin.embedded.management import UpRequest
 from capelin.yaml import read_all_yaml
 from capelin_infra.clusters.demo import ClusterRequest, on_containers
 from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
-from capelin_infra.clusters.up import UpOptions, bring_up
-from capelin_infra.environments.containers import ContainerMachines, find_container_machines
-from capelin_infra.terminal.checklist import Checklist
+from capelin_infra.environments.containers import ContainerMachines
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
-from rich.console import Console
 
 from tests.integration.homes import Home
 from tests.integration.lifecycle_stories import Stories, stories_in
 from tests.registry.distribution import Registry, distribution
 
+from .container_environment import STORAGE, container_environment, helper_image
 from .hosted import is_ready
 from .machines import node_is_ready
 
 NAMESPACE = "shops"
 PAGES = Path(__file__).parents[2] / "docs" / "lifecycle"
 _BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
-STORAGE = "default-storage.yaml"
 
 
 @dataclass
@@ -95,7 +91,7 @@ class Bed:
 
     def helper_image(self) -> str:
         """The image of the node with a shell."""
-        return self.machines.manifests[STORAGE].partition("--helper-image")[2].split()[1]
+        return helper_image(self.machines)
 
     async def push(self, name: str, manifests: str) -> Unstructured:
         """Push manifests to the registry. Returns the source for a policy."""
@@ -138,31 +134,17 @@ async def operator_bed(
         images: The images of machines. New ones have the first image.
         helm: The program that renders charts, if a story needs it.
     """
-    home = Home(folder / "home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(home.folder))
-        image = ",".join(images)
-        machines = await find_container_machines("containers", image, Checklist(Console()))
-        assert machines is not None
-        async with distribution(folder / "registry") as registry:
-            settings = {"CAPELIN_REGISTRIES": registry.endpoint}
-            if helm is not None:
-                settings["CAPELIN_HELM"] = str(helm)
-            request = UpRequest(
-                providers=("lifecycle", "kubeadm-bootstrap"), durable=False, variables=settings
-            )
-            environment = home.environment()
-            options = UpOptions(
-                environment.name, request, None, machines="containers", machine_image=image
-            )
-            try:
-                await bring_up(options, Console())
-                config = Config.from_kubeconfig(environment.kubeconfig)
-                async with Client(config) as client, stories_in(client, NAMESPACE) as stories:
-                    workloads = WorkloadClients(client)
-                    yield Bed(stories, registry, machines, workloads)
-                    await workloads.close()
-            finally:
-                if environment.exists:
-                    ended = await home.capelin("down", "--yes")
-                    assert ended.code == 0, ended.err
+    async with distribution(folder / "registry") as registry:
+        settings = {"CAPELIN_REGISTRIES": registry.endpoint}
+        if helm is not None:
+            settings["CAPELIN_HELM"] = str(helm)
+        request = UpRequest(
+            providers=("lifecycle", "kubeadm-bootstrap"), durable=False, variables=settings
+        )
+        home = Home(folder / "home")
+        async with container_environment(home, ",".join(images), request) as (running, machines):
+            config = Config.from_kubeconfig(running.kubeconfig)
+            async with Client(config) as client, stories_in(client, NAMESPACE) as stories:
+                workloads = WorkloadClients(client)
+                yield Bed(stories, registry, machines, workloads)
+                await workloads.close()
