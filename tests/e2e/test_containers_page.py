@@ -124,3 +124,32 @@ async def test_killed_container_is_reported_and_replaced(home: Home, shell: Shel
 
     await until(is_replaced, within=120)
     await asyncio.wait_for(shell.run("capelin wait cluster demo"), 300)
+
+
+async def test_dead_machine_is_reported_and_replaced(home: Home, shell: Shell) -> None:
+    started = await shell.run("capelin up --machines auto --workers 1")
+    assert f"machines are containers of {IMAGE}" in started
+    await shell.run("export KUBECONFIG=$(capelin kubeconfig)")
+    before = set(await containers(home))
+    names = "kubectl get cluster demo -o jsonpath='{.spec.topology.variables[*].name}'"
+    path = f"/spec/topology/variables/{(await shell.run(names)).split().index('machines')}"
+    patch = json.dumps([{"op": "add", "path": f"{path}/value/dies", "value": 100}])
+    await shell.run(f"kubectl patch cluster demo --type=json -p '{patch}'")
+
+    async def paused() -> list[str]:
+        new = [one for one in await containers(home) if one not in before]
+        listed = await docker("ps", "--no-trunc", "--quiet", "--filter=status=paused")
+        return [one for one in new if one in listed]
+
+    (container, *_) = await until(paused, within=300)
+    name = (await docker("inspect", "--format={{.Config.Hostname}}", container)).strip()
+    node = f"capelin kubectl -c demo get node {name} -o jsonpath='{{.status.conditions}}'"
+    await until(lambda: shell.run(node), lambda text: "NodeStatusUnknown" in text, within=120)
+    # The advice of the page.
+    await shell.run(f"capelin kubectl delete machine {name} --wait=false")
+
+    async def is_replaced() -> bool:
+        found = set(await containers(home))
+        return container not in found and bool(found - before)
+
+    await until(is_replaced, within=180)
