@@ -138,6 +138,16 @@ def test_machine_shows_the_problem_of_its_host() -> None:
     assert status.message == "host host-1: exit code 3"
 
 
+async def test_host_is_bootstrapped_before_the_api_server_that_starts_on_it() -> None:
+    client = FakeClient(CapelinHost)
+    client.add(a_host(phase="Bootstrapping", claim=a_claim()))
+    workload = Workload(client=None, kubeconfig=b"")
+    desired = instance(host=HostReference(name="host-1", claim="uid-one"))
+    observed = await BACKEND.observe(desired, workload, client)
+    assert not observed.running
+    assert await BACKEND.apply(desired, observed, workload, client, NOW) == observed
+
+
 async def test_node_gets_its_provider_id() -> None:
     client = FakeClient(CapelinHost)
     client.add(Node.read({"metadata": {"name": "host-1"}, "spec": {}}))
