@@ -269,7 +269,7 @@ def test_manifests_restore_a_claim() -> None:
         {"metadata": {"name": "a-1", "namespace": "db", "uid": "1"}, "status": {}}
     )
     content = VolumeSnapshotContent.read(new_content(snapshot.dump(), "1"))
-    manifests = restoring(claim, snapshot, content)
+    manifests = restoring(claim, content)
     assert manifests == [
         {
             "apiVersion": "snapshot.storage.k8s.io/v1",
@@ -308,7 +308,7 @@ def test_manifests_restore_a_claim() -> None:
         },
     ]
     smaller = VolumeSnapshotContent.read({**content.dump(), "status": {"snapshotHandle": "x"}})
-    assert restoring(claim, snapshot, smaller)[2]["spec"]["resources"] == claim["spec"]["resources"]
+    assert restoring(claim, smaller)[2]["spec"]["resources"] == claim["spec"]["resources"]
 
 
 SNAPSHOTS = VolumeSnapshot.resource

@@ -87,11 +87,10 @@ def content_of(
     return content if is_own and has_handle else None
 
 
-def restoring(
-    claim: Unstructured, snapshot: VolumeSnapshot, content: VolumeSnapshotContent
-) -> list[Unstructured]:
+def restoring(claim: Unstructured, content: VolumeSnapshotContent) -> list[Unstructured]:
     """The manifests that restore a claim."""
-    name, namespace = snapshot.name, snapshot.namespace
+    reference = content.spec.volume_snapshot_ref
+    name, namespace = reference.name, reference.namespace
     stored = content.status or ContentStatus()
     mode = content.spec.source_volume_mode
     return [

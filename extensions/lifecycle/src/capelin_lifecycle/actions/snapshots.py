@@ -49,22 +49,18 @@ async def take_snapshots(run: Run, client: Client, settings: VolumeSnapshots) ->
     created = [created_object(manifest) for manifest in manifests]
     snapshots = await _taken(run, client, manifests)
     contents = {each.name: each for each in (await client.list(VolumeSnapshotContent)).items}
-    ready = [
-        (claim, snapshot, content)
-        for claim, snapshot in zip(claims, snapshots, strict=True)
-        if snapshot and (content := content_of(snapshot, contents))
-    ]
-    waiting = set(map(_key, manifests)) - {
-        (each.namespace or "", each.name) for _, each, _ in ready
-    }
-    problem = _error(snapshots)
+    found = [content_of(snapshot, contents) for snapshot in snapshots]
+    waiting = [_key(each) for each, content in zip(manifests, found, strict=True) if not content]
+    problem = _error(manifests, snapshots)
     if waiting and not problem:
-        problem = f"{_named(sorted(waiting))} are not ready"
+        problem = f"{_named(waiting)} are not ready"
     if problem:
         return Verdict("Running", problem, SLOW_SECONDS, created[:MOST_CREATED])
     message = f"volumes with snapshots: {len(claims)}"
     if run.result.spec.hook == _BEFORE_DELETION:
-        config_maps = await _keep(run, [restoring(*each) for each in ready])
+        pairs = zip(claims, found, strict=True)
+        restores = [restoring(claim, content) for claim, content in pairs if content]
+        config_maps = await _keep(run, restores)
         names = ", ".join("/".join(_key(each)) for each in config_maps)
         message += f". To restore them, use ConfigMap {names}"
         created[:0] = [created_object(each, "Management") for each in config_maps]
@@ -93,16 +89,16 @@ async def _taken(
     return [existing.get(_key(manifest)) for manifest in manifests]
 
 
-def _error(snapshots: Sequence[VolumeSnapshot | None]) -> str:
+def _error(manifests: Sequence[Unstructured], snapshots: Sequence[VolumeSnapshot | None]) -> str:
     """The errors of the storage. The snapshot controller tries again."""
     broken = [
-        (snapshot, snapshot.status.error)
-        for snapshot in snapshots
+        (_key(manifest), snapshot.status.error)
+        for manifest, snapshot in zip(manifests, snapshots, strict=True)
         if snapshot and snapshot.status and snapshot.status.error
     ]
     if not broken:
         return ""
-    names = _named([(each.namespace or "", each.name) for each, _ in broken])
+    names = _named([key for key, _ in broken])
     return f"{names} have errors: {redact(broken[0][1].message)}"
 
 

@@ -116,18 +116,14 @@ class HostsBackend(NothingShared):
     ) -> InstanceStatus:
         """Give the Node its provider ID if the bootstrap data do not set it, or update it."""
         soon = now + timedelta(seconds=SOON)
-        if instance.host is None:
+        is_settled = not observed.running or observed.lost or not can_be_updated(instance.hosts)
+        if instance.host is None or (observed.node is None and is_settled):
             return observed
+        host = await management.find(CapelinHost, instance.host.name, instance.key.namespace)
         if observed.node is not None:
-            host = await management.find(CapelinHost, instance.host.name, instance.key.namespace)
             taints = host.spec.taints if host is not None else ()
             await workload.set_provider_id(observed.node, instance.provider_id, taints)
             return replace(observed, changes_at=soon)
-        if not observed.running or observed.lost:
-            return observed
-        if not can_be_updated(instance.hosts):
-            return observed
-        host = await management.find(CapelinHost, instance.host.name, instance.key.namespace)
         node = await _find_node(instance, host, workload)
         if host is None or node is None or not holds(host, instance.host.claim):
             return observed
