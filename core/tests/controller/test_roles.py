@@ -173,6 +173,8 @@ async def test_metrics_on_other_than_loopback_addresses_require_a_token(
                 return response.status
 
         assert await scrape(None) == 401
+        # The API server needs a moment until the new role is in effect.
+        await until(lambda: scrape("nonsense"), lambda status: status != 503)
         assert await scrape("nonsense") == 401
         assert await scrape(tokens[other]) == 403
         assert await scrape(tokens[allowed]) == 200
