@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -209,6 +210,14 @@ def test_the_last_backup_before_a_moment_is_the_base() -> None:
     with pytest.raises(BackupError, match="oldest one: 20261126T100000Z"):
         base_backup(manifests, NOW - timedelta(seconds=1))
     assert base_backup(manifests, None).name == manifest(20).name
+
+
+def test_a_moment_during_a_backup_needs_the_one_before() -> None:
+    # Its snapshot, which followed the upload of other files, may have later writes.
+    slow = replace(manifest(10), seconds=30)
+    manifests = [slow, manifest(0)]
+    assert base_backup(manifests, NOW + timedelta(seconds=39)).name == manifest(0).name
+    assert base_backup(manifests, NOW + timedelta(seconds=40)).name == slow.name
 
 
 class Written:
