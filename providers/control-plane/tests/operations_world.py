@@ -497,13 +497,14 @@ class Workload(FakeClient):
             if not any(server.plugins for server in world.ready):
                 raise NotFound(404, "NotFound", "no such check")
             return "ok"
-        if path == "/api/v1/secrets" and method == "GET" and "limit" in options["parameters"]:
+        parameters: Mapping[str, str] = options.get("parameters") or {}
+        if path == "/api/v1/secrets" and method == "GET" and "fieldSelector" not in parameters:
             items: list[Unstructured] = [
                 {"metadata": {"name": it, "namespace": "default", "uid": it, "resourceVersion": ""}}
                 for it in world.objects
             ]
             return {"items": items, "metadata": {}}
-        if method == "PATCH" and path.startswith("/api/v1/namespaces/default/secrets/"):
+        if method == "PATCH" and path.rpartition("/")[2] in world.objects:
             await world.slow("rewrite")
             world.write(path.rpartition("/")[2])
             return {}

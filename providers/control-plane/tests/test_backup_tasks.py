@@ -1,9 +1,12 @@
 """When a backup's task begins: by schedule, after a failure, or because the archive needs it."""
 
+import asyncio
 import logging
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 from capelin.contract import ConditionSpec
@@ -23,8 +26,9 @@ from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import BACKUP_HEALTHY, BackupJob, Backups, BackupState
 from capelin_control_plane.backups import NeededBackup
 from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.etcd_api import EtcdApi
+from capelin_control_plane.etcd_api import EtcdApi, MemberStatus
 from capelin_control_plane.reasons import Reason
+from capelin_control_plane.space_tasks import SpaceTasks
 
 from .factories import desired_control_plane
 
@@ -129,3 +133,50 @@ async def test_a_failure_is_retried_after_a_minute_in_any_case(
     scene.now += timedelta(minutes=1)
     await scene.reconcile(NeededBackup(7, ""))
     assert len(scene.began) == 2
+
+
+class Member:
+    """A member of etcd that reached its quota."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+
+    @asynccontextmanager
+    async def connect(self, _: int) -> AsyncGenerator[EtcdApi]:
+        yield cast("EtcdApi", self)
+
+    async def status(self) -> MemberStatus:
+        is_small = "defragment" in self.calls
+        return MemberStatus(
+            1, True, "1", 7, "3.6.5", "1", size=10 if is_small else 100, used=10, quota=100
+        )
+
+    async def members_without_space(self) -> list[str]:
+        return [] if "accept" in self.calls else ["1"]
+
+    async def compact(self, _: int) -> None:
+        self.calls.append("compact")
+
+    async def defragment(self) -> None:
+        self.calls.append("defragment")
+
+    async def accept_writes(self, _: str) -> None:
+        self.calls.append("accept")
+
+
+async def test_a_member_does_not_defragment_while_a_snapshot_is_read() -> None:
+    calls, lock = list[str](), asyncio.Lock()
+    member = Member(calls)
+    client = FakeClient()
+    ctx = Context(client, logging.getLogger(), Recorder(client, "test", "test", now=lambda: NOW))
+    mine = CapelinControlPlane.of("one", "default", spec=Spec(version="v1.34.4"))
+    tasks = SpaceTasks(lambda _: None)
+    async with lock:
+        tasks.reconcile(ctx, mine, 1, member.connect, lock=lock)
+        await until(lambda: "compact" in calls)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert "defragment" not in calls
+    await until(lambda: "defragment" in calls)
+    await until(lambda: tasks.last(IDENTITY))
+    await tasks.close()

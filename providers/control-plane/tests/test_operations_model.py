@@ -1,7 +1,8 @@
 """Random requests, failures and clocks: operations end, and nothing is lost between them."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+import base64
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from capelin.api.capi import Cluster
+from capelin.api.core import Secret
 from capelin.contract import find_condition
 from capelin_control_plane.backup_files import read_backups
 from capelin_control_plane.backups import BACKUP_ANNOTATION
@@ -18,6 +20,7 @@ from capelin_control_plane.encryption_keys import ROTATE_ANNOTATION as ROTATE_KE
 from capelin_control_plane.rotation_tasks import DROP_ANNOTATION
 from capelin_control_plane.rotation_tasks import ROTATE_ANNOTATION as ROTATE_CAS
 from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
+from capelin_control_plane.stores import StoreError
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -52,7 +55,7 @@ class Operations(RuleBasedStateMachine):
         super().__init__()
         self.runner, self.folder = asyncio.Runner(), TemporaryDirectory()
         self.monkeypatch = pytest.MonkeyPatch()
-        self.paused = False
+        self.revision = 0
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.runner.run(coroutine)
@@ -166,7 +169,6 @@ class Operations(RuleBasedStateMachine):
 
     @rule(paused=st.booleans())
     def pause(self, paused: bool) -> None:
-        self.paused = paused
         self.run(self._pause(paused=paused))
 
     async def _pause(self, *, paused: bool) -> None:
@@ -192,6 +194,8 @@ class Operations(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         world = self.world
+        assert world.revision >= self.revision, "clients have seen a later revision"
+        self.revision = world.revision
         for server in world.ready:
             for name, (key, _) in world.objects.items():
                 assert key in server.ring, f"{name} is stored with {key}, and {server.ring} serves"
@@ -334,6 +338,59 @@ def test_scene(scene: str) -> None:
         operations.require_an_end()
     finally:
         operations.teardown()
+
+
+@pytest.fixture
+def operations() -> Iterator[Operations]:
+    created = Operations()
+    yield created
+    created.teardown()
+
+
+def test_a_refused_deletion_does_not_hide_a_good_backup(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any) -> None:
+        raise StoreError("AccessDenied")
+
+    monkeypatch.setattr(Bucket, "delete", refuse)
+    operations.begin(None)
+    for _ in range(3):
+        operations.request({BACKUP_ANNOTATION})
+        operations.reconcile(1)
+    status = operations.run(operations.world.mine()).status
+    condition = find_condition(status.conditions, "BackupHealthy")
+    assert condition is not None
+    assert (condition.reason, condition.message) == ("BackupsNotDeleted", "AccessDenied")
+    assert status.backup.name == max(operations.world.published)
+
+
+def test_a_request_without_a_moment_gets_one(operations: Operations) -> None:
+    operations.begin(None)
+    operations.request({BACKUP_ANNOTATION})
+    operations.reconcile(1)
+    (name,) = operations.world.published
+    revisions = [operations.world.revision]
+    for _ in range(2):
+        operations.run(operations.world.annotate({RESTORE_ANNOTATION: name}))
+        operations.require_an_end()
+        revisions.append(operations.world.revision)
+    assert revisions == sorted({*revisions}), "clients rely on it"
+    assert RESTORE_ANNOTATION not in operations.run(operations.world.mine()).metadata.annotations
+
+
+def test_a_restored_token_of_a_dropped_key_is_removed(operations: Operations) -> None:
+    operations.begin(None)
+    operations.request({BACKUP_ANNOTATION})
+    operations.reconcile(1)
+    header = base64.urlsafe_b64encode(b'{"kid": "dropped"}').rstrip(b"=")
+    token = Secret.of("old", "default", data={"token": header + b".e30.x"})
+    token.type = "kubernetes.io/service-account-token"
+    operations.world.workload.add(token)
+    operations.restore(oldest=True)
+    operations.require_an_end()
+    restored = operations.run(operations.world.workload.get(Secret, "old", "default"))
+    assert restored.data == {}
 
 
 TestOperations = Operations.TestCase

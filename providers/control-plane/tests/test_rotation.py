@@ -405,6 +405,18 @@ def test_tokens_and_a_confirmation_are_awaited() -> None:
     )
 
 
+def test_the_hours_of_a_sleep_renew_no_token() -> None:
+    def waiting(awake_since: datetime | None) -> tuple[str, ...]:
+        now = NOW + timedelta(hours=8)
+        return waiting_for(
+            Clients(), authority="new", since=NOW, now=now, confirmed=True, awake_since=awake_since
+        )
+
+    assert waiting(None) == waiting(NOW - timedelta(days=1)) == ()
+    (line,) = waiting(NOW + timedelta(hours=7, minutes=30))
+    assert line.startswith("tokens of pods, until ")
+
+
 def test_a_backup_from_before_a_rotation_is_restored_in_each_of_its_stages() -> None:
     keys, desired = rotated(4), desired_control_plane("v1.34.4")
     backup = replace(manifest(NOW), authority=keys.first or "")

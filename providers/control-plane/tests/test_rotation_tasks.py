@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from capelin.api import BaseObject, kind
-from capelin.api.capi import Cluster, Machine
+from capelin.api.capi import Cluster, Machine, NodeReference
 from capelin.api.core import Node, Secret
 from capelin.client import Config, Server
 from capelin.contract import CLUSTER_NAME_LABEL
@@ -24,12 +24,14 @@ from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.component_files import EncryptionFiles
 from capelin_control_plane.exclusion import in_progress
 from capelin_control_plane.instances import InstanceStatus, Observed
-from capelin_control_plane.rotation import TOKEN_LIFETIME, authority_name
+from capelin_control_plane.rotation import TOKEN_LIFETIME, NodeFacts, authority_name
 from capelin_control_plane.rotation_clients import (
     NODE_ANNOTATION,
     find_clients,
     has_old_token,
-    unjoined_machines,
+    machines_of,
+    unjoined,
+    with_ages_of_machines,
 )
 from capelin_control_plane.rotation_tasks import (
     DROP_ANNOTATION,
@@ -88,6 +90,7 @@ class Rig:
     rotations: Rotations = field(default_factory=lambda: Rotations(lambda _: None))
     encryption: EncryptionFiles = field(default_factory=EncryptionFiles)
     restore: str | None = None
+    is_moving: bool = False
     authorities: Authorities | None = None
 
     @classmethod
@@ -123,7 +126,7 @@ class Rig:
             self.mine,
             desired,
             self.observed,
-            running=in_progress(desired, self.observed),
+            running=in_progress(desired, self.observed, is_moving=self.is_moving),
             authorities=keys,
             config=lambda: Config(Server("https://127.0.0.1:1")),
         )
@@ -463,7 +466,40 @@ async def test_a_rotation_waits_for_machines_with_old_bootstrap_data() -> None:
     assert isinstance(demo, Cluster)
     client.add(machine("joins", demo))
     moment = datetime.now(UTC) + timedelta(minutes=1)
-    assert await unjoined_machines(client, "default", "one", moment) == ["joins"]
-    assert await unjoined_machines(client, "default", "one", NOW - timedelta(days=900)) == []
+    machines = await machines_of(client, "default", "one")
+    assert unjoined(machines, moment) == ["joins"]
+    assert unjoined(machines, NOW - timedelta(days=900)) == []
     await client.delete(Machine, "joins", "default")
-    assert await unjoined_machines(client, "default", "one", moment) == []
+    assert await machines_of(client, "default", "one") == []
+
+
+async def test_a_node_that_was_created_again_is_as_old_as_its_machine() -> None:
+    client = FakeClient()
+    joined = machine("worker", client.add(cluster("one")))
+    joined.status.node_ref = NodeReference(name="again")
+    client.add(joined)
+    machines = await machines_of(client, "default", "one")
+    later = datetime.now(UTC) + timedelta(days=1)
+    nodes = [NodeFacts("again", later), NodeFacts("of-a-pool", later)]
+    again, other = with_ages_of_machines(nodes, machines)
+    assert again.created == machines[0].metadata.creation_timestamp
+    assert other == nodes[1]
+
+
+async def test_a_rotation_does_not_begin_while_a_move_is_accepted(rig: Rig) -> None:
+    rig.request()
+    rig.is_moving = True
+    assert "the end of a move" in await rig.reaches("RotationPostponed")
+    rig.is_moving = False
+    await rig.reaches("TrustingAuthorities")
+
+
+async def test_a_rotation_begins_although_a_clock_was_ahead(rig: Rig) -> None:
+    rig.now += timedelta(days=300)
+    rig.request()
+    rig.drop("force@")
+    await rig.reconciles(6)
+    rig.now -= timedelta(days=299)
+    assert (await rig.reconcile()).conditions == ()
+    rig.request()
+    await rig.reaches("TrustingAuthorities")

@@ -56,6 +56,23 @@ def brought(namespace: str, pair: KeyPair, labels: dict[str, str]) -> Secret:
     return one
 
 
+async def test_a_new_control_plane_waits_for_the_secrets_of_its_predecessor(
+    client: Client, owner: CapelinControlPlane
+) -> None:
+    first = await keys_of(client, owner)
+    await client.delete(CapelinControlPlane, owner.name, owner.namespace)
+    again = await client.create(
+        CapelinControlPlane.of("one", owner.namespace, spec=Spec(version="v1.34.4"))
+    )
+    with pytest.raises(Blocked, match="the garbage collector deletes it") as blocked:
+        await keys_of(client, again)
+    assert blocked.value.reason == "SecretsRemain"
+    # This API server has no garbage collector.
+    for purpose in PURPOSES:
+        await client.delete(Secret, f"one-{purpose}", owner.namespace)
+    assert (await keys_of(client, again)).ca != first.ca
+
+
 async def test_cas_are_created_once(client: Client, owner: CapelinControlPlane) -> None:
     first = await keys_of(client, owner)
     for purpose in PURPOSES:

@@ -78,6 +78,7 @@ class Client(Reader):
         live: ManifestT | None = None,
         resource: Resource | None = None,
         manager: str | None = None,
+        version: str | None = None,
         force: bool = True,
         dry_run: bool = False,
     ) -> ManifestT:
@@ -93,12 +94,13 @@ class Client(Reader):
             live: The current object. It is returned without a request if nothing would change.
             resource: The resource of an unstructured object. Default: look it up.
             manager: The field manager, if not the client's own.
+            version: The resourceVersion of the object, if it must not have changed since.
             force: Take fields that others own.
             dry_run: Only validate.
 
         Raises:
             ValueError: `obj` was read from an API server.
-            Conflict: Others own a field and `force` is off, or the uid does not match.
+            Conflict: Others own a field and `force` is off, or the uid or version does not match.
             Invalid: The API server rejects it.
         """
         codec, manifest = await self._encode(obj, resource)
@@ -107,6 +109,8 @@ class Client(Reader):
         owner = manager or self.manager
         if live is not None and not apply.needs_apply(_manifest(live), desired, owner):
             return live
+        if version is not None:
+            desired = {**desired, "metadata": {**desired["metadata"], "resourceVersion": version}}
         parameters = _write_parameters(owner, dry_run=dry_run, force=force)
         return await self._apply(codec, desired, None, parameters)
 

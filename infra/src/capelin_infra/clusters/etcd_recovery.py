@@ -24,6 +24,8 @@ from capelin_infra.terminal.checklist import Checklist, Line
 
 _STATE: Final = "control-plane-capelin"
 _SECONDS_TO_PAUSE: Final = 30.0
+_MARK: Final = "capelin-recover"
+"""The value of the annotation that pauses."""
 
 
 async def recover_cluster(which: ClusterName, data: Path | None, within: float) -> None:
@@ -40,7 +42,7 @@ async def recover_cluster(which: ClusterName, data: Path | None, within: float) 
         key = ObjectKey(which.namespace, name)
         with Checklist(Console()).shown() as checklist:
             with checklist.step("etcd recovered") as line:
-                async with _paused(client, key):
+                async with paused(client, key):
                     survivor = await _recover(environment, key, data, checklist, line)
                 line.detail = f"from {data or survivor}, with the other data set aside"
             await follow_until_ready(
@@ -69,13 +71,16 @@ async def _recover(
 
 
 @asynccontextmanager
-async def _paused(client: Client, key: ObjectKey) -> AsyncGenerator[None]:
-    """Pause a control plane, unless it is paused already."""
+async def paused(client: Client, key: ObjectKey) -> AsyncGenerator[None]:
+    """Pause a control plane, unless a user has paused it already.
+
+    The pause of a recovery that was killed has a mark, and ends with the next one.
+    """
     control_plane = await client.get(CapelinControlPlane, key.name, key.namespace)
-    if PAUSED_ANNOTATION in control_plane.metadata.annotations:
+    if control_plane.metadata.annotations.get(PAUSED_ANNOTATION, _MARK) != _MARK:
         yield
         return
-    await _annotate(client, key, "")
+    await _annotate(client, key, _MARK)
     try:
         yield
     finally:

@@ -82,6 +82,7 @@ class Operations:
         backend: Backend,
         config: Callable[[], Config],
         is_moving: bool = False,
+        awake_since: datetime | None = None,
     ) -> OperationsReport:
         """Start the tasks of operations that are due, and take their next steps.
 
@@ -94,6 +95,7 @@ class Operations:
             backend: Its backend.
             config: How to reach its API servers.
             is_moving: Whether the next pause is that of a move.
+            awake_since: When it last woke.
         """
         running = in_progress(data.desired, observed, is_moving=is_moving)
         backup, archive = self._back_up(ctx, data)
@@ -110,6 +112,7 @@ class Operations:
             running=running,
             authorities=authorities,
             config=config,
+            awake_since=awake_since,
         )
         restore = self._restores.reconcile(ctx, data, backend=backend, phase=observed.restore)
         moments = (backup and backup.next, encryption.next, rotation.next)

@@ -284,6 +284,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             backend=backend,
             config=config,
             is_moving=move.accepted is not None,
+            awake_since=sleep.since,
         )
         ctx.set_status(
             conditions.running_status(

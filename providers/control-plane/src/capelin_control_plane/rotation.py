@@ -250,7 +250,13 @@ def authority_name(certificate_pem: bytes) -> str:
 
 
 def waiting_for(
-    clients: Clients, *, authority: str, since: datetime, now: datetime, confirmed: bool
+    clients: Clients,
+    *,
+    authority: str,
+    since: datetime,
+    now: datetime,
+    confirmed: bool,
+    awake_since: datetime | None = None,
 ) -> tuple[str, ...]:
     """The clients that still need the old CA or key. The order and the words are stable.
 
@@ -260,13 +266,14 @@ def waiting_for(
         since: When all components had certificates of the new CA.
         now: The present.
         confirmed: Whether a user confirmed that clients which the API does not show are ready.
+        awake_since: When the API last served again after a sleep. Nothing was renewed before.
     """
     nodes = [
         node.name
         for node in clients.nodes
         if not node.simulated and node.created <= since and node.authority != authority
     ]
-    deadline = since + TOKEN_LIFETIME
+    deadline = max(since, awake_since or since) + TOKEN_LIFETIME
     return tuple(
         filter(
             None,

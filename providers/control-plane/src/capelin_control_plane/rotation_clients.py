@@ -2,7 +2,8 @@
 
 import base64
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -79,19 +80,33 @@ async def find_old_tokens(workload: Client, key: str) -> AsyncGenerator[Unstruct
             yield item
 
 
-async def unjoined_machines(
-    client: Client, namespace: str, cluster: str, since: datetime
-) -> list[str]:
-    """Machines whose bootstrap data has only the old CA, and that have not joined yet."""
+async def machines_of(client: Client, namespace: str, cluster: str) -> list[Machine]:
+    """The worker machines of a Cluster."""
     listed = await client.list(Machine, namespace, labels={CLUSTER_NAME_LABEL: cluster})
+    return [it for it in listed.items if CONTROL_PLANE_LABEL not in it.metadata.labels]
+
+
+def unjoined(machines: Iterable[Machine], since: datetime) -> list[str]:
+    """Machines whose bootstrap data has only the old CA, and that have not joined yet."""
     return [
         machine.name
-        for machine in listed.items
+        for machine in machines
         if machine.status.node_ref is None
         and machine.metadata.deletion_timestamp is None
-        and CONTROL_PLANE_LABEL not in machine.metadata.labels
         and (machine.metadata.creation_timestamp or since) <= since
     ]
+
+
+def with_ages_of_machines(
+    nodes: Iterable[NodeFacts], machines: Iterable[Machine]
+) -> list[NodeFacts]:
+    """The Nodes, as old as their Machines. A Node object may have been created again."""
+    created = {
+        machine.status.node_ref.name: machine.metadata.creation_timestamp
+        for machine in machines
+        if machine.status.node_ref is not None
+    }
+    return [replace(node, created=created.get(node.name) or node.created) for node in nodes]
 
 
 def has_old_token(data: Mapping[str, Any], key: str) -> bool:

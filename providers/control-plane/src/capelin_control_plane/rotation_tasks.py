@@ -33,7 +33,9 @@ from capelin_control_plane.rotation import (
 from capelin_control_plane.rotation_clients import (
     NODE_ANNOTATION,
     find_clients,
-    unjoined_machines,
+    machines_of,
+    unjoined,
+    with_ages_of_machines,
 )
 from capelin_control_plane.schedules import around, is_future, is_older, occurrences
 from capelin_control_plane.secrets import advance
@@ -110,6 +112,7 @@ class Rotations:
         running: Collection[Operation],
         authorities: Authorities,
         config: Callable[[], Config],
+        awake_since: datetime | None = None,
     ) -> RotationReport:
         """Take the next step, unless it has to wait.
 
@@ -121,6 +124,7 @@ class Rotations:
             running: The operations in progress.
             authorities: Its CAs and keys.
             config: How to reach its API servers.
+            awake_since: When it last woke.
         """
         key, progress = ObjectKey(obj.namespace or "", obj.name), authorities.progress
         now = desired.now
@@ -139,7 +143,13 @@ class Rotations:
         confirmed = drop is not None and drop <= now
         if report is None and progress.stage == "Waiting" and not (confirmed and force):
             report = await self._wait(
-                ctx, desired, authorities, key=key, config=config, confirmed=confirmed
+                ctx,
+                desired,
+                authorities,
+                key=key,
+                config=config,
+                confirmed=confirmed,
+                awake_since=awake_since,
             )
         if report is not None:
             return report
@@ -163,6 +173,7 @@ class Rotations:
         key: ObjectKey,
         config: Callable[[], Config],
         confirmed: bool,
+        awake_since: datetime | None,
     ) -> RotationReport | None:
         """The clients that still need the old CAs. None if they can be dropped."""
         now = desired.now
@@ -179,13 +190,18 @@ class Rotations:
                 reason = str(error) or f"the API took more than {_CLIENT_SECONDS:g} s"
                 waiting = f"the list of clients: {reason}"
                 return RotationReport((_condition("Waiting", waiting),), now + _AGAIN)
-            machines = await unjoined_machines(
-                ctx.client, desired.namespace, desired.cluster, since
-            )
-            found = self._found[key] = _Found(replace(clients, machines=machines), now)
+            machines = await machines_of(ctx.client, desired.namespace, desired.cluster)
+            nodes = with_ages_of_machines(clients.nodes, machines)
+            waiting = unjoined(machines, since)
+            found = self._found[key] = _Found(replace(clients, nodes=nodes, machines=waiting), now)
         name = authority_name(authorities.ca.certificate_pem)
         waiting = waiting_for(
-            found.clients, authority=name, since=since, now=now, confirmed=confirmed
+            found.clients,
+            authority=name,
+            since=since,
+            now=now,
+            confirmed=confirmed,
+            awake_since=awake_since,
         )
         if not waiting:
             return None

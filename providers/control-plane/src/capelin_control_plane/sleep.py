@@ -32,6 +32,8 @@ class SleepState:
 
     asleep: bool = False
     next: datetime | None = None
+    since: datetime | None = None
+    """The moment that decided. None if no moment is in the past."""
 
 
 def sleep_state(control_plane: CapelinControlPlane, now: datetime) -> SleepState:
@@ -63,7 +65,8 @@ def sleep_state(control_plane: CapelinControlPlane, now: datetime) -> SleepState
     # Of two at the same moment, the control plane is awake.
     is_asleep = bool(past) and not max(past)[1]
     has_served = control_plane.spec.control_plane_endpoint is not None
-    return SleepState(is_asleep and has_served, following)
+    since = max(past)[0] if past else None
+    return SleepState(is_asleep and has_served, following, since)
 
 
 def stays_asleep(control_plane: CapelinControlPlane, now: datetime) -> bool:

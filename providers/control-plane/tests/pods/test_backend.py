@@ -58,9 +58,12 @@ class Rig:
             pods=settings(exposure={"type": "ClusterIP"}),
         )
 
-    async def apply(self, desired: ControlPlane) -> tuple[Endpoint, Observed]:
+    async def observe(self, desired: ControlPlane) -> tuple[Endpoint, Observed]:
         endpoint = await self.backend.allocate(self.key, desired, self.keys, None)
-        observed = await self.backend.observe(self.key, endpoint, desired)
+        return endpoint, await self.backend.observe(self.key, endpoint, desired)
+
+    async def apply(self, desired: ControlPlane) -> tuple[Endpoint, Observed]:
+        endpoint, observed = await self.observe(desired)
         await self.backend.apply(self.key, endpoint, desired, observed)
         return endpoint, observed
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from capelin.api import Unstructured
 from capelin.api.core import Container, Pod
-from capelin.client import Client, Config
+from capelin.client import Client, Config, Conflict
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
@@ -256,6 +256,12 @@ async def test_one_write_replaces_the_data_of_all_members(rig: Rig, kubelet: Kub
     assert set(await rig.members()) == {f"one-restore-etcd-{index}" for index in range(3)}
     state = await rig.client.get(CONFIG_MAPS, "one-etcd-state", rig.namespace)
     assert "restored" not in state["data"]
+    endpoint, observed = await rig.observe(desired)
+    newer = {"metadata": {"annotations": {"written-by": "another provider"}}}
+    await rig.client.patch(CONFIG_MAPS, "one-etcd-state", rig.namespace, newer)
+    with pytest.raises(Conflict):
+        # The late write of a former leader.
+        await rig.backend.apply(rig.key, endpoint, desired, observed)
     assert await phase_of(rig, desired) is Phase.STARTING
     state = await rig.client.get(CONFIG_MAPS, "one-etcd-state", rig.namespace)
     assert state["data"]["restored"] == REQUEST

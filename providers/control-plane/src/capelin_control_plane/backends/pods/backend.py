@@ -235,8 +235,7 @@ class PodsBackend:
             state = known.etcd_state.of_restore(desired.restore, desired.etcd_replicas)
             replaced = etcd_state(desired, known.names, state)
             # A late write of a former leader must not undo a newer restore.
-            replaced["metadata"]["resourceVersion"] = known.state["metadata"]["resourceVersion"]
-            known.state = await self._own.ensure(replaced, known.state)
+            known.state = await self._own.ensure(replaced, known.state, is_unchanged=True)
             return True
         if observed.restore is not Phase.PREPARING:
             await self._restores.delete(known.pods)

@@ -42,9 +42,19 @@ class OwnObjects:
     client: Client
 
     async def ensure(
-        self, manifest: Unstructured, live: Unstructured | None = None
+        self,
+        manifest: Unstructured,
+        live: Unstructured | None = None,
+        *,
+        is_unchanged: bool = False,
     ) -> Unstructured:
-        """Apply an object unless it is as desired. Returns the live object."""
+        """Apply an object unless it is as desired. Returns the live object.
+
+        Args:
+            manifest: The desired object.
+            live: The object as it was read.
+            is_unchanged: Whether it must not have changed since.
+        """
         resource, metadata = resource_of(manifest), manifest["metadata"]
         if live is None:
             live = await self.client.find(resource, metadata["name"], metadata["namespace"])
@@ -59,7 +69,10 @@ class OwnObjects:
             if not needs_apply(live, manifest, MANAGER):
                 return live
         try:
-            return await self.client.apply(manifest, resource=resource, manager=MANAGER)
+            version = live["metadata"]["resourceVersion"] if live and is_unchanged else None
+            return await self.client.apply(
+                manifest, resource=resource, manager=MANAGER, version=version
+            )
         except Invalid as error:
             raise Blocked(
                 Reason.INVALID_CONFIGURATION,
