@@ -115,6 +115,7 @@ def test_only_backups_of_the_same_control_plane_replace_older_ones() -> None:
     manifests = [manifest(), manifest(1), manifest(2, "earlier"), manifest(3, "earlier")]
     found = [FoundBackup(STORE, each) for each in manifests]
     assert expired_of(found, settings, NOW) == [found[1], found[3]]
+    assert expired_of(found, settings, NOW, {found[3].manifest.name}) == [found[1]]
     assert expired_of([found[0], FoundBackup(OTHER, manifests[1])], settings, NOW) == []
 
 

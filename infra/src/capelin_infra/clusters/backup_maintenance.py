@@ -10,6 +10,7 @@ from capelin_control_plane.api import EtcdBackup
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_files import delete_backup
 from capelin_control_plane.backup_readers import verify_backup
+from capelin_control_plane.backup_tasks import named_backups
 from capelin_control_plane.backups import Manifest, expired
 from capelin_control_plane.etcd_snapshots import PROGRAMS
 from capelin_control_plane.stores import Store
@@ -58,27 +59,32 @@ async def etcd_programs(checklist: Checklist) -> tuple[Path, Path]:
 
 async def expired_backups(which: ClusterName, place: BackupPlace) -> list[str]:
     """The names of the backups that the retention of a cluster does not keep."""
-    settings = await required_settings(which)
     async with open_backups(which, place) as found:
-        return [backup.manifest.name for backup in expired_of(found, settings, datetime.now(UTC))]
+        return [backup.manifest.name for backup in await _expired(which, found)]
 
 
 async def delete_expired(which: ClusterName, place: BackupPlace, names: Collection[str]) -> int:
     """Delete expired backups of these names, the manifest of each first. Returns their number."""
-    settings = await required_settings(which)
     deleted = 0
     async with open_backups(which, place) as found:
-        for backup in expired_of(found, settings, datetime.now(UTC)):
+        for backup in await _expired(which, found):
             if backup.manifest.name in names:
                 await delete_backup(backup.store, backup.manifest.name)
                 deleted += 1
     return deleted
 
 
+async def _expired(which: ClusterName, found: Sequence[FoundBackup]) -> list[FoundBackup]:
+    settings = await required_settings(which)
+    async with which.client() as client:
+        named = await named_backups(client, which.namespace, which.name)
+    return expired_of(found, settings, datetime.now(UTC), named)
+
+
 def expired_of(
-    found: Sequence[FoundBackup], settings: EtcdBackup, now: datetime
+    found: Sequence[FoundBackup], settings: EtcdBackup, now: datetime, named: Collection[str] = ()
 ) -> list[FoundBackup]:
-    """The backups of one cluster that its retention does not keep.
+    """The backups of one cluster that its retention does not keep, and that no restore names.
 
     Earlier clusters of its name are separate, and so are other folders of the same namespace.
     """
@@ -89,6 +95,8 @@ def expired_of(
     old = {
         (store, manifest.name)
         for (store, _), manifests in groups.items()
-        for manifest in expired(manifests, settings.retention, now)
+        for manifest in expired(
+            manifests, settings.retention, now, continuous=settings.continuous, named=named
+        )
     }
     return [backup for backup in found if (backup.store, backup.manifest.name) in old]
