@@ -22,7 +22,7 @@ from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.etcd_snapshots import try_snapshot
 from capelin_control_plane.instances import Observed
-from capelin_control_plane.restores import Phase
+from capelin_control_plane.restores import Phase, revision_bump
 
 from .rig import KEY, OLD, Rig, control_plane, settled
 
@@ -48,12 +48,14 @@ async def pieces_of(file: Path) -> AsyncGenerator[bytes]:
             yield piece
 
 
-async def restore(rig: Rig, desired: ControlPlane, file: Path) -> None:
+async def restore(
+    rig: Rig, desired: ControlPlane, file: Path, request: str = REQUEST, bump: int = BUMP
+) -> None:
     """Restore a snapshot."""
 
-    desired = replace(desired, restore=REQUEST)
+    desired = replace(desired, restore=request)
     assert (await rig.reconcile(desired)).restore is Phase.PREPARING
-    await rig.backend.prepare_restore(KEY, desired, partial(pieces_of, file), bump=BUMP)
+    await rig.backend.prepare_restore(KEY, desired, partial(pieces_of, file), bump=bump)
 
     def restored(observed: Observed) -> bool:
         return observed.restore is Phase.STARTING and settled(observed)
@@ -102,6 +104,40 @@ async def test_a_restore_returns_to_the_backup_and_clients_notice_it(
     # Without the request, everything stays as it is.
     assert (await rig.reconcile(desired)).restore is None
     await rig.until(desired, settled)
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+@pytest.mark.needs_programs("etcdutl")
+async def test_a_watching_client_notices_restores_in_any_order_of_backups(
+    rig: Rig, tmp_path: Path
+) -> None:
+    async def revision() -> int:
+        async with rig.backend.etcd(KEY) as etcd:
+            return await etcd.last_revision()
+
+    desired = control_plane(OLD)
+    await rig.until(desired, settled)
+    first, second = tmp_path / "first.db", tmp_path / "second.db"
+    revisions = {first: await revision()}
+    await snapshot(rig, first)
+    seen = [revisions[first]]
+    # The second one is of restored data, and the first one follows it.
+    for number, file in enumerate((first, second, first)):
+        async with rig.client() as client:
+            listed = (await client.list(ConfigMap, "default")).resource_version
+        request = f"20260131T030000Z@2026-01-31T04:00:0{number}Z"
+        await restore(rig, desired, file, request, revision_bump(request, revisions[file]))
+        async with rig.client() as client:
+            with pytest.raises(Expired):
+                async for _ in client.watch(ConfigMap, "default", since=listed):
+                    pass
+        seen.append(await revision())
+        if number == 0:
+            revisions[second] = await revision()
+            await snapshot(rig, second)
+        await rig.until(desired, settled)
+    assert seen == sorted({*seen})
 
 
 @pytest.mark.integration
