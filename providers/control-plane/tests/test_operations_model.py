@@ -31,7 +31,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from .operations_world import Bucket, KilledError, World
+from .operations_servers import Bucket
+from .operations_world import KilledError, World
 
 SECRETBOX: Mapping[str, Any] = {"provider": "secretbox"}
 VAULT: Mapping[str, Any] = {"provider": "kms", "kmsPlugin": "vault"}
