@@ -28,6 +28,7 @@ from capelin_control_plane.encryption import (
     rewrote,
     stage,
     to_rewrite,
+    used_plugin_key,
     uses_keyring,
     write_keyring,
 )
@@ -122,6 +123,45 @@ def test_repeated_changes_do_not_add_keys_without_end() -> None:
         keyring = next_keyring(keyring, goal(f"key-{number}"))
     assert len(keyring.ring("secrets")) == 4
     assert settled_rings(keyring, goal("last"))[-1] == ("last",)
+
+
+def test_a_full_ring_changes_to_a_key_that_it_has() -> None:
+    ring = ("a", "b", "c", "d")
+    keyring = Keyring({name: key(name) for name in ring}, {"secrets": ring})
+    assert settled_rings(keyring, goal("d")) == [ring, ("d", "a", "b", "c"), ("d",)]
+
+
+@pytest.mark.parametrize(
+    ("rings", "previous", "changing"),
+    [
+        ({}, None, False),
+        ({"secrets": ("a",)}, None, False),
+        ({"configmaps": ("a",), "secrets": ("a", "b")}, None, True),
+        # Some API servers may still run with the rings before.
+        ({"secrets": ("a",)}, {}, True),
+        ({}, {"secrets": ("a",)}, True),
+    ],
+)
+def test_encryption_changes_until_all_api_servers_have_rings_of_one_key(
+    rings: dict[str, tuple[str, ...]],
+    previous: dict[str, tuple[str, ...]] | None,
+    changing: bool,
+) -> None:
+    keyring = Keyring({name: key(name) for name in ("a", "b")}, rings, previous)
+    assert keyring.files().changing is changing
+
+
+def test_the_newest_plugin_key_in_a_ring_is_the_one_in_use() -> None:
+    first = replace(key("first"), plugin="vault")
+    second = replace(first, name="second", created=NOW + timedelta(days=1))
+    others = (
+        replace(second, name="unused", created=NOW + timedelta(days=2)),
+        replace(key("own"), created=NOW + timedelta(days=3)),
+    )
+    keys = {it.name: it for it in (first, second, *others)}
+    rings = {"configmaps": ("first",), "secrets": ("first", "second", "own")}
+    assert used_plugin_key(Keyring(keys, rings)) == second
+    assert used_plugin_key(Keyring(keys, {"secrets": ("own",)})) is None
 
 
 class Cluster(RuleBasedStateMachine):

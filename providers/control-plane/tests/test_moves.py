@@ -190,7 +190,7 @@ def test_only_the_pause_of_a_checked_request_stops_a_control_plane() -> None:
     assert not is_moving(mine, NOW + timedelta(minutes=5))
     mine.status.accepted_move = LATER
     assert is_moving(mine, NOW + timedelta(minutes=5))
-    mine.metadata.annotations[MOVE_ANNOTATION] = "soon"
+    mine.metadata.annotations[MOVE_ANNOTATION] = mine.status.accepted_move = "soon"
     assert not is_moving(mine, NOW)
     del mine.metadata.annotations[MOVE_ANNOTATION]
     assert not is_moving(mine, NOW)
@@ -232,7 +232,8 @@ def test_after_the_hour_only_a_move_that_has_begun_continues(
         (False, True, False, True, MovePhase.BACKING_UP),
         (True, True, False, True, MovePhase.RELEASING),
         (True, True, False, False, MovePhase.RELEASING),
-        (True, False, True, True, MovePhase.RELEASING),
+        (True, False, True, False, MovePhase.RELEASING),
+        (True, False, False, True, MovePhase.RELEASING),
         (True, False, False, False, MovePhase.READY),
     ],
 )
