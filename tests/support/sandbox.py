@@ -107,6 +107,7 @@ class Sandbox(Transport):
     ) -> CommandResult:
         process = await asyncio.create_subprocess_exec(
             *self.command("/bin/sh", "-c", command),
+            env=environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -150,10 +151,17 @@ class Sandbox(Transport):
         )
 
 
+def environment() -> dict[str, str]:
+    """The environment of a machine's programs, which finds those of administrators."""
+    path = (os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin")
+    return {**os.environ, "PATH": os.pathsep.join(path)}
+
+
 def require_sandbox() -> None:
     """Skip the test on a machine that cannot run it."""
     programs = ("unshare", "nsenter", "iptables", "ip", "useradd", "flock")
-    if missing := [name for name in programs if shutil.which(name) is None]:
+    path = environment()["PATH"]
+    if missing := [name for name in programs if shutil.which(name, path=path) is None]:
         packages = "apt-get install util-linux iptables iproute2 passwd"
         pytest.skip(f"missing programs: {', '.join(missing)} ({packages})")
     if os.geteuid() != 0:
@@ -172,6 +180,7 @@ async def sandbox(folder: Path, name: str = "host-1") -> AsyncGenerator[Sandbox]
     process = await asyncio.create_subprocess_exec(
         *("unshare", "-m", "-p", "-n", "-u", "--fork", "--kill-child"),
         *("sh", "-c", _SETUP, "sandbox", str(root), name),
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
