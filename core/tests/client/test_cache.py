@@ -318,6 +318,23 @@ def test_memory_is_limited_and_recently_read_objects_stay() -> None:
     assert 2 < len(kept) < 6
 
 
+def test_own_writes_of_one_object_take_no_memory_from_others() -> None:
+    feed = Feed(ConfigMap.resource, max_bytes=2000)
+    written, other = filled(feed, 5, name="a"), filled(feed, 5, name="b")
+    for version in range(6, 30):
+        feed.learn(written, version, None, feed.known(written))
+    assert feed.read(other) is not None
+
+
+def test_object_in_the_response_to_its_deletion_is_gone() -> None:
+    cache = ObjectCache()
+    filled(cache.follow(ConfigMap.resource), 5)
+    assert cache.read(Request("GET", PATH)) is not None
+    deletion = Request("DELETE", PATH)
+    cache.learn(deletion, json.dumps(obj(5)).encode(), cache.known(deletion), keep=False)
+    assert cache.read(Request("GET", PATH)) is None
+
+
 def test_large_object_is_not_kept() -> None:
     feed = Feed(ConfigMap.resource)
     assert feed.read(filled(feed, 5, size=300_000)) is None
