@@ -190,6 +190,14 @@ async def test_own_deletion_is_read_before_its_event_arrives() -> None:
     assert await world.read() == (None, 1)
 
 
+async def test_own_deletion_leaves_other_objects_cached() -> None:
+    world = World()
+    await world.create("a")
+    await world.create("b", size="1")
+    await world.client.delete(ConfigMap, "a", "sea")
+    assert await world.read("b") == ({"size": "1"}, 0)
+
+
 async def test_own_deletion_of_all_objects_is_read_before_its_events_arrive() -> None:
     world = World()
     await world.create(size="1")
