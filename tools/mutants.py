@@ -48,8 +48,8 @@ class Settings:
     """The content of mutants.toml."""
 
     groups: Sequence[Group]
-    equivalent: frozenset[tuple[str, str]]
-    """Modules and changes that no test can notice."""
+    equivalent: frozenset[tuple[str, str, str]]
+    """Modules, functions and changes that no test can notice."""
 
 
 def read_settings(path: Path) -> Settings:
@@ -65,7 +65,9 @@ def read_settings(path: Path) -> Settings:
         for group in content["groups"]
     ]
     entries: list[Mapping[str, str]] = content.get("equivalent", [])
-    return Settings(groups, frozenset((it["module"], it["change"]) for it in entries))
+    return Settings(
+        groups, frozenset((it["module"], it["function"], it["change"]) for it in entries)
+    )
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -110,15 +112,13 @@ def run_group(
         if not isinstance(told, Judged):
             print_now(f"{group.name}: {told}")
             return
-        result = told.result
-        if (
-            told.mutant.module,
-            told.mutant.change,
-        ) in settings.equivalent and result not in _KILLED:
+        mutant, result = told.mutant, told.result
+        key = (mutant.module, mutant.function, mutant.change)
+        if key in settings.equivalent and result not in _KILLED:
             result = "equivalent"
         if result not in _KILLED or options.verbose:
-            print_now(f"{result:9} {told.mutant} ({told.tests} tests) {told.killed_by}".rstrip())
-        results.append({"module": told.mutant.module, "result": result})
+            print_now(f"{result:10} {mutant} ({told.tests} tests) {told.killed_by}".rstrip())
+        results.append({"module": mutant.module, "result": result})
 
     choice = Choice(options.slowest, group.programs and not options.without_programs)
     if any(chosen.values()):

@@ -152,6 +152,16 @@ async def test_the_clusters_of_a_suspended_quota_are_not_counted() -> None:
     assert world.methods == []
 
 
+async def test_an_action_without_a_quota_reads_no_reservations() -> None:
+    world = QuotaWorld()
+    world.policy.spec = policy(action={"job": {"template": {}}}).spec
+    found = world.add_cluster("a")
+    judge = Judge(Store(lambda _: None), world.reservations)
+    world.client.requests.clear()
+    assert await world.verdict_of(found, judge) is None
+    assert world.methods == []
+
+
 async def test_a_closed_judge_ends_its_decisions() -> None:
     world = QuotaWorld()
     judge = Judge(Store(lambda _: None), world.reservations)

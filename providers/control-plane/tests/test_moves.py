@@ -85,6 +85,8 @@ def test_a_portable_endpoint_and_a_bucket_let_a_control_plane_move(host: str) ->
     assert condition.status == "True"
     assert accepted_move(mine, condition) == REQUESTED
     assert accepted_move(mine, not_requested()) is None
+    problem = InvalidSpecError("'soon' is not a moment")
+    assert not_requested(problem) == ConditionSpec(MOVABLE, "False", "MoveRefused", str(problem))
 
 
 @pytest.mark.parametrize(

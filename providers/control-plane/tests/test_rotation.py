@@ -98,6 +98,18 @@ def test_a_ca_is_trusted_before_it_signs_and_after_it_has_signed() -> None:
     assert is_issued_by(cross.encode(), old.certificate_pem)
 
 
+def test_progress_has_the_oldest_key_and_the_newest_step() -> None:
+    keys: dict[Purpose, Keys] = {
+        purpose: replace(of, rotation=replace(of.rotation, created=NOW - days, since=NOW - days))
+        for (purpose, of), days in zip(
+            first_keys().items(), map(timedelta, range(len(PURPOSES))), strict=True
+        )
+    }
+    progress = Progress.of(keys)
+    assert (progress.step, progress.since) == (0, NOW)
+    assert progress.created == NOW - timedelta(len(PURPOSES) - 1)
+
+
 def test_a_private_key_stays_in_the_secret_while_its_ca_is_trusted() -> None:
     first = Keys(new_pair("etcd"), Rotation(created=NOW))
     keys = first

@@ -112,7 +112,7 @@ def test_every_module_and_test_of_the_settings_exists() -> None:
     paths = [path for group in settings.groups for path in (*group.modules, *group.tests)]
     assert [path for path in paths if not path.exists()] == []
     modules = {str(path.relative_to(ROOT)) for group in settings.groups for path in group.modules}
-    assert {module for module, _ in settings.equivalent} <= modules
+    assert {module for module, *_ in settings.equivalent} <= modules
 
 
 TESTS = """\
@@ -140,7 +140,7 @@ def test_the_command_shows_the_mutants_that_no_test_notices(source: Path) -> Non
     )
     assert done.returncode == 1, done.stderr
     assert (
-        f"survived  {source}:6 [swap comparison] number > LIMIT -> number >= LIMIT" in done.stdout
+        f"survived   {source}:6 [swap comparison] number > LIMIT -> number >= LIMIT" in done.stdout
     )
-    assert f"uncovered {source}:7 [flip flag] False -> True" in done.stdout
+    assert f"uncovered  {source}:7 [flip flag] False -> True" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("| **all** | 15 | 4 | 0 | 9 | 2 | 0 |")
