@@ -232,6 +232,13 @@ def seeds(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def mutants(session: nox.Session) -> None:
+    """Small changes of the modules in tools/mutants.toml, and those that no test notices."""
+    install(session)
+    session.run("python", "-m", "tools.mutants", *session.posargs)
+
+
+@nox.session(default=False)
 def integration(session: nox.Session) -> None:
     """All of it together: the real Cluster API core, real control planes. Takes minutes."""
     if not has_tests("tests/integration"):

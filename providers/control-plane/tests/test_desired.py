@@ -112,6 +112,23 @@ def test_renewal_of_certificates(validity: int, renew_before: int, left: timedel
     assert control_plane.renewal_share == pytest.approx(share)
 
 
+@pytest.mark.parametrize(
+    ("spec", "algorithm"),
+    [
+        ({}, "ecdsa-p256"),
+        ({"keyAlgorithm": "ECDSA-P256"}, "ecdsa-p256"),
+        ({"keyAlgorithm": "RSA-2048"}, "rsa-2048"),
+    ],
+)
+def test_the_spec_chooses_the_algorithm_of_keys(spec: dict[str, str], algorithm: str) -> None:
+    assert desired({"certificates": spec}).algorithm == algorithm
+
+
+def test_a_certificate_can_be_valid_for_a_wildcard() -> None:
+    control_plane = desired({"apiServer": {"certSANs": ["*.example.com", "192.0.2.1"]}})
+    assert control_plane.cert_sans == ("*.example.com", "192.0.2.1")
+
+
 def test_resources_are_parsed_like_kubernetes_quantities() -> None:
     control_plane = desired({"etcd": {"resources": {"memory": "512Mi", "cpu": "500m"}}})
     assert control_plane.settings["etcd"].memory_bytes == 512 * 2**20
@@ -148,6 +165,10 @@ def test_resources_are_parsed_like_kubernetes_quantities() -> None:
         (
             {"controlPlaneEndpoint": {"host": "bücher.example"}},
             r"^spec\.controlPlaneEndpoint\.host: 'bücher\.example' has letters",
+        ),
+        (
+            {"controlPlaneEndpoint": {"host": "*.example.com"}},
+            r"^spec\.controlPlaneEndpoint\.host: '\*\.example\.com'",
         ),
     ],
 )
