@@ -28,7 +28,7 @@ PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 VERSIONS = (TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1])
 """An older version, and a newer one to upgrade to."""
 _WITHOUT_CLUSTER = ("test_helpers.py",)
-ETCD_IMAGE = "registry.k8s.io/etcd:3.6.5-0"
+ETCD_IMAGE = "registry.k8s.io/etcd:3.6.8-0"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

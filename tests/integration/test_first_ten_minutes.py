@@ -69,7 +69,7 @@ async def extension(project: Path, certificates: Path) -> AsyncGenerator[str]:
 
 
 async def test_the_first_ten_minutes(home: Home, terminal: Terminal, tmp_path: Path) -> None:
-    text = await step(terminal, "01-up", "up", "--workers", "1")
+    text = await step(terminal, "01-up", "up", "--workers", "1", "--kubernetes-version", "1.35")
     assert "machines are simulated" in text
     assert "capelin upgrade cluster demo" in text
 

@@ -11,7 +11,7 @@ from capelin_machine_pool.hosts.api import CapelinHost
 
 from tests.e2e.install_page import Shell, sections
 from tests.support.sandbox import Sandbox, sandbox
-from tests.support.sshd import Server, new_key, require_sshd, sshd
+from tests.support.sshd import Server, new_key, sshd
 
 from .homes import Home
 from .test_operator_pages import variables
@@ -32,7 +32,6 @@ pytestmark = [
 @pytest.fixture
 async def hosts(tmp_path: Path) -> AsyncGenerator[dict[str, tuple[Sandbox, Server]]]:
     """Two hosts with the same user's key."""
-    require_sshd()
     user = new_key()
     async with (
         sandbox(tmp_path, "rack-1") as first,

@@ -62,7 +62,7 @@ def manifest(second: int, revision: int = 1) -> Manifest:
         control_plane="one",
         authority=AUTHORITY,
         kubernetes_version="v1.34.4",
-        etcd_version="3.6.5",
+        etcd_version="3.6.8",
         revision=revision,
         taken_at=NOW + timedelta(seconds=second),
         seconds=1,

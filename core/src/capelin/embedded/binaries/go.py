@@ -26,6 +26,7 @@ from capelin.embedded.binaries.catalog import (
     Project,
 )
 from capelin.embedded.binaries.errors import SourceFailedError
+from capelin.programs import default_signals
 
 BUILD = "go build"
 
@@ -323,6 +324,7 @@ async def _run(
         # A separate process group, so that its compilers can be killed with it.
         process_group=None if background else 0,
         start_new_session=background,
+        preexec_fn=default_signals(),
     )
     if background:
         # Where the kernel schedules sessions instead of processes, this is the session's priority.

@@ -13,6 +13,7 @@ from typing import Final
 from capelin.api.core import Secret
 from capelin.client import Client, Destinations
 from capelin.contract import find_condition
+from capelin.programs import default_signals
 from capelin.provider import Blocked
 
 from capelin_machine_pool.bootstrap import TransportError
@@ -158,6 +159,7 @@ class PowerSwitch:
                 # The administrator's program may print secrets: the log is the administrator's.
                 stderr=None,
                 start_new_session=True,
+                preexec_fn=default_signals(),
             )
         except OSError as error:
             raise PowerError(f"the command {name} does not start: {error.strerror}") from None
