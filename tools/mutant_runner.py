@@ -28,7 +28,7 @@ import pytest
 
 from tools.mutations import Mutant, install
 
-Result = Literal["killed", "timeout", "survived", "uncovered", "equivalent"]
+Result = Literal["killed", "timeout", "survived", "uncovered", "equivalent", "invalid"]
 Tell = Callable[[object], None]
 
 _PROGRAMS: Final = {"api_server", "own_api_server", "management_cluster", "kubeconfig"}
@@ -41,7 +41,7 @@ _SLOWDOWN: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A mutant and what its tests made of it."""
+    """A mutant and the result of its tests."""
 
     mutant: Mutant
     result: Result
@@ -56,7 +56,7 @@ class Choice:
     """The tests that judge the mutants."""
 
     slowest: float
-    """Slower tests are left out, in seconds."""
+    """Excludes slower tests, in seconds."""
     with_programs: bool
     """Whether tests that need an API server take part."""
     baseline_seconds: float = 1800.0
@@ -75,7 +75,7 @@ class _Baseline:
 def judge(
     mutants: Mapping[Path, Sequence[Mutant]], tests: Sequence[str], choice: Choice, report: Tell
 ) -> list[Judged]:
-    """Judge mutants by their tests. May be called once in a process.
+    """Judge mutants by their tests. Call this once in a process.
 
     Args:
         mutants: The mutants of each module.
@@ -195,28 +195,32 @@ class _Loop:
 
         def work(tell: Tell) -> object:
             resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, int(limit) + 2))
-            if not install(mutant, path):
-                return {"is_equivalent": True}
+            try:
+                replaced = install(mutant, path)
+            except ValueError:
+                return {"result": "invalid"}
+            if not replaced:
+                # Python compiles both to the same code.
+                return {"result": "equivalent"}
             return {"failed": _run(session, covering, stop=True, tell=tell).failed}
 
         outcome, told = self._in_child(work, limit)
         killers = [part for part in told if isinstance(part, str)]
-        result: Result = "survived"
+        result: Result
         if killers or outcome == "died":
             result = "killed"
         elif outcome == "timeout":
             result = "timeout"
         elif "error" in told[-1]:
             raise RuntimeError(f"{mutant}: {told[-1]['error']}")
-        elif "is_equivalent" in told[-1]:
-            # Python compiles both to the same code.
-            result = "equivalent"
+        else:
+            result = told[-1].get("result", "survived")
         return Judged(mutant, result, len(covering), killers[0] if killers else "")
 
     def _in_child(
         self, work: Callable[[Tell], object], limit: float
     ) -> tuple[Literal["done", "timeout", "died"], list[Any]]:
-        """Run in a forked process group, and return everything that the child told."""
+        """Run in a forked process group, and return the messages of the child."""
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:

@@ -97,7 +97,7 @@ def _row(name: str, counts: Mapping[str, int]) -> str:
 def run_group(
     group: Group, settings: Settings, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Judge the mutants of a group. May be called once in a process."""
+    """Judge the mutants of a group. Call this once in a process."""
     chosen: dict[Path, Sequence[Mutant]] = {}
     for module in group.modules:
         if not str(module).endswith(options.module):
@@ -118,7 +118,8 @@ def run_group(
             result = "equivalent"
         if result not in _KILLED or options.verbose:
             print_now(f"{result:10} {mutant} ({told.tests} tests) {told.killed_by}".rstrip())
-        results.append({"module": mutant.module, "result": result})
+        if result != "invalid":
+            results.append({"module": mutant.module, "result": result})
 
     choice = Choice(options.slowest, group.programs and not options.without_programs)
     if any(chosen.values()):

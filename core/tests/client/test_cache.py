@@ -660,6 +660,6 @@ class AnyOrder(RuleBasedStateMachine):
             assert version >= current, (name, version, least)
 
 
-# The profile says how many examples there are.
+# The number of examples comes from the profile.
 AnyOrder.TestCase.settings = settings(stateful_step_count=30)
 TestAnyOrder = pytest.mark.repetitive(AnyOrder.TestCase)

@@ -90,7 +90,7 @@ def test_another_generic_base_class_does_not_name_the_kind() -> None:
     assert Counted.kind is Crate
 
 
-async def test_an_object_of_another_controller_is_left_alone() -> None:
+async def test_a_reconciler_ignores_objects_of_another_controller() -> None:
     class Others(Tags):
         def ignores(self, obj: Tag) -> bool:  # noqa: ARG002
             return True

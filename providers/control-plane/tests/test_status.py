@@ -435,7 +435,7 @@ HEALTHY = {
             2,
             {
                 "APIServersAvailable": ("True", "APIServersDegraded", ""),
-                # The extra replicas of a rollout are no change of scale.
+                # The extra replicas of a rollout do not count as scaling.
                 "RollingOut": (
                     "True",
                     "RollingOut",
@@ -482,7 +482,7 @@ def test_a_status_has_these_conditions(
 
 
 @pytest.mark.parametrize("servers", [0, 2])
-def test_a_blocked_change_of_replicas_is_no_change_of_scale(servers: int) -> None:
+def test_a_blocked_control_plane_does_not_scale(servers: int) -> None:
     running = [part("kube-apiserver", slot) for slot in range(servers)]
     # etcd has versions of its own.
     etcd = part("etcd", version="v3.6.5")
