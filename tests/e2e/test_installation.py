@@ -48,7 +48,7 @@ NAME = "demo"
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[KindCluster]:
     """A cluster with the images of all managers, without Cluster API."""
     if absent := [name for name in (IMAGES, cert_manager.PROGRAM) if name not in os.environ]:
-        pytest.skip(f"the environment has no {' and no '.join(absent)}")
+        pytest.fail(f"the environment has no {' and no '.join(absent)}")
     folder = tmp_path_factory.mktemp("kind")
     with kind_cluster(f"charts-{uuid4().hex[:6]}", folder) as made:
         await load_managers(made, folder)

@@ -1,7 +1,6 @@
 import asyncio
 import os
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -363,7 +362,6 @@ async def test_a_full_disk_is_reported(
     assert await failure_of(binaries(go=go)) == "/cache/work/go.mod: No space left on device"
 
 
-@pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go here")
 @pytest.mark.timeout(600)
 @pytest.mark.integration
 async def test_a_real_go_builds_etcdctl() -> None:
@@ -374,7 +372,8 @@ async def test_a_real_go_builds_etcdctl() -> None:
     assert (await check.fetch(["etcdctl@v3.6.8"]))["etcdctl@v3.6.8"].version == "v3.6.8"
 
 
-@pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go here")
+@pytest.mark.integration
+@pytest.mark.representative
 async def test_folder_hash_agrees_with_a_real_go() -> None:
     folder = await Binaries().module_dir("cluster-api/test")
     files = CLUSTER_API.module_files("v1.14.2")
@@ -382,7 +381,6 @@ async def test_folder_hash_agrees_with_a_real_go() -> None:
     assert folder_hash(folder, module) == module.pinned
 
 
-@pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go here")
 @pytest.mark.timeout(600)
 @pytest.mark.integration
 async def test_a_real_go_compiles_the_counted_packages(
