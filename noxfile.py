@@ -170,6 +170,14 @@ def all_tests(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def shake(session: nox.Session) -> None:
+    """The default tests in other orders, users, Pythons and under load (`-- 10 --seed 1`)."""
+    install(session)
+    words = session.posargs or ["10"]
+    session.run("python", "-m", "tests.shake", *words, "--", *folders_with_tests(), *SHARED)
+
+
+@nox.session(default=False)
 @nox.parametrize("package", list(MEMBERS), ids=list(MEMBERS))
 def tests(session: nox.Session, package: str) -> None:
     """One package's own tests, on a real API server if they need one. Always the same."""
