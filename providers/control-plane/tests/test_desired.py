@@ -184,6 +184,11 @@ def test_a_service_network_that_is_too_small_is_rejected(cidr: str) -> None:
         desired(cluster=network)
 
 
+def test_sixteen_addresses_are_enough_for_services() -> None:
+    services = {"services": {"cidrBlocks": ["10.96.0.0/28"]}}
+    assert desired(cluster={"clusterNetwork": services}).service_cidrs == ("10.96.0.0/28",)
+
+
 @pytest.mark.parametrize(
     ("cluster", "field"),
     [

@@ -119,6 +119,12 @@ def test_each_stage_has_a_name() -> None:
     assert names[-1] is None
 
 
+def test_a_stage_is_that_of_the_resource_that_changes() -> None:
+    one, both = goal("a", "secrets"), goal("a", *RESOURCES)
+    assert stage(first_keyring(one), both) == "Distributing"
+    assert stage(first_keyring(both), both) is None
+
+
 def test_repeated_changes_do_not_add_keys_without_end() -> None:
     keyring = first_keyring(goal("a"))
     for number in range(9):
@@ -167,6 +173,7 @@ def test_the_name_of_a_configuration_follows_from_the_use_of_keys() -> None:
     names = [keyring.name, *(Keyring(keys, other).name for other in others)]
     assert len({*names}) == 4
     assert names[1] == OFF
+    assert keyring.names == {keyring.name}
     assert replace(keyring, previous={}).names == {keyring.name, OFF}
 
 
@@ -360,6 +367,7 @@ def test_a_stage_waits_for_every_api_server() -> None:
     assert not settled(one, replace(two, current=False))
     assert not settled(one, replace(two, current=None))
     assert not settled(one, two, stopping="shoal-kube-apiserver-5d4f-x2x9z")
+    assert uses_keyring(replace(desired, replicas=1), Observed(statuses=(one,)))
     none = replace(desired, replicas=0)
     assert not uses_keyring(none, Observed())
 
