@@ -315,6 +315,13 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def versions(session: nox.Session) -> None:
+    """The versions of all programs, what is newest, and what is past support. Needs Go."""
+    install(session)
+    session.run("python", "-m", "tools.versions", *session.posargs)
+
+
+@nox.session(default=False)
 def openapi(session: nox.Session) -> None:
     """The OpenAPI document of Cluster API's hooks, in dist/. A release contains it."""
     install(session)
