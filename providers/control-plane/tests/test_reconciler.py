@@ -105,9 +105,9 @@ class FakeBackend:
         raise MembershipError(f"{key} has no etcd {index}")
 
     async def prepare_restore(
-        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
+        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot, *, bump: int
     ) -> None:
-        raise AssertionError(f"{key} has no data: {desired.restore}, {read}")
+        raise AssertionError(f"{key} has no data: {desired.restore}, {read}, {bump}")
 
     def client_config(self, endpoint: Endpoint) -> Config:
         raise AssertionError(f"nothing answers at {endpoint}")

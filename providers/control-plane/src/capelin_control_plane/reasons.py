@@ -27,6 +27,11 @@ class Reason(Reasons):
         "the Secret of a CA is invalid",
         "correct the Secret that the message names, or restore it from a backup",
     )
+    SECRETS_REMAIN = (
+        "SecretsRemain",
+        "Secrets of a deleted control plane of the same name are still being deleted",
+        "wait. If they remain, remove their owner to keep them, or delete them",
+    )
     CLUSTER_HAS_OTHER_ENDPOINT = (
         "ClusterHasOtherEndpoint",
         (
@@ -253,6 +258,19 @@ class Reason(Reasons):
         "BackupDamaged",
         "backups in the destination have no readable manifest or lack a file",
         "delete the files that begin with the names in the message. The other backups are usable",
+    )
+    BACKUP_FROM_FUTURE = (
+        "BackupFromFuture",
+        "a backup is dated later than now: the provider's clock was ahead, or is behind",
+        (
+            "set the clock. Backups continue, and this one does not count. It can be restored. "
+            "Delete its files when you do not need it any more"
+        ),
+    )
+    BACKUPS_NOT_DELETED = (
+        "BackupsNotDeleted",
+        "the last backup is good, and the destination refuses to delete an expired one",
+        "allow the deletion, or leave it to the bucket's lifecycle rules and keep more backups",
     )
     ETCD_OUT_OF_SPACE = (
         "EtcdOutOfSpace",

@@ -262,7 +262,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 ctx, obj, desired, observed, progress=authorities.progress, moments=moments
             )
         config = partial(backend.client_config, endpoint)
-        data = ControlPlaneData.of(obj, desired, authorities, partial(backend.etcd, key))
+        etcd, lock = partial(backend.etcd, key), self._operations.snapshot_lock(key)
+        data = ControlPlaneData.of(obj, desired, authorities, etcd, lock)
         operations = await self._operations.reconcile(
             ctx,
             data,
@@ -271,6 +272,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             keys=keys,
             backend=backend,
             config=config,
+            is_moving=move.accepted is not None,
         )
         ctx.set_status(
             conditions.running_status(

@@ -86,7 +86,7 @@ class Backend(Protocol):
         ...
 
     async def prepare_restore(
-        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
+        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot, *, bump: int
     ) -> None:
         """Create the data of the requested restore, which is not in use yet. Takes long.
 
@@ -94,6 +94,7 @@ class Backend(Protocol):
             key: The object's namespace and name.
             desired: The desired state, with the request.
             read: Reads the snapshot.
+            bump: How much its revisions grow.
         """
         ...
 

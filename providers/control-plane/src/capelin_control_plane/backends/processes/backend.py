@@ -161,7 +161,7 @@ class ProcessesBackend:
             controllers_may_start=self._throttle.controllers_may_start(key, answers=answers),
             blocked=blocked,
             renew_at=supervised.renew_at,
-            restore=_restore_phase(supervised, desired),
+            restore=await _restore_phase(supervised, desired),
         )
 
     async def apply(
@@ -223,7 +223,7 @@ class ProcessesBackend:
                 await members.replace_member(supervised, step.replacement)
 
     async def prepare_restore(
-        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
+        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot, *, bump: int
     ) -> None:
         """Create the data of the requested restore."""
         supervised = self._supervised.get(key)
@@ -235,7 +235,12 @@ class ProcessesBackend:
             raise Blocked(Reason.RESTORE_FAILED, str(error)) from error
         with disk_errors_block():
             await restore_files.prepare(
-                supervised.state_dir, desired.restore, desired.etcd_replicas, etcdutl, read
+                supervised.state_dir,
+                desired.restore,
+                desired.etcd_replicas,
+                etcdutl,
+                read,
+                bump=bump,
             )
 
     async def _stop_for_restore(self, supervised: Supervised) -> bool:
@@ -429,8 +434,10 @@ class ProcessesBackend:
         return {program: Program(version, binaries[name].path) for program, name in names.items()}
 
 
-def _restore_phase(supervised: Supervised, desired: ControlPlane) -> RestorePhase | None:
-    files = restore_files.read_restore(supervised.state_dir)
+async def _restore_phase(supervised: Supervised, desired: ControlPlane) -> RestorePhase | None:
+    files = await asyncio.to_thread(
+        restore_files.read_restore, supervised.state_dir, desired.restore, desired.etcd_replicas
+    )
     if desired.restore is None and not files.replacing:
         return None
     planned = {instance.component for instance in supervised.plan.instances}
