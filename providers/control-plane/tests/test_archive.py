@@ -213,7 +213,6 @@ def test_the_last_backup_before_a_moment_is_the_base() -> None:
     assert base_backup(manifests, None).name == manifest(20).name
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("reached", "requested", "moment"),
     [
@@ -240,14 +239,14 @@ def test_a_moment_after_the_end_of_the_archive_is_rejected() -> None:
     end = NOW + timedelta(seconds=7)
     with pytest.raises(BackupError, match="not complete after 2026-11-26T10:00:07Z"):
         backup_moment(NOW, end, end + timedelta(minutes=2, seconds=1))
-=======
+
+
 def test_a_moment_during_a_backup_needs_the_one_before() -> None:
     # Its snapshot, which followed the upload of other files, may have later writes.
     slow = replace(manifest(10), seconds=30)
     manifests = [slow, manifest(0)]
     assert base_backup(manifests, NOW + timedelta(seconds=39)).name == manifest(0).name
     assert base_backup(manifests, NOW + timedelta(seconds=40)).name == slow.name
->>>>>>> operations
 
 
 class Written:

@@ -13,11 +13,7 @@ from capelin_control_plane.api import Encryption, EncryptionProvider, SecretKey
 from capelin_control_plane.backends.pods.pki_secret import files_of
 from capelin_control_plane.backends.processes.pki_files import renew_certificates
 from capelin_control_plane.backends.processes.state_dir import StateDir
-<<<<<<< HEAD
-from capelin_control_plane.component_files import OFF
-=======
-from capelin_control_plane.component_files import IDENTITY
->>>>>>> operations
+from capelin_control_plane.component_files import IDENTITY, OFF
 from capelin_control_plane.desired import InvalidSpecError
 from capelin_control_plane.encryption import (
     KEY_BYTES,

@@ -123,20 +123,12 @@ def test_other_encryption_keys_prevent_a_restore(
             check_backup(stored, desired, "a")
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(("source", "prefix"), [(None, ""), ("prod", "prod/")])
 def test_a_request_names_the_backup_and_its_moment(source: str | None, prefix: str) -> None:
     now = datetime(2026, 1, 31, 5, tzinfo=timezone(timedelta(hours=1)))
     assert restore_request(NAME, now, source) == f"{prefix}{REQUEST}"
 
 
-def test_a_later_restore_has_higher_revisions() -> None:
-    requests = (
-        "20260131T030000Z",
-        "20260131T030000Z@2026-01-31T04:00:00Z",
-        "20200131T030000Z@2026-01-31T04:00:01Z",
-        "prod/20200131T030000Z@2027-01-31T04:00:01Z",
-=======
 @pytest.mark.parametrize(
     ("stored", "present", "readable"),
     [
@@ -180,5 +172,4 @@ def test_a_request_without_a_moment_is_recognized() -> None:
     assert moment_of(REQUEST) == datetime(2026, 1, 31, 4, tzinfo=UTC)
     assert (
         moment_of(NAME) is moment_of(f"{NAME}@1") is moment_of(f"{NAME}@2026-01-31T04:00") is None
->>>>>>> operations
     )

@@ -60,13 +60,9 @@ async def backup_as_of(
             if taken_at is None:
                 return base
             status = await etcd.status()
-<<<<<<< HEAD
-            manifest = replace(base, taken_at=taken_at, revision=status.revision, seconds=0)
-=======
             manifest = replace(
-                base, taken_at=moment, revision=status.revision, seconds=0, rewound=True
+                base, taken_at=taken_at, revision=status.revision, seconds=0, rewound=True
             )
->>>>>>> operations
             present = next((it for it in manifests if it.name == manifest.name), None)
             if present is not None:
                 # An earlier command created it, or the provider took one at this moment.
