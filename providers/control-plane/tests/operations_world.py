@@ -78,7 +78,7 @@ class MortalServer(FakeServer):
 
 @dataclass(frozen=True)
 class ApiServer:
-    """An API server with the files that it was started with."""
+    """An API server and the files of its start."""
 
     version: str
     ring: tuple[str, ...]
@@ -136,8 +136,8 @@ class World:
     """Slow work: `store`, `rewrite` or `restore`."""
     waiting: Counter[str] = field(default_factory=Counter[str])
     """By work, the tasks that wait for it."""
-    size: int = 1
-    """The desired members of etcd."""
+    members: frozenset[int] = frozenset({0})
+    """The members of etcd that run."""
     rotated: datetime = BEGIN
     """The true time at which the newest CAs were created."""
     step: int = 0
@@ -253,7 +253,7 @@ class World:
         self.reconciler = self.provider()
 
     async def slow(self, work: str) -> None:
-        """Wait while some work is held."""
+        """Wait until a test releases some work."""
         if work in self.held:
             self.waiting[work] += 1
             try:
@@ -271,8 +271,7 @@ class World:
     @property
     def ready(self) -> list[ApiServer]:
         joined = member_data.joined_members(self.state_dir)
-        members = range(self.size)
-        has_quorum = 2 * len(joined & set(members)) > len(joined)
+        has_quorum = 2 * len(joined & self.members) > len(joined)
         return [it for it in self.running if has_quorum and not it.plugins & self.failing]
 
     def write(self, name: str) -> None:
@@ -362,7 +361,7 @@ class ModelBackend:
             statuses=tuple(statuses if not world.asleep else ()),
             complete=world.running == [latest] * desired.replicas,
             alive=frozenset(status.name for status in statuses if world.running),
-            voters=world.size,
+            voters=len(world.members),
             restore=self._restore_phase(desired),
         )
 
@@ -378,7 +377,6 @@ class ModelBackend:
     ) -> bool:
         del key, endpoint
         world, latest = self.world, ApiServer.of(desired)
-        world.size = desired.etcd_replicas
         before = list(world.planned)
         if desired.asleep:
             world.asleep, was_asleep = True, world.asleep
@@ -399,11 +397,15 @@ class ModelBackend:
     def _roll_out(self, latest: ApiServer, desired: ControlPlane) -> None:
         world = self.world
         joined = member_data.joined_members(world.state_dir)
-        if not joined or (world.ready and joined != frozenset(range(world.size))):
+        members = frozenset(range(desired.etcd_replicas))
+        if not world.planned:
+            world.members = members
+        if not joined or (world.ready and world.members != members):
             # Members join or leave one by one. Others test that.
+            world.members = members
             for index in range(5):
                 member_data.unmark_joined(world.state_dir, index)
-                if index < world.size:
+                if index in members:
                     create_data(world.state_dir.etcd_data(index))
                     member_data.mark_joined(world.state_dir, index)
         outdated = [server for server in world.planned if server != latest]
@@ -424,6 +426,11 @@ class ModelBackend:
     async def release(self, key: ObjectKey) -> None:
         del key
         self.world.supervised = False
+
+    async def start_again(self, key: ObjectKey, address: str) -> frozenset[str]:
+        del key, address
+        self.world.supervised = True
+        return frozenset()
 
     async def allocated(self) -> set[ObjectKey]:
         return set()

@@ -363,7 +363,7 @@ def test_a_key_is_replaced_by_request_by_schedule_and_by_another_key_of_the_user
     assert wanted_key(scheduled, keyring, before=NOW).name == "a"
     assert wanted_key(scheduled, keyring, before=NOW + timedelta(seconds=1)).name == new
     assert wanted_key(Encryption(), keyring).name == new, "another provider"
-    # The clock was ahead when it was created, and nobody knows by how much.
+    # The clock was ahead when it was created, by an unknown time.
     ahead = -timedelta(days=300)
     assert wanted_key(scheduled, keyring, after=ahead).name == "a"
     assert wanted_key(scheduled, keyring, before=NOW + ahead, after=ahead).name == new

@@ -237,7 +237,7 @@ async def test_custom_resources_outside_the_preferred_version_are_rewritten() ->
         {"apiVersion": f"{GROUP}/v1alpha1", "kind": "PushSecret", "metadata": metadata}
     )
     assert [count async for count in rewritten_objects(workload, f"pushsecrets.{GROUP}")] == [1]
-    # Without the resource, nobody knows whether objects are stored.
+    # Objects may be stored although the resource is missing now.
     with pytest.raises(NotServed, match="without widgets"):
         _ = [count async for count in rewritten_objects(workload, f"widgets.{GROUP}")]
     assert [count async for count in rewritten_objects(workload, "widgets.example.com")] == []

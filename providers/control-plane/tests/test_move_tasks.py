@@ -149,6 +149,9 @@ class World:
     async def release(self, key: ObjectKey) -> None:
         raise AssertionError(key)
 
+    async def start_again(self, key: ObjectKey, address: str) -> frozenset[str]:
+        raise AssertionError(key, address)
+
     async def allocated(self) -> set[ObjectKey]:
         return {KEY}
 

@@ -242,7 +242,7 @@ class Operations(RuleBasedStateMachine):
         raise AssertionError(left)
 
     async def _left(self) -> list[str]:
-        """What has not ended."""
+        """The operations that have not ended."""
         world, left = self.world, list[str]()
         mine = await world.mine()
         conditions = mine.status.conditions if mine.status else []
@@ -294,6 +294,15 @@ SCENES: Mapping[str, Sequence[tuple[str, *tuple[Any, ...]]]] = {
         *(("begin", SECRETBOX), ("set_the_clock_wrong", timedelta(days=366))),
         *(("request", {BACKUP_ANNOTATION, ROTATE_CAS}), ("reconcile", 5), ("set_the_clock_right",)),
         *(("reconcile", 5), ("request", {BACKUP_ANNOTATION, ROTATE_CAS, ROTATE_KEY})),
+    ],
+    "a plugin that does not work gives way to another change": [
+        *(("begin", SECRETBOX), ("change_encryption", BROKEN), ("reconcile", 5)),
+        *(("request", {ROTATE_KEY}), ("change_encryption", SECRETBOX), ("reconcile", 5)),
+        *(("change_encryption", BROKEN), ("reconcile", 5), ("change_encryption", None)),
+    ],
+    "a manifest without the annotations enables encryption": [
+        *(("begin", None), ("replace_the_manifest",), ("change_encryption", VAULT)),
+        *(("reconcile", 1), ("reconcile", 5)),
     ],
     "a manifest without the annotations": [
         *(("begin", SECRETBOX), ("replace_the_manifest",), ("reconcile", 5)),

@@ -114,7 +114,7 @@ async def read_cluster_objects(client: Client, namespace: str, cluster: str) -> 
         if reference in found or str(reference) in omitted:
             continue
         if len(found) == _MOST_OBJECTS:
-            # Without etcd, nobody needs them.
+            # The backup of etcd is worth more than the others.
             return ClusterObjects(tuple(found.values()), tuple(omitted), is_complete=False)
         kind = reference.group, reference.kind
         if kind not in resources:

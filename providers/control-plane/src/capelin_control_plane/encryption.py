@@ -299,16 +299,17 @@ def restored_keyring(keyring: Keyring) -> Keyring:
 
 
 def taken_back(keyring: Keyring, goal: Goal) -> Keyring:
-    """The keyring without a new key that nothing writes with yet, if the goal needs it no more.
+    """The keyring without new keys that nothing writes with yet, if the goal needs none of them.
 
     API servers need not be ready: they may never be, with a plugin that does not work.
     """
     previous = keyring.previous
     if previous is None or previous == keyring.rings:
         return keyring
-    for resource in keyring.rings.keys() | previous.keys() | goal.resources:
-        ring = previous.get(resource, _PLAIN)
-        if keyring.ring(resource)[: len(ring)] != ring or ring[0] != goal.target(resource):
+    for resource in keyring.rings.keys() | previous.keys():
+        before, now = previous.get(resource, _PLAIN), keyring.ring(resource)
+        added = now[len(before) :]
+        if now != (*before, *added) or goal.target(resource) in added:
             return keyring
     return replace(keyring, rings=previous, previous=keyring.rings)
 

@@ -32,16 +32,16 @@ class Operation(StrEnum):
 
 
 class Rule(StrEnum):
-    """What happens to a requested operation while another one is in progress."""
+    """The effect of an operation in progress on a requested one."""
 
-    BESIDE = "runs beside it"
+    PARALLEL = "runs at the same time"
     WAITS = "waits"
     ENDS = "ends it"
     """The one in progress stops. It continues or is repeated later, if it is still needed."""
     JOINS = "joins it"
 
 
-_RULES: Final = {"=": Rule.BESIDE, "w": Rule.WAITS, "e": Rule.ENDS, "+": Rule.JOINS}
+_RULES: Final = {"=": Rule.PARALLEL, "w": Rule.WAITS, "e": Rule.ENDS, "+": Rule.JOINS}
 _TABLE: Final = """
             ROTATION CLIENTS ENCRYPTION REWRITE ROLLOUT MEMBERS BACKUP SPACE RESTORE SLEEP MOVE \
 PAUSE DELETION

@@ -1,6 +1,6 @@
 """The reasons of a control plane's conditions, for the code and for the troubleshooting page."""
 
-from capelin.contract import ASLEEP, WAKING
+from capelin.contract import ASLEEP, PAUSED, WAKING
 from capelin.provider import Reasons
 
 
@@ -397,6 +397,16 @@ class Reason(Reasons):
         WAKING,
         "the control plane starts after a sleep, and does not serve yet",
         "wait. If it remains, read the conditions of etcd and the API servers",
+    )
+    ENDED_WHILE_PAUSED = (
+        "EndedWhilePaused",
+        "components of a paused control plane have ended, for example with their machine",
+        "wait: they start again. A pause ends all other repairs, so end it if they do not",
+    )
+    PAUSED = (
+        PAUSED,
+        "the control plane is paused, and its components run again, unchecked",
+        "end the pause",
     )
     WORKERS_REMAIN = (
         "WaitingForWorkersDeletion",

@@ -60,7 +60,7 @@ class SpaceTasks(Tasks[_Run]):
             obj: The control plane.
             size: The number of members.
             member: Opens a connection to one of them.
-            lock: Held by whoever reads a snapshot: the member would hang until its end.
+            lock: Held while a snapshot is read: the member would hang until its end.
             waits: Whether it waits for another operation, unless etcd rejects writes.
         """
         key, now = ObjectKey(obj.namespace or "", obj.name), ctx.now()

@@ -67,6 +67,13 @@ class Backend(Protocol):
         """Stop supervising a control plane. It keeps running."""
         ...
 
+    async def start_again(self, key: ObjectKey, address: str) -> frozenset[str]:
+        """Start instances of a released control plane that have ended, and change nothing else.
+
+        Returns the names of those that do not run yet.
+        """
+        ...
+
     async def allocated(self) -> set[ObjectKey]:
         """The objects that something on this backend belongs to, whether or not they exist."""
         ...

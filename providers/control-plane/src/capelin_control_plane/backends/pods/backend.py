@@ -320,6 +320,11 @@ class PodsBackend:
     async def release(self, key: ObjectKey) -> None:
         self._known.pop(key, None)
 
+    async def start_again(self, key: ObjectKey, address: str) -> frozenset[str]:
+        """Nothing to do: Kubernetes keeps the pods running."""
+        del key, address
+        return frozenset()
+
     async def allocated(self) -> set[ObjectKey]:
         """The objects that etcd clusters belong to."""
         listed = await self._client.list(
