@@ -92,6 +92,11 @@ class Reason(Reasons):
         "the SSH server of the host does not answer, or the connection ended",
         "check the host, its address and the network. The provider tries again by itself",
     )
+    HOST_COMMAND_FAILED = (
+        "HostCommandFailed",
+        "the host answers, but a command of the provider fails there, for example on a full disk",
+        "correct what the message names. The provider tries again by itself",
+    )
     HOST_KEY_MISMATCH = (
         "HostKeyMismatch",
         "the host shows another key than the configured ones",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from capelin.api.core import Secret
-from capelin.client import Client, Destinations
+from capelin.client import Client, ClientError, Destinations
 from capelin.contract import find_condition
 from capelin.programs import default_signals
 from capelin.provider import Blocked
@@ -116,7 +116,8 @@ class PowerSwitch:
                 target = await ssh_target(client, host)
                 async with target.connect(self._destinations) as transport:
                     await transport.reboot()
-        except (Blocked, RedfishError, TransportError) as error:
+        except (Blocked, ClientError, RedfishError, TransportError) as error:
+            # It was recorded as carried out, so each failure is reported.
             raise PowerError(str(error)) from None
 
     async def _redfish(self, client: Client, host: CapelinHost, redfish: Redfish) -> None:

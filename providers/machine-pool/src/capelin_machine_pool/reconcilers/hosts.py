@@ -274,6 +274,7 @@ async def _report(
 _WARNED = frozenset(
     {
         Reason.HOST_UNREACHABLE,
+        Reason.HOST_COMMAND_FAILED,
         Reason.HOST_KEY_MISMATCH,
         Reason.LOGIN_REJECTED,
         Reason.INVALID_CREDENTIALS,
