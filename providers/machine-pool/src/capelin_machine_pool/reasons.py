@@ -198,7 +198,7 @@ class Reason(Reasons):
         "MachineMissing",
         "the machine of the host no longer exists, but did not release the host",
         (
-            "if no other management cluster uses the host, set the annotation "
-            "`capelin.cluster.x-k8s.io/clean-again` on the CapelinHost"
+            "if no other management cluster uses the host, set the annotation that the message "
+            "names on the CapelinHost"
         ),
     )

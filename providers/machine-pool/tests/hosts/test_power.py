@@ -24,7 +24,7 @@ from capelin_machine_pool.hosts.api import (
     PowerCredentials,
     Redfish,
 )
-from capelin_machine_pool.hosts.plan import Visit
+from capelin_machine_pool.hosts.plan import Orphaned, Visit, next_host_step
 from capelin_machine_pool.hosts.power import PowerError, PowerSwitch, begin_cycle, is_cycle_due
 from capelin_machine_pool.hosts.redfish import RedfishError, System, reset_of
 from capelin_machine_pool.hosts.status import failed_visit, host_status, outcome
@@ -126,6 +126,15 @@ async def test_power_cycle_is_recorded_before_it_happens() -> None:
     assert not is_cycle_due(after, NOW)
     with pytest.raises(Conflict):
         await begin_cycle(client, other, NOW)
+
+
+async def test_power_cycle_confirms_no_clean_up_of_a_node() -> None:
+    client = FakeClient(CapelinHost)
+    client.add(a_host(phase="Broken", claim=a_claim(), power=COMMAND, annotations=REQUESTED))
+    await begin_cycle(client, await client.get(CapelinHost, "host-1", NAMESPACE), NOW)
+    after = await client.get(CapelinHost, "host-1", NAMESPACE)
+    assert after.metadata.annotations == {}
+    assert isinstance(next_host_step(after, None), Orphaned)
 
 
 def system(state: str, *types: str, target: str = RESET) -> System:

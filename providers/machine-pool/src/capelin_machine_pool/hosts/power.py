@@ -78,7 +78,9 @@ async def begin_cycle(client: Client, host: CapelinHost, now: datetime) -> None:
     patch = {"metadata": metadata, "status": HostStatus(power_cycled_at=now).dump()}
     await client.patch(CapelinHost, host.name, host.namespace, patch, subresource="status")
     annotations: dict[str, str | None] = {POWER_CYCLE_ANNOTATION: None}
-    if host.spec.claim is not None and host.status and host.status.phase == "Broken":
+    # A host that no machine released may be the node of a cluster: it only restarts.
+    is_released = host.spec.claim is not None and host.spec.claim.released_at is not None
+    if is_released and host.status and host.status.phase == "Broken":
         annotations[CLEAN_AGAIN_ANNOTATION] = ""
     patch = {"metadata": {"uid": host.uid, "annotations": annotations}}
     await client.patch(CapelinHost, host.name, host.namespace, patch)

@@ -276,7 +276,12 @@ def _clean(result: VisitResult, state: HostState) -> Outcome:
         case CleanStep.FAILED:
             message = f"{clean_message(state)}; correct it, {_CONFIRM}"
             conditions = _outcome("Broken", Reason.HOST_NOT_CLEAN, message, CLEAN).conditions
-            return Outcome(phase="Broken", conditions=conditions, ends_request=again)
+            return Outcome(
+                phase="Broken",
+                conditions=conditions,
+                ends_request=again,
+                again_after=_SOON if again else _SETTLED,
+            )
         case _:
             running = _outcome("Cleaning", Reason.CLEANING, "it is running", CLEAN)
             return replace(running, again_after=_SOON)
