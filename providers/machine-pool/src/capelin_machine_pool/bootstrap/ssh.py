@@ -255,7 +255,7 @@ async def _read(reader: asyncssh.SSHReader[bytes], limit: int) -> bytes:
     while chunk := await reader.read(_CHUNK):
         content += chunk
         if len(content) > limit:
-            raise TransportError(f"a command prints more than {limit} bytes")
+            raise TransportError(f"a command prints more than {limit} bytes", "command")
     return bytes(content)
 
 
