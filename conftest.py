@@ -1,6 +1,7 @@
 """Settings of every test run."""
 
 import os
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
@@ -28,3 +29,18 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "repetitive: a test that repeats the same many times. The coverage session leaves it out.",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report a skipped test as failed: a green run means that all of its tests passed.
+
+    A test that needs more than Python and the binaries of the catalog is `integration`.
+    """
+    report = yield
+    # A test that is expected to fail is reported as skipped too.
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+        report.outcome = "failed"
+        report.longrepr = f"the test was skipped, and none may be: {reason}"
+    return report

@@ -170,6 +170,14 @@ def all_tests(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def shake(session: nox.Session) -> None:
+    """The default tests in other orders, users, Pythons and under load (`-- 10 --seed 1`)."""
+    install(session)
+    words = session.posargs or ["10"]
+    session.run("python", "-m", "tests.shake", *words, "--", *folders_with_tests(), *SHARED)
+
+
+@nox.session(default=False)
 @nox.parametrize("package", list(MEMBERS), ids=list(MEMBERS))
 def tests(session: nox.Session, package: str) -> None:
     """One package's own tests, on a real API server if they need one. Always the same."""
@@ -229,6 +237,13 @@ def seeds(session: nox.Session) -> None:
     session.env["CAPELIN_HYPOTHESIS"] = "seeds"
     options = (*PARALLEL, "-m", "hypothesis and not integration", "--timeout=1200")
     pytest(session, *options, paths=folders_with_tests())
+
+
+@nox.session(default=False)
+def mutants(session: nox.Session) -> None:
+    """Small changes of the modules in tools/mutants.toml, and those that no test notices."""
+    install(session)
+    session.run("python", "-m", "tools.mutants", *session.posargs)
 
 
 @nox.session(default=False)
@@ -297,6 +312,13 @@ def fuzz(session: nox.Session) -> None:
     """Sends a running extension requests that its document allows and forbids, for a minute."""
     install(session)
     session.run("python", "-m", "tests.fuzz", *session.posargs)
+
+
+@nox.session(default=False)
+def versions(session: nox.Session) -> None:
+    """The versions of all programs, what is newest, and what is past support. Needs Go."""
+    install(session)
+    session.run("python", "-m", "tools.versions", *session.posargs)
 
 
 @nox.session(default=False)

@@ -1,4 +1,4 @@
-"""Pins the Go modules of a version: `python -m tools.pin_modules etcd v3.6.5`.
+"""Pins the Go modules of a version: `python -m tools.pin_modules etcd v3.6.8`.
 
 Needs Go and a module proxy. Go compares each module with the public checksum database.
 """
@@ -69,6 +69,8 @@ class Recipe:
 
     Go then compiles their packages once for both.
     """
+    keeps: tuple[str, ...] = ()
+    """Beginnings of the modules that it does not share, because it needs its own versions."""
 
 
 RECIPES = {
@@ -83,8 +85,16 @@ RECIPES = {
     "cluster-api": Recipe(
         ("sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/test"),
         siblings="v{major}.{minor}.{patch}",
+        shares_kubernetes=True,
+        # Its control plane provider migrates the CoreDNS of each version that it supports.
+        keeps=("github.com/coredns/corefile-migration",),
     ),
-    "kwok": Recipe(("sigs.k8s.io/kwok",), shares_kubernetes=True),
+    "kwok": Recipe(
+        ("sigs.k8s.io/kwok",),
+        shares_kubernetes=True,
+        # It traces with a module that needs a later version.
+        keeps=("go.opentelemetry.io/",),
+    ),
     "helm": Recipe(("helm.sh/helm/v4",)),
     "helm3": Recipe(("helm.sh/helm/v3",)),
     "cert-manager": Recipe(("github.com/cert-manager/cert-manager",)),
@@ -117,7 +127,8 @@ async def pin_modules(
         shared: dict[str, str] = {}
         if recipe.shares_kubernetes:
             files = KUBERNETES.module_files(DEFAULT_KUBERNETES)
-            shared = required_modules((files / "go.mod").read_text())
+            required = required_modules((files / "go.mod").read_text())
+            shared = {it: required[it] for it in required if not it.startswith(recipe.keeps)}
         await _tidy(go, folder, project, shared)
         into = modules / project / version
         into.mkdir(parents=True, exist_ok=True)

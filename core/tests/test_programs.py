@@ -1,8 +1,10 @@
 """Programs run to their end, and end with their caller."""
 
 import asyncio
+import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,15 @@ async def test_a_missing_program_is_an_error() -> None:
         await run_program("/missing/program")
 
 
+@pytest.fixture(params=["SIGINT of a terminal", "SIGINT ignored, as in a background job"])
+def shell(request: pytest.FixtureRequest) -> Iterator[None]:
+    ignored = "ignored" in request.param
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("shell")
 @pytest.mark.parametrize("ends_by", [signal.SIGKILL, signal.SIGINT])
 async def test_a_program_ends_with_its_caller(tmp_path: Path, ends_by: signal.Signals) -> None:
     cleaned = tmp_path / "cleaned"
@@ -61,6 +72,9 @@ async def test_a_child_that_keeps_the_output_open_does_not_delay_the_end(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(running, 20)
+    # A transport that is still open warns when it is collected.
+    del running
+    gc.collect()
     os.kill(int(child.read_text()), signal.SIGKILL)
     await until(lambda: has_ended(number))
 

@@ -16,19 +16,16 @@ from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.provider import provider
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 
-from tests.required import pytest_runtest_makereport
 from tests.s3.versitygw import S3Server, s3_server
 
 from .hosted import Hosted
 from .kind_cluster import KindCluster, kind_cluster, missing
 
-__all__ = ["pytest_runtest_makereport"]
-
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 VERSIONS = (TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1])
 """An older version, and a newer one to upgrade to."""
 _WITHOUT_CLUSTER = ("test_helpers.py",)
-ETCD_IMAGE = "registry.k8s.io/etcd:3.6.5-0"
+ETCD_IMAGE = "registry.k8s.io/etcd:3.6.8-0"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

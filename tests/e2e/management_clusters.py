@@ -39,7 +39,7 @@ _PIECE = 64 << 10
 def load_image(kind: KindCluster) -> str:
     """Load the image of the provider if it is missing, and return its name."""
     if IMAGES not in os.environ:
-        pytest.skip(f"the environment has no {IMAGES}")
+        pytest.fail(f"the environment has no {IMAGES}")
     name = image_name()
     if not kind.has_image(name):
         kind.load_archive(_archive())

@@ -165,7 +165,7 @@ async def test_one_command_continues_a_lost_cluster_with_its_nodes(
     server: S3Server, home: Home, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     if IMAGES not in os.environ:
-        pytest.skip(f"the environment has no {IMAGES}")
+        pytest.fail(f"the environment has no {IMAGES}")
     (tmp_path / "backup.key").write_bytes(KEY)
     (tmp_path / "ca.pem").write_text(server.ca)
     async with AsyncExitStack() as stack:

@@ -19,8 +19,6 @@ from capelin_lifecycle.actions.approval import approval_verdict
 from capelin_lifecycle.api import Approval
 from capelin_lifecycle.policies.clusters import Occurrence
 
-from tests.required import REQUIRED
-
 from .conformance_job import numbers_of_tests
 from .hosted import Clients, Http1Load, met_the_end_of_a_leader
 from .install_page import METHODS, PAGE, CommandFailedError, Shell, sections, with_values
@@ -105,25 +103,18 @@ def test_requests_lost_by_a_leader_change(status: int, message: str, *, expected
     assert met_the_end_of_a_leader(failure) is expected
 
 
-@pytest.mark.parametrize("required", [True, False])
-def test_required_tests_do_not_skip(
-    required: bool,
-) -> None:
-    environment = {**os.environ, "CAPELIN_E2E_KIND": "/absent/kind"}
-    environment.pop(REQUIRED, None)
-    if required:
-        environment[REQUIRED] = "1"
+def test_a_skipped_test_is_a_failure() -> None:
     file = Path(__file__).with_name("test_kind_target.py")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", str(file)],
-        env=environment,
+        env={**os.environ, "CAPELIN_E2E_KIND": "/absent/kind"},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.returncode == (1 if required else 0), done.stdout
-    assert ("is set, and the test was skipped" in done.stdout) is required
+    assert done.returncode == 1, done.stdout
+    assert "the test was skipped, and none may be: " in done.stdout
 
 
 def test_the_commands_of_a_method_omit_the_other_method() -> None:

@@ -68,7 +68,7 @@ class Reader:
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[KindCluster]:
     """A cluster whose node has all images, by the names that they have in a registry."""
     if absent := [name for name in (IMAGES, cert_manager.PROGRAM) if name not in os.environ]:
-        pytest.skip(f"the environment has no {' and no '.join(absent)}")
+        pytest.fail(f"the environment has no {' and no '.join(absent)}")
     folder = tmp_path_factory.mktemp("kind")
     with kind_cluster(f"install-{uuid4().hex[:6]}", folder) as made:
         for name in NAMES:

@@ -171,7 +171,7 @@ async def test_a_control_plane_moves_with_its_nodes_and_all_acknowledged_writes(
     server: S3Server, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     if IMAGES not in os.environ:
-        pytest.skip(f"the environment has no {IMAGES}")
+        pytest.fail(f"the environment has no {IMAGES}")
     stores = Stores(None, read_endpoints(server.endpoint))
     async with (
         management_cluster(tmp_path / "first") as first,

@@ -123,9 +123,9 @@ async def test_capelin(session: Session, name: str, target: str) -> None:
 @pytest.fixture
 async def capd_images() -> AsyncGenerator[None]:
     if cert_manager.PROGRAM not in os.environ:
-        pytest.skip(f"the environment has no {cert_manager.PROGRAM}")
+        pytest.fail(f"the environment has no {cert_manager.PROGRAM}")
     if shutil.which(capd.HAPROXY, path="/usr/sbin:/usr/bin") is None:
-        pytest.skip("the machine has no program haproxy")
+        pytest.fail("the machine has no program haproxy")
     async with capd.images(KUBECTL):
         yield
 

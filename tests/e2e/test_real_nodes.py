@@ -178,7 +178,7 @@ async def rotation(hosted: Hosted) -> str:
 async def with_cluster_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[KindCluster]:
     """A kind cluster with Cluster API's core, kubeadm bootstrap provider and Capelin's CRDs."""
     if cert_manager.PROGRAM not in os.environ:
-        pytest.skip(f"the environment has no {cert_manager.PROGRAM}")
+        pytest.fail(f"the environment has no {cert_manager.PROGRAM}")
     folder = tmp_path_factory.mktemp("kind")
     repository = Repository(folder / "repository")
     with kind_cluster(f"nodes-{uuid4().hex[:6]}", folder) as cluster:

@@ -72,7 +72,7 @@ class Projects:
 @pytest.fixture(scope="module")
 def projects(tmp_path_factory: pytest.TempPathFactory) -> Projects:
     if absent := [name for name in (IMAGES, cert_manager.PROGRAM) if name not in os.environ]:
-        pytest.skip(f"the environment has no {' and no '.join(absent)}")
+        pytest.fail(f"the environment has no {' and no '.join(absent)}")
     wheels = build_wheels(tmp_path_factory.mktemp("wheels"))
     shell = Shell(tmp_path_factory.mktemp("projects"), tmp_path_factory.mktemp("home"))
     run = f"tool run --find-links {wheels} --reinstall --from capelin"

@@ -17,7 +17,7 @@ from capelin_release.repository import write_installation, write_upstream
 from capelin_release.tools import CERT_MANAGER
 
 ROOT = Path(__file__).parents[2]
-CLUSTER_API = "v1.14.0"
+CLUSTER_API = "v1.14.2"
 REGISTRY = "registry.example/capelin"
 POOLS = "capelinmachinepools.infrastructure.cluster.x-k8s.io"
 SHARED_VARIABLES = {

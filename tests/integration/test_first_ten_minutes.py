@@ -20,13 +20,8 @@ from .homes import Home
 from .terminal import Terminal
 
 PICTURES = "CAPELIN_PICTURES"
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        PICTURES not in os.environ,
-        reason=f"{PICTURES} names no folder for the pictures of the tour",
-    ),
-]
+"""The variable that names the folder for the pictures of the tour."""
+pytestmark = pytest.mark.timeout(900)
 
 NEW = TESTED_KUBERNETES[-1]
 SHOWN_URL = "https://localhost:9443"
@@ -36,7 +31,7 @@ SHOWN_URL = "https://localhost:9443"
 @pytest.fixture
 def terminal(home: Home, tmp_path: Path) -> Terminal:
     """A terminal of a user with a kubeconfig of their own."""
-    pictures = Path(os.environ[PICTURES])
+    pictures = Path(os.environ.get(PICTURES, tmp_path / "pictures"))
     variables = {**home.variables, "KUBECONFIG": str(tmp_path / "user" / "config")}
     shown = {str(tmp_path / "user"): "~/.kube", str(home.folder): "~/.local/state"}
     return Terminal(variables, pictures, shown)
@@ -69,7 +64,7 @@ async def extension(project: Path, certificates: Path) -> AsyncGenerator[str]:
 
 
 async def test_the_first_ten_minutes(home: Home, terminal: Terminal, tmp_path: Path) -> None:
-    text = await step(terminal, "01-up", "up", "--workers", "1")
+    text = await step(terminal, "01-up", "up", "--workers", "1", "--kubernetes-version", "1.35")
     assert "machines are simulated" in text
     assert "capelin upgrade cluster demo" in text
 

@@ -11,7 +11,7 @@ from capelin_machine_pool.hosts.api import CapelinHost
 
 from tests.e2e.install_page import Shell, sections
 from tests.support.sandbox import Sandbox, sandbox
-from tests.support.sshd import Server, new_key, require_sshd, sshd
+from tests.support.sshd import Server, new_key, sshd
 
 from .homes import Home
 from .test_operator_pages import variables
@@ -32,7 +32,6 @@ pytestmark = [
 @pytest.fixture
 async def hosts(tmp_path: Path) -> AsyncGenerator[dict[str, tuple[Sandbox, Server]]]:
     """Two hosts with the same user's key."""
-    require_sshd()
     user = new_key()
     async with (
         sandbox(tmp_path, "rack-1") as first,
@@ -66,7 +65,7 @@ async def test_hosts_become_nodes_and_return_with_the_commands_of_the_page(
         lines.append(f"{name},{server.address},{server.port},root,{key},east,disk=ssd")
     (folder / "hosts.csv").write_text("\n".join(lines))
     (folder / "id_ed25519").write_text(next(iter(hosts.values()))[1].user_key)
-    (folder / "pool.yaml").write_text(block("yaml", "Create a pool").replace("v1.34.4", VERSION))
+    (folder / "pool.yaml").write_text(block("yaml", "Create a pool").replace("v1.36.3", VERSION))
     shell = Shell(folder, variables)
 
     listed = await shell.run(COMMANDS["Register hosts"])

@@ -25,7 +25,7 @@ from capelin_machine_pool.hosts.api import CapelinHost
 
 from tests.support.archives import add_archive, fake_programs
 from tests.support.sandbox import Sandbox, sandbox
-from tests.support.sshd import Server, new_key, require_sshd, sshd
+from tests.support.sshd import Server, new_key, sshd
 
 from .homes import Home
 
@@ -104,7 +104,6 @@ async def kubelet_version(machine: Sandbox) -> str:
 
 @asynccontextmanager
 async def rack(folder: Path) -> AsyncGenerator[dict[str, tuple[Sandbox, Server]]]:
-    require_sshd()
     user = new_key()
     async with AsyncExitStack() as stack:
         hosts: dict[str, tuple[Sandbox, Server]] = {}

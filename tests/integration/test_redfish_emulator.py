@@ -59,7 +59,7 @@ class Emulator:
 async def emulator(folder: Path) -> AsyncGenerator[Emulator]:
     """Serve Redfish over TLS, with a password."""
     if shutil.which("uvx") is None:
-        pytest.skip("missing uvx, which gets sushy-tools")
+        pytest.fail("missing uvx, which gets sushy-tools")
     address = "127.0.0.1"
     leaf = issue(
         CA, common_name="bmc", usages=("server",), addresses=[address], now=datetime.now(UTC)
@@ -88,7 +88,7 @@ async def emulator(folder: Path) -> AsyncGenerator[Emulator]:
 
         async def serves() -> bool:
             if process.returncode is not None:
-                pytest.skip(f"{EMULATOR} cannot be installed or does not start")
+                pytest.fail(f"{EMULATOR} cannot be installed or does not start")
             return await is_listening(address, port)
 
         await until(serves, within=180)

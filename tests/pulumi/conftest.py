@@ -9,11 +9,8 @@ from capelin.embedded.binaries import NotObtainableError
 from capelin.embedded.management import all_environments, remove_environment
 
 from tests.e2e import kind_cluster
-from tests.required import pytest_runtest_makereport
 
 from .bed import Bed
-
-__all__ = ["pytest_runtest_makereport"]
 
 
 @pytest.fixture
@@ -21,7 +18,7 @@ async def bed(tmp_path: Path) -> AsyncGenerator[Bed]:
     try:
         bed = await Bed.create(tmp_path)
     except NotObtainableError as error:
-        pytest.skip(f"the Pulumi CLI is not available: {error}")
+        pytest.fail(f"the Pulumi CLI is not available: {error}")
     yield bed
     for environment in all_environments(bed.variables):
         await remove_environment(environment)
@@ -31,7 +28,7 @@ async def bed(tmp_path: Path) -> AsyncGenerator[Bed]:
 def kind_name() -> Generator[str]:
     """A name for a kind cluster, which is deleted afterwards."""
     if why := kind_cluster.missing():
-        pytest.skip(why)
+        pytest.fail(why)
     name = f"pulumi-{uuid4().hex[:6]}"
     yield name
     kind_cluster.delete(name)

@@ -44,7 +44,7 @@ async def test_a_release_becomes_a_cluster_in_pods(
     bed: Bed, kind_name: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     if absent := [name for name in (IMAGES, cert_manager.PROGRAM) if name not in os.environ]:
-        pytest.skip(f"the environment has no {' and no '.join(absent)}")
+        pytest.fail(f"the environment has no {' and no '.join(absent)}")
     repository = tmp_path / "clusterctl"
     await asyncio.to_thread(
         shutil.copytree, Path(os.environ[IMAGES]).parent / "clusterctl", repository

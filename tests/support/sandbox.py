@@ -16,6 +16,11 @@ import pytest
 from capelin.testing.waiting import until
 from capelin_machine_pool.bootstrap import CommandResult, Transport, TransportError
 
+NEEDS_SANDBOX: Final = (pytest.mark.integration, pytest.mark.representative)
+"""The marks of tests that need root, namespaces, iptables and sshd: the default sessions do not."""
+_PATH: Final = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin{os.pathsep}/sbin"
+"""A login that is not root's has no folders for administrators."""
+_ENVIRONMENT: Final = {**os.environ, "PATH": _PATH}
 _SETUP: Final = """\
 set -e
 mount --make-rprivate /
@@ -110,6 +115,7 @@ class Sandbox(Transport):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=_ENVIRONMENT,
         )
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -150,23 +156,21 @@ class Sandbox(Transport):
         )
 
 
-def require_sandbox() -> None:
-    """Skip the test on a machine that cannot run it."""
-    programs = ("unshare", "nsenter", "iptables", "ip", "useradd", "flock")
-    if missing := [name for name in programs if shutil.which(name) is None]:
-        packages = "apt-get install util-linux iptables iproute2 passwd"
-        pytest.skip(f"missing programs: {', '.join(missing)} ({packages})")
+def _check_machine() -> None:
+    """Fail on a machine that cannot run these tests, with the remedy."""
+    programs = ("unshare", "nsenter", "iptables", "ip", "useradd", "flock", "sshd")
+    missing = [name for name in programs if shutil.which(name, path=_PATH) is None]
+    if missing:
+        packages = "apt-get install util-linux iptables iproute2 passwd openssh-server"
+        pytest.fail(f"missing programs: {', '.join(missing)} ({packages})", pytrace=False)
     if os.geteuid() != 0:
-        pytest.skip("only root can start machines in namespaces")
-    probe = ("unshare", "-m", "-p", "-n", "-u", "--fork", "true")
-    if subprocess.run(probe, capture_output=True, check=False).returncode != 0:
-        pytest.skip("this machine does not permit namespaces")
+        pytest.fail("only root can start machines in namespaces", pytrace=False)
 
 
 @asynccontextmanager
 async def sandbox(folder: Path, name: str = "host-1") -> AsyncGenerator[Sandbox]:
     """A machine with a fake kubeadm."""
-    require_sandbox()
+    _check_machine()
     root = folder / name
     root.mkdir()
     process = await asyncio.create_subprocess_exec(
@@ -175,13 +179,14 @@ async def sandbox(folder: Path, name: str = "host-1") -> AsyncGenerator[Sandbox]
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env=_ENVIRONMENT,
     )
     assert process.stdout is not None
     assert process.stderr is not None
     try:
         async with asyncio.timeout(30):
             if await process.stdout.readline() != b"ready\n":
-                pytest.skip(f"no sandbox: {(await process.stderr.read()).decode()}")
+                pytest.fail(f"no sandbox: {(await process.stderr.read()).decode()}")
         machine = Sandbox(_child(process.pid))
         await machine.write_file("/usr/local/bin/kubeadm", _KUBEADM.encode(), mode=0o755)
         yield machine

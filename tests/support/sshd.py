@@ -1,14 +1,12 @@
 """OpenSSH's server on a machine in namespaces, reached through a port of this machine."""
 
 import asyncio
-import shutil
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import asyncssh
-import pytest
 from capelin.embedded.addresses import free_port, is_listening
 from capelin.testing.waiting import until
 from capelin_machine_pool.bootstrap.ssh import SshHost
@@ -57,11 +55,6 @@ class Server:
 
 def new_key() -> asyncssh.SSHKey:
     return asyncssh.generate_private_key("ssh-ed25519")  # pyright: ignore[reportUnknownMemberType]
-
-
-def require_sshd() -> None:
-    if shutil.which(SSHD) is None:
-        pytest.skip("missing sshd (apt-get install openssh-server)")
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,11 @@ from typing import Final
 
 _GRACE_SECONDS: Final = 10.0
 """How long a program may clean up after the signal."""
+_ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+"""A child inherits ignored signals, and could not be ended by them.
+
+SIGHUP is not one of them: `nohup` ignores it for all descendants, which have to survive a terminal.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +46,71 @@ async def run_program(
     Raises:
         OSError: It cannot be started.
     """
-    process = await asyncio.create_subprocess_exec(
-        *command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE if keeps_errors else None
+    starting = asyncio.ensure_future(
+        asyncio.get_running_loop().subprocess_exec(
+            _Program,
+            *command,
+            env=env,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE if keeps_errors else None,
+            preexec_fn=default_signals(),
+        )
     )
     try:
-        output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            await _end(process, ends_by)
-    code = process.returncode
+        # The program may run before its pipes are connected, and a cancelled start would kill it.
+        transport, program = await asyncio.shield(starting)
+        await asyncio.shield(program.ended)
+    except asyncio.CancelledError:
+        await _end(starting, ends_by)
+        raise
+    transport.close()
+    code = transport.get_returncode()
     assert code is not None  # noqa: S101
-    return ProgramResult(code, output, (errors or b"").decode(errors="replace").strip())
+    errors = program.written[2].decode(errors="replace").strip()
+    return ProgramResult(code, bytes(program.written[1]), errors)
 
 
-async def _end(process: asyncio.subprocess.Process, by: signal.Signals) -> None:
-    """End a program, and read the rest of its output, since a full pipe would stop it.
+def default_signals() -> Callable[[], None] | None:
+    """The function that gives a new child the default handling of the signals that end it.
 
-    A child of the program may keep the pipes open, so the wait has a limit.
+    A shell without job control ignores SIGINT for its background jobs. In other processes no signal
+    is ignored, and the child runs no Python code between fork and exec.
     """
-    try:
-        _send(process, by)
-        async with asyncio.timeout(_GRACE_SECONDS):
-            await process.communicate()
-    except TimeoutError:
-        pass
-    finally:
-        if process.returncode is None:
-            _send(process, signal.SIGKILL)
+    ignored = [it for it in _ENDING_SIGNALS if signal.getsignal(it) is signal.SIG_IGN]
+    if not ignored:
+        return None
+
+    def restore() -> None:
+        for number in ignored:
+            signal.signal(number, signal.SIG_DFL)
+
+    return restore
 
 
-def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        process.send_signal(number)
+class _Program(asyncio.SubprocessProtocol):
+    """Collects the output of a program until it has ended and closed its pipes."""
+
+    def __init__(self) -> None:
+        self.written = {1: bytearray(), 2: bytearray()}
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.written[fd] += data
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.ended.set_result(None)
+
+
+async def _end(
+    starting: asyncio.Future[tuple[asyncio.SubprocessTransport, _Program]], by: signal.Signals
+) -> None:
+    with suppress(OSError):
+        transport, program = await asyncio.shield(starting)
+        try:
+            with suppress(ProcessLookupError):
+                transport.send_signal(by)
+            await asyncio.wait([program.ended], timeout=_GRACE_SECONDS)
+        finally:
+            # It kills a program that still runs. A child of the program may keep the pipes open.
+            transport.close()

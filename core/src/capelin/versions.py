@@ -37,7 +37,7 @@ class Version:
         match = _VERSION.fullmatch(text)
         if match is None:
             raise ValueError(
-                f'"{text}" is not a Kubernetes version. Write it as vMAJOR.MINOR.PATCH: v1.34.4'
+                f'"{text}" is not a Kubernetes version. Write it as vMAJOR.MINOR.PATCH: v1.36.3'
             )
         major, minor, patch, prerelease, build = match.groups()
         return cls(

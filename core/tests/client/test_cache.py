@@ -85,6 +85,26 @@ async def test_other_reads_are_requests() -> None:
     assert len(world.client.requests) - before == 3
 
 
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [("DELETE", {}), ("PUT", {}), ("PATCH", {"dryRun": "All"}), ("GET", {"pretty": "true"})],
+)
+async def test_only_reads_without_parameters_are_answered(
+    method: str, parameters: dict[str, str]
+) -> None:
+    world = World()
+    await world.create()
+    assert world.cache.read(Request("GET", PATH)) is not None
+    assert world.cache.read(Request(method, PATH, parameters)) is None
+
+
+async def test_deletion_through_the_cached_client_reaches_the_server() -> None:
+    world = World()
+    await world.create()
+    await world.client.cached.delete(ConfigMap, "a", "sea")
+    assert await world.other.find(ConfigMap, "a", "sea") is None
+
+
 async def test_object_that_was_not_delivered_is_a_request() -> None:
     world = World()
     await world.other.create(ConfigMap.of("a", "sea", data={"size": "1"}))
@@ -168,6 +188,14 @@ async def test_own_deletion_is_read_before_its_event_arrives() -> None:
     await world.create(size="1")
     assert await world.client.delete(ConfigMap, "a", "sea")
     assert await world.read() == (None, 1)
+
+
+async def test_own_deletion_leaves_other_objects_cached() -> None:
+    world = World()
+    await world.create("a")
+    await world.create("b", size="1")
+    await world.client.delete(ConfigMap, "a", "sea")
+    assert await world.read("b") == ({"size": "1"}, 0)
 
 
 async def test_own_deletion_of_all_objects_is_read_before_its_events_arrive() -> None:
@@ -296,6 +324,23 @@ def test_memory_is_limited_and_recently_read_objects_stay() -> None:
     assert paths[0] in kept
     assert paths[-1] in kept
     assert 2 < len(kept) < 6
+
+
+def test_own_writes_of_one_object_take_no_memory_from_others() -> None:
+    feed = Feed(ConfigMap.resource, max_bytes=2000)
+    written, other = filled(feed, 5, name="a"), filled(feed, 5, name="b")
+    for version in range(6, 30):
+        feed.learn(written, version, None, feed.known(written))
+    assert feed.read(other) is not None
+
+
+def test_object_in_the_response_to_its_deletion_is_gone() -> None:
+    cache = ObjectCache()
+    filled(cache.follow(ConfigMap.resource), 5)
+    assert cache.read(Request("GET", PATH)) is not None
+    deletion = Request("DELETE", PATH)
+    cache.learn(deletion, json.dumps(obj(5)).encode(), cache.known(deletion), keep=False)
+    assert cache.read(Request("GET", PATH)) is None
 
 
 def test_large_object_is_not_kept() -> None:
@@ -596,6 +641,13 @@ class AnyOrder(RuleBasedStateMachine):
         assert found == obj(version, name)
         return version
 
+    @rule(name=NAMES, method=st.sampled_from(["PUT", "PATCH", "DELETE"]))
+    def write_through_the_cache(self, name: str, method: str) -> None:
+        """Only the API server answers writes, and reads with parameters."""
+        path = path_of(ConfigMap.resource, "sea", name)
+        assert self.cache.read(Request(method, path)) is None
+        assert self.cache.read(Request("GET", path, {"resourceVersion": "0"})) is None
+
     @invariant()
     def answers_are_not_older_than_responses_and_events(self) -> None:
         for name in self.least.keys() | self.delivered.keys():
@@ -608,5 +660,6 @@ class AnyOrder(RuleBasedStateMachine):
             assert version >= current, (name, version, least)
 
 
-AnyOrder.TestCase.settings = settings(stateful_step_count=60, deadline=None, max_examples=300)
-TestAnyOrder = AnyOrder.TestCase
+# The number of examples comes from the profile.
+AnyOrder.TestCase.settings = settings(stateful_step_count=30)
+TestAnyOrder = pytest.mark.repetitive(AnyOrder.TestCase)

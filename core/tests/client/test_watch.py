@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from capelin.api import Resource
 from capelin.api.core import ConfigMap
-from capelin.client import Event, Expired, Forbidden, Unreachable, User
-from capelin.client.codecs import codec_of
-from capelin.client.watch import backoff, differences
+from capelin.client import (
+    Event,
+    Expired,
+    Forbidden,
+    ResponseTooLarge,
+    Unreachable,
+    UnreadableObject,
+    User,
+)
+from capelin.client.codecs import Listing, codec_of
+from capelin.client.watch import backoff, differences, mirror
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
     from pathlib import Path
 
     from core.tests.client.conftest import Scripted
@@ -184,6 +192,52 @@ async def test_a_forbidden_list_after_a_gap_ends_the_watch(server: Scripted) -> 
             await anext(client.watch(MAPS))
 
 
+async def test_an_unreadable_object_that_was_never_known_is_deleted_once(
+    server: Scripted,
+) -> None:
+    broken = change("DELETED", "a", 6)
+    broken["object"]["data"] = ["no", "map"]
+    server.then(server.reply(200, listing(5)), server.stream(broken, change("ADDED", "b", 7)))
+    unreadable: list[Event[UnreadableObject]] = []
+    async with (
+        server.client() as client,
+        aclosing(client.watch(ConfigMap, on_unreadable=unreadable.append)) as events,
+    ):
+        event = await anext(events)
+    assert (event.type, event.object.name) == ("ADDED", "b")
+    assert [(it.type, it.object.name) for it in unreadable] == [("DELETED", "a")]
+
+
+async def test_failed_lists_after_a_gap_wait_longer_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    outcomes: list[Exception | Listing[dict[str, Any]]] = [
+        Listing([], "1"),
+        *(Unreachable("it does not answer") for _ in range(3)),
+        Listing([thing("a", 2)], "2"),
+    ]
+
+    async def relist() -> Listing[dict[str, Any]]:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def expired(_: str) -> AsyncGenerator[Event[dict[str, Any] | UnreadableObject]]:
+        raise Expired(410, "Expired", "too old")
+        yield Event("ADDED", {})
+
+    monkeypatch.setattr("capelin.client.watch.asyncio.sleep", pause)
+    async with aclosing(mirror(codec_of(MAPS), relist, expired)) as events:
+        assert await anext(events) == Event("ADDED", thing("a", 2))
+    assert [first <= it <= 2 * first for first, it in zip((0.4, 0.8, 1.6), pauses, strict=True)]
+
+
 def test_a_recreated_object_yields_a_deletion_and_an_addition() -> None:
     known = {("b", "a"): thing("a", 1, uid="first")}
     now = [thing("a", 9, uid="second")]
@@ -207,6 +261,23 @@ async def test_a_watch_continues_with_a_new_token(server: Scripted, tmp_path: Pa
         assert await take(events, 1) == [("MODIFIED", "a", "7")]
     shown = [request.header("Authorization") for request in server.requests]
     assert shown == ["Bearer old", "Bearer old", "Bearer new"]
+
+
+async def test_an_error_without_a_code_restarts_the_watch(server: Scripted) -> None:
+    error = {"type": "ERROR", "object": {"kind": "Status"}}
+    server.then(server.stream(error), server.stream(change("ADDED", "a", 6)))
+    async with server.client() as client, aclosing(client.watch(MAPS, since="5")) as events:
+        assert await take(events, 1) == [("ADDED", "a", "6")]
+    assert start_versions(server) == ["5", "5"]
+
+
+async def test_a_line_with_too_many_values_ends_the_watch(server: Scripted) -> None:
+    crowded = change("ADDED", "a", 6)
+    crowded["object"]["data"] = {str(number): "" for number in range(2000)}
+    server.then(server.stream(crowded))
+    async with server.client(max_bytes=32_000) as client:
+        with pytest.raises(ResponseTooLarge, match="a line of a watch"):
+            await anext(client.watch(MAPS, since="5"))
 
 
 async def test_a_forbidden_watch_ends(server: Scripted) -> None:

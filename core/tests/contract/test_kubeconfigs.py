@@ -1,8 +1,6 @@
 """Kubeconfigs of workload clusters are readable by kubectl, and renewed in time."""
 
 import base64
-import shutil
-import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,9 @@ import pytest
 import yaml
 from capelin.client import Config, Server, User, new_kubeconfig
 from capelin.contract import kubeconfig_reason
+from capelin.embedded.binaries import Binaries
 from capelin.pki import issue, new_ca
+from capelin.programs import run_program
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 CA = new_ca("kubernetes", now=NOW)
@@ -69,26 +69,15 @@ def test_the_same_input_gives_the_same_bytes() -> None:
     assert created() == CONFIG
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_kubectl_reads_the_kubeconfig(tmp_path: Path) -> None:
+@pytest.mark.needs_programs("kubectl")
+async def test_kubectl_reads_the_kubeconfig(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_bytes(CONFIG)
-    view = subprocess.run(
-        [
-            "kubectl",
-            "--kubeconfig",
-            path,
-            "config",
-            "view",
-            "--minify",
-            "-o",
-            "jsonpath={..server}",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
+    view = await run_program(
+        *(await Binaries().path("kubectl"), "--kubeconfig", path, "config", "view"),
+        *("--minify", "-o", "jsonpath={..server}"),
     )
-    assert view.stdout == SERVER
+    assert view.output.decode() == SERVER
 
 
 def test_a_kubeconfig_survives_a_round_trip() -> None:

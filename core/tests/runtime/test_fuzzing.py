@@ -232,6 +232,7 @@ def test_every_body_gets_a_response(server: Served, seed: int) -> None:
 @pytest.mark.usefixtures("lasting")
 def test_any_bytes_get_a_response_or_a_disconnect(server: Served, seed: int) -> None:
     random = Random(seed)  # noqa: S311 - a seed makes failures reproducible
+    answered = 0
     for case in range(CASES):
         path, request = random.choice(REQUESTS)
         sent = strange_bytes(random, whole(path, json.dumps(request).encode()))
@@ -245,3 +246,5 @@ def test_any_bytes_get_a_response_or_a_disconnect(server: Served, seed: int) -> 
         received = client.answers(sent + last, enough=lambda _: False)
         client.connection.close()
         assert all(status < 500 for status in statuses(received)), f"case {case}: {sent[:500]!r}"
+        answered += bool(statuses(received))
+    assert answered > CASES / 2

@@ -198,7 +198,6 @@ async def test_objects_without_a_namespace_get_one_if_their_kind_needs_it() -> N
     assert namespaced == ["ConfigMap", "Fish", "Unheard"]
 
 
-@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
 async def test_the_kernel_ends_helm_first_if_memory_is_short(tmp_path: Path) -> None:
     score = "open('/proc/self/oom_score_adj').read().strip()"
     use_helm(tmp_path, f"print({ADDON!r} + 'data: {{score: \"' + {score} + '\"}}')")

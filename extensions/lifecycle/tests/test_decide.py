@@ -1,10 +1,13 @@
 """The answer of a hook, and the name of the result that it refers to."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from capelin_lifecycle.decision import Answer, answer
-from capelin_lifecycle.policies.clusters import PolicyKey, result_name
-from capelin_lifecycle.policies.verdict import Verdict
+import pytest
+from capelin_lifecycle.decision import Answer, Facts, answer, decide, lets_pass
+from capelin_lifecycle.policies.clusters import KnownCluster, PolicyKey, result_name
+from capelin_lifecycle.policies.verdict import Verdict, failed, waiting
 
 from .factories import known, occurrence
 
@@ -37,9 +40,56 @@ def test_on_failure_decides_whether_an_unusable_policy_blocks() -> None:
     assert answer([known("a", "no CEL", onFailure="Continue")], [None]) == Answer()
 
 
+@pytest.mark.parametrize(
+    ("verdict", "blocks", "continues"),
+    [
+        (None, False, False),
+        (waiting("for alice"), False, False),
+        (failed("no space"), False, True),
+        (DONE, True, True),
+    ],
+)
+def test_on_failure_decides_whether_the_next_order_starts(
+    verdict: Verdict | None, blocks: bool, continues: bool
+) -> None:
+    assert lets_pass(known(), verdict) is blocks
+    assert lets_pass(known(onFailure="Continue"), verdict) is continues
+
+
+CALLED = datetime(2026, 1, 1, tzinfo=UTC)
+STARTED = Facts(CALLED, started=CALLED)
+
+
+@pytest.mark.parametrize(
+    ("spec", "facts", "minutes", "verdict"),
+    [
+        ({}, Facts(CALLED), 61, None),
+        ({}, STARTED, 60, None),
+        ({}, STARTED, 61, failed("not done within 1h0m0s")),
+        ({}, replace(STARTED, earlier="a"), 61, waiting("waits for policy a")),
+        ({"problem": "no CEL"}, STARTED, 61, waiting("the policy cannot be used: no CEL", 15)),
+        (
+            {"problem": "no CEL", "suspend": True},
+            STARTED,
+            61,
+            waiting("the policy is suspended", 15),
+        ),
+    ],
+)
+def test_an_action_stops_for_the_first_obstacle(
+    spec: dict[str, Any], facts: Facts, minutes: int, verdict: Verdict | None
+) -> None:
+    policy = known(timeout="1h", action={"job": {"template": {}}}, **spec)
+    now = CALLED + timedelta(minutes=minutes)
+    cluster = KnownCluster.of({"metadata": {"name": "demo", "namespace": "team"}})
+    assert decide(policy, cluster, occurrence(), facts, now) == verdict
+
+
 def test_messages_are_bounded() -> None:
     long = Verdict("Waiting", "x" * 1000, 5)
     assert len(answer([known(f"p{n}") for n in range(9)], [long] * 9).message) == 2048
+    fits = Verdict("Waiting", "x" * (2048 - len("policy p: ")), 5)
+    assert answer([known()], [fits]).message == f"policy p: {fits.message}"
 
 
 def test_an_occurrence_has_one_result_for_a_policy() -> None:

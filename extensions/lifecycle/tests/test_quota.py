@@ -20,6 +20,7 @@ from capelin_lifecycle.judge import Judge
 from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster, cluster_occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import Store
+from capelin_lifecycle.policies.verdict import Verdict
 
 from .factories import World, policy
 
@@ -94,7 +95,12 @@ class QuotaWorld(World):
         if copies is not None:
             store.synced.add("Cluster")
         self.client.requests.clear()
-        verdict = await Judge(store, replica or self.reservations).verdict(
+        verdict = await self.verdict_of(found, Judge(store, replica or self.reservations))
+        assert verdict is not None
+        return verdict.phase, verdict.message
+
+    async def verdict_of(self, found: Cluster, judge: Judge) -> Verdict | None:
+        return await judge.verdict(
             KnownPolicy.of(self.policy),
             KnownCluster.of(found.dump()),
             cluster_occurrence("BeforeClusterCreate", found.dump()),
@@ -102,8 +108,6 @@ class QuotaWorld(World):
             now=self.clock.now,
             client=self.client,
         )
-        assert verdict is not None
-        return verdict.phase, verdict.message
 
     async def create_topology(self, name: str) -> None:
         ref = {"spec": {"infrastructureRef": {"kind": "K", "name": name, "apiGroup": "g"}}}
@@ -133,6 +137,43 @@ async def test_a_cluster_over_the_quota_waits_until_another_is_deleted() -> None
     assert await world.phase_of("b") == ("Done", "within the quota")
     # A Cluster that has its topology or was deleted needs no reservation.
     assert await world.reserved() == ["uid-b"]
+
+
+async def test_a_judge_without_reservations_admits_no_cluster() -> None:
+    world = QuotaWorld()
+    assert await world.verdict_of(world.add_cluster("a"), Judge(Store(lambda _: None))) is None
+
+
+async def test_the_clusters_of_a_suspended_quota_are_not_counted() -> None:
+    world = QuotaWorld()
+    world.add_cluster("a")
+    world.policy.spec.suspend = True
+    assert await world.phase_of("a") == ("Waiting", "the policy is suspended")
+    assert world.methods == []
+
+
+async def test_an_action_without_a_quota_reads_no_reservations() -> None:
+    world = QuotaWorld()
+    world.policy.spec = policy(action={"job": {"template": {}}}).spec
+    found = world.add_cluster("a")
+    judge = Judge(Store(lambda _: None), world.reservations)
+    world.client.requests.clear()
+    assert await world.verdict_of(found, judge) is None
+    assert world.methods == []
+
+
+async def test_a_closed_judge_ends_its_decisions() -> None:
+    world = QuotaWorld()
+    judge = Judge(Store(lambda _: None), world.reservations)
+    async with world.reservations.turn(KnownPolicy.of(world.policy)):
+        waiting = asyncio.create_task(world.verdict_of(world.add_cluster("a"), judge))
+        # The first turn of the loop starts the decision, which waits in the second one.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await judge.close()
+        assert waiting.done()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 async def test_an_admitted_cluster_stays_admitted() -> None:

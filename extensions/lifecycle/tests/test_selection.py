@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
+from capelin.contract import PAUSED_ANNOTATION
 from capelin_lifecycle.api.policies import Selector
 from capelin_lifecycle.policies.memory import from_text, to_text
 from capelin_lifecycle.policies.selection import KnownPolicy, in_range, matches, selected, selects
 from capelin_lifecycle.reconcilers.registration import TOPOLOGY_HANDLERS, needed_handlers
 
-from .factories import known, occurrence
+from .factories import known, occurrence, policy
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,9 @@ from .factories import known, occurrence
         (">=1.34.0", "v1.34.0-rc.1", True),
         (">=1.9", "v1.10.0", True),
         (">=1.33", "unknown", False),
+        (">=1.34.0", "v1.34", True),
+        (">=1.34.1", "v1.34", False),
+        ("latest", "v1.34.4", False),
     ],
 )
 def test_versions_are_compared_as_numbers(wanted: str, version: str, is_in: bool) -> None:
@@ -69,6 +73,14 @@ def test_label_selectors(operator: str, values: list[str], is_selected: bool) ->
 def test_policy_needs_all_selectors(spec: dict[str, Any], is_match: bool) -> None:
     upgrade = occurrence(labels={"tier": "prod"}, cluster_class="large")
     assert matches(known(**spec), upgrade, {"env": "prod"}) is is_match
+
+
+def test_a_policy_that_is_paused_has_another_version() -> None:
+    ours = policy()
+    for is_paused in (False, True):
+        version = ("uid-of-p", 1, is_paused)
+        assert KnownPolicy.version_of(ours) == KnownPolicy.of(ours).version == version
+        ours.metadata.annotations[PAUSED_ANNOTATION] = ""
 
 
 def test_policies_start_in_their_order() -> None:

@@ -49,7 +49,7 @@ def manifest(hours: int = 0, authority: str = "a") -> Manifest:
         control_plane="demo",
         authority=authority,
         kubernetes_version="v1.34.4",
-        etcd_version="3.6.5",
+        etcd_version="3.6.8",
         revision=700 - hours,
         taken_at=NOW - timedelta(hours=hours),
         seconds=1.0,

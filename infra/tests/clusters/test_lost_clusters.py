@@ -52,7 +52,7 @@ def lost_cluster() -> LostCluster:
             control_plane="cp",
             authority="a",
             kubernetes_version="v1.34.4",
-            etcd_version="3.6.5",
+            etcd_version="3.6.8",
             revision=7,
             taken_at=datetime(2026, 1, 31, 3, tzinfo=UTC),
             seconds=1,

@@ -27,6 +27,14 @@ def condition(type_: str, status: str, message: str, reason: str = "Because") ->
     }
 
 
+def owned_by(*names: str) -> list[dict[str, str]]:
+    """References to owners."""
+    return [
+        {"apiVersion": f"{CAPI}/v1", "kind": "Owner", "name": name, "uid": f"uid-{name}"}
+        for name in names
+    ]
+
+
 def made(
     kind: str,
     name: str,
@@ -37,7 +45,6 @@ def made(
     status: Mapping[str, Any] | None = None,
     **metadata: Any,
 ) -> Subject:
-    owners = [{"uid": f"uid-{owner}"}] if owner else []
     return Subject(
         {
             "apiVersion": f"{group}/v1",
@@ -46,7 +53,7 @@ def made(
                 "name": name,
                 "namespace": "default",
                 "uid": f"uid-{name}",
-                "ownerReferences": owners,
+                "ownerReferences": owned_by(owner) if owner else [],
                 **metadata,
             },
             "spec": dict(spec or {}),

@@ -152,6 +152,30 @@ async def test_learned_key_survives_another_import(client: FakeClient, tmp_path:
     assert (await client.get(CapelinHost, "a", "team")).spec.host_keys == [KEY]
 
 
+async def test_another_import_keeps_the_fields_that_the_file_does_not_have(
+    client: FakeClient, tmp_path: Path
+) -> None:
+    file = write(tmp_path, f"name,address,hostKey,maintenance\na,b,{KEY},\n", "hosts.csv")
+    await import_hosts("default", file, DEFAULTS, None, dry_run=False)
+    changed = {"maintenance": True, "port": 2222, "user": "admin", "trustOnFirstUse": True}
+    kind = CapelinHost.resource
+    await client.patch(kind, "a", "team", {"spec": changed})
+    await import_hosts("default", file, DEFAULTS, None, dry_run=False)
+    spec = (await client.get(CapelinHost, "a", "team")).spec.dump()
+    assert {name: spec[name] for name in changed} == changed
+
+
+async def test_import_takes_no_field_of_another_owner(client: FakeClient, tmp_path: Path) -> None:
+    file = write(tmp_path, f"- {{name: a, address: b, hostKey: {KEY}, maintenance: false}}")
+    await import_hosts("default", file, DEFAULTS, None, dry_run=False)
+    patch = {"spec": {"maintenance": True}}
+    await client.patch(CapelinHost.resource, "a", "team", patch)
+    with pytest.raises(InvalidInputError, match="has another owner") as caught:
+        await import_hosts("default", file, DEFAULTS, None, dry_run=False)
+    assert "capelin" in caught.value.reason
+    assert (await client.get(CapelinHost, "a", "team")).spec.maintenance
+
+
 async def test_dry_run_changes_nothing(
     client: FakeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ ROLLED = MachineChanges(
     order="CreateFirst",
 )
 PLAN = Plan(
-    cluster_api="v1.14.0",
+    cluster_api="v1.14.2",
     clusters=[
         ClusterPlan(
             cluster=CLUSTER,

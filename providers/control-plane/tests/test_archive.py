@@ -30,7 +30,7 @@ from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_tasks import BackupState
 from capelin_control_plane.backups import Manifest, NeededBackup
 from capelin_control_plane.etcd_api import Change, CompactedError, EtcdApi, MembershipError
-from capelin_control_plane.rewinds import Pending, base_backup, replay
+from capelin_control_plane.rewinds import Pending, backup_moment, base_backup, replay
 from capelin_control_plane.stores import FolderStore, Workers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,7 +63,7 @@ def manifest(second: int, revision: int = 1) -> Manifest:
         control_plane="one",
         authority=AUTHORITY,
         kubernetes_version="v1.34.4",
-        etcd_version="3.6.5",
+        etcd_version="3.6.8",
         revision=revision,
         taken_at=NOW + timedelta(seconds=second),
         seconds=1,
@@ -212,6 +212,34 @@ def test_the_last_backup_before_a_moment_is_the_base() -> None:
     assert base_backup(manifests, None).name == manifest(20).name
 
 
+@pytest.mark.parametrize(
+    ("reached", "requested", "moment"),
+    [
+        # Every archived change is requested.
+        (0, None, None),
+        (7, None, 8),
+        (7.5, None, 8),
+        (7, 7, 7),
+        (7, 127, 127),
+    ],
+)
+def test_a_backup_has_the_requested_moment_or_the_second_after_the_archive(
+    reached: float, requested: int | None, moment: int | None
+) -> None:
+    def at(second: float | None) -> datetime | None:
+        return None if second is None else NOW + timedelta(seconds=second)
+
+    end = at(reached)
+    assert end is not None
+    assert backup_moment(NOW, end, at(requested)) == at(moment)
+
+
+def test_a_moment_after_the_end_of_the_archive_is_rejected() -> None:
+    end = NOW + timedelta(seconds=7)
+    with pytest.raises(BackupError, match="not complete after 2026-11-26T10:00:07Z"):
+        backup_moment(NOW, end, end + timedelta(minutes=2, seconds=1))
+
+
 def test_a_moment_during_a_backup_needs_the_one_before() -> None:
     # Its snapshot, which followed the upload of other files, may have later writes.
     slow = replace(manifest(10), seconds=30)
@@ -221,15 +249,17 @@ def test_a_moment_during_a_backup_needs_the_one_before() -> None:
 
 
 class Written:
-    """An etcd that keeps written values."""
+    """An etcd that keeps written values, and the number of changes of each transaction."""
 
     def __init__(self) -> None:
         self.values: dict[str, str | None] = {}
         self.leases: list[int] = []
+        self.transactions: list[int] = []
 
     async def write(self, changes: Sequence[Change]) -> None:
         assert len({one.key for one in changes}) == len(changes)
         self.values.update({one.key: one.value for one in changes})
+        self.transactions.append(len(changes))
 
     async def grant_lease(self, id_: int, seconds: int) -> None:
         assert seconds == 3600
@@ -259,6 +289,26 @@ async def test_changes_are_replayed_up_to_a_moment() -> None:
     assert (list(etcd.values.values()), etcd.leases, reached) == ([None, "3"], [7], 2)
     etcd, reached = await replayed(first, second, second=None)
     assert (list(etcd.values.values()), reached) == ([None, "3"], 2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "transactions"),
+    [
+        ([1] * 250, [100, 100, 50]),
+        ([600 << 10] * 3, [1, 1, 1]),
+        # Exactly a MiB fits into each transaction.
+        ([512 << 10] * 4, [2, 2]),
+        ([512 << 10, (512 << 10) + 1], [1, 1]),
+        ([2 << 20, 0], [1, 1]),
+    ],
+)
+async def test_a_replay_keeps_the_limits_of_transactions(
+    sizes: list[int], transactions: list[int]
+) -> None:
+    changes = [change(number, f"key-{number}", "x" * size) for number, size in enumerate(sizes, 1)]
+    etcd, _ = await replayed(Batch(NOW, tuple(changes)), second=None)
+    assert etcd.transactions == transactions
+    assert [len(value or "") for value in etcd.values.values()] == sizes
 
 
 @pytest.mark.parametrize(("following", "reached"), [(100, 90), (130, 1)])

@@ -55,7 +55,7 @@ def manifest(taken_at: datetime) -> Manifest:
         control_plane="one",
         authority="a",
         kubernetes_version="v1.34.4",
-        etcd_version="3.6.5",
+        etcd_version="3.6.8",
         revision=7,
         taken_at=taken_at,
         seconds=1.0,

@@ -112,6 +112,23 @@ def test_renewal_of_certificates(validity: int, renew_before: int, left: timedel
     assert control_plane.renewal_share == pytest.approx(share)
 
 
+@pytest.mark.parametrize(
+    ("spec", "algorithm"),
+    [
+        ({}, "ecdsa-p256"),
+        ({"keyAlgorithm": "ECDSA-P256"}, "ecdsa-p256"),
+        ({"keyAlgorithm": "RSA-2048"}, "rsa-2048"),
+    ],
+)
+def test_the_spec_chooses_the_algorithm_of_keys(spec: dict[str, str], algorithm: str) -> None:
+    assert desired({"certificates": spec}).algorithm == algorithm
+
+
+def test_a_certificate_can_be_valid_for_a_wildcard() -> None:
+    control_plane = desired({"apiServer": {"certSANs": ["*.example.com", "192.0.2.1"]}})
+    assert control_plane.cert_sans == ("*.example.com", "192.0.2.1")
+
+
 def test_resources_are_parsed_like_kubernetes_quantities() -> None:
     control_plane = desired({"etcd": {"resources": {"memory": "512Mi", "cpu": "500m"}}})
     assert control_plane.settings["etcd"].memory_bytes == 512 * 2**20
@@ -149,6 +166,10 @@ def test_resources_are_parsed_like_kubernetes_quantities() -> None:
             {"controlPlaneEndpoint": {"host": "bücher.example"}},
             r"^spec\.controlPlaneEndpoint\.host: 'bücher\.example' has letters",
         ),
+        (
+            {"controlPlaneEndpoint": {"host": "*.example.com"}},
+            r"^spec\.controlPlaneEndpoint\.host: '\*\.example\.com'",
+        ),
     ],
 )
 def test_invalid_arguments_name_the_field(spec: dict[str, Any], message: str) -> None:
@@ -161,6 +182,11 @@ def test_a_service_network_that_is_too_small_is_rejected(cidr: str) -> None:
     network = {"clusterNetwork": {"services": {"cidrBlocks": [cidr]}}}
     with pytest.raises(InvalidSpecError, match=r"services\.cidrBlocks: .* has fewer than the 16"):
         desired(cluster=network)
+
+
+def test_sixteen_addresses_are_enough_for_services() -> None:
+    services = {"services": {"cidrBlocks": ["10.96.0.0/28"]}}
+    assert desired(cluster={"clusterNetwork": services}).service_cidrs == ("10.96.0.0/28",)
 
 
 @pytest.mark.parametrize(

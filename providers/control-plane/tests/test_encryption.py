@@ -13,7 +13,7 @@ from capelin_control_plane.api import Encryption, EncryptionProvider, SecretKey
 from capelin_control_plane.backends.pods.pki_secret import files_of
 from capelin_control_plane.backends.processes.pki_files import renew_certificates
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.component_files import IDENTITY
+from capelin_control_plane.component_files import IDENTITY, OFF
 from capelin_control_plane.desired import InvalidSpecError
 from capelin_control_plane.encryption import (
     KEY_BYTES,
@@ -30,6 +30,7 @@ from capelin_control_plane.encryption import (
     stage,
     taken_back,
     to_rewrite,
+    used_plugin_key,
     uses_keyring,
     write_keyring,
 )
@@ -46,6 +47,7 @@ from .processes.rig import authorities
 NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
 RANDOM = bytes(range(NAME_BYTES + KEY_BYTES))
 RESOURCES = ("configmaps", "secrets")
+GOAL_RINGS = {"secrets": ("a",)}
 
 
 def key(name: str, provider: EncryptionProvider = "secretbox") -> Key:
@@ -118,12 +120,93 @@ def test_each_stage_has_a_name() -> None:
     assert names[-1] is None
 
 
+def test_a_stage_is_that_of_the_resource_that_changes() -> None:
+    one, both = goal("a", "secrets"), goal("a", *RESOURCES)
+    assert stage(first_keyring(one), both) == "Distributing"
+    assert stage(first_keyring(both), both) is None
+
+
 def test_repeated_changes_do_not_add_keys_without_end() -> None:
     keyring = first_keyring(goal("a"))
     for number in range(9):
         keyring = next_keyring(keyring, goal(f"key-{number}"))
     assert len(keyring.ring("secrets")) == 4
     assert settled_rings(keyring, goal("last"))[-1] == ("last",)
+
+
+def test_a_full_ring_changes_to_a_key_that_it_has() -> None:
+    ring = ("a", "b", "c", "d")
+    keyring = Keyring({name: key(name) for name in ring}, {"secrets": ring})
+    assert settled_rings(keyring, goal("d")) == [ring, ("d", "a", "b", "c"), ("d",)]
+
+
+@pytest.mark.parametrize(
+    ("rings", "previous", "changing"),
+    [
+        ({}, None, False),
+        ({"secrets": ("a",)}, None, False),
+        ({"configmaps": ("a",), "secrets": ("a", "b")}, None, True),
+        # Some API servers may still run with the rings before.
+        ({"secrets": ("a",)}, {}, True),
+        ({}, {"secrets": ("a",)}, True),
+    ],
+)
+def test_encryption_changes_until_all_api_servers_have_rings_of_one_key(
+    rings: dict[str, tuple[str, ...]],
+    previous: dict[str, tuple[str, ...]] | None,
+    changing: bool,
+) -> None:
+    keyring = Keyring({name: key(name) for name in ("a", "b")}, rings, previous)
+    assert keyring.files().changing is changing
+
+
+def test_the_name_of_a_configuration_follows_from_the_use_of_keys() -> None:
+    rings: dict[str, tuple[str, ...]] = {"configmaps": ("a",), "secrets": ("a", "b")}
+    keys = {name: key(name) for name in ("a", "b")}
+    keyring = Keyring(keys, rings)
+    assert keyring.name == Keyring(keys, dict(reversed(rings.items()))).name
+    assert keyring.name == Keyring({name: key(name, "aesgcm") for name in keys}, rings).name
+    others: list[dict[str, tuple[str, ...]]] = [
+        {},
+        {"secrets": ("a", "b")},
+        {**rings, "secrets": ("b", "a")},
+    ]
+    names = [keyring.name, *(Keyring(keys, other).name for other in others)]
+    assert len({*names}) == 4
+    assert names[1] == OFF
+    assert keyring.names == {keyring.name}
+    assert replace(keyring, previous={}).names == {keyring.name, OFF}
+
+
+@pytest.mark.parametrize(
+    ("rings", "previous", "is_empty"),
+    [({}, None, True), ({}, {}, True), (GOAL_RINGS, None, False), ({}, GOAL_RINGS, False)],
+)
+def test_a_keyring_is_empty_when_no_api_server_needs_a_key(
+    rings: dict[str, tuple[str, ...]],
+    previous: dict[str, tuple[str, ...]] | None,
+    is_empty: bool,
+) -> None:
+    assert Keyring({"a": key("a")}, rings, previous).is_empty is is_empty
+
+
+def test_only_the_resources_of_a_goal_are_encrypted() -> None:
+    assert goal("a", "secrets").target("secrets") == "a"
+    assert goal("a", "secrets").target("configmaps") == IDENTITY
+    assert Goal(frozenset({"secrets"})).target("secrets") == IDENTITY
+
+
+def test_the_newest_plugin_key_in_a_ring_is_the_one_in_use() -> None:
+    first = replace(key("first"), plugin="vault")
+    second = replace(first, name="second", created=NOW + timedelta(days=1))
+    others = (
+        replace(second, name="unused", created=NOW + timedelta(days=2)),
+        replace(key("own"), created=NOW + timedelta(days=3)),
+    )
+    keys = {it.name: it for it in (first, second, *others)}
+    rings = {"configmaps": ("first",), "secrets": ("first", "second", "own")}
+    assert used_plugin_key(Keyring(keys, rings)) == second
+    assert used_plugin_key(Keyring(keys, {"secrets": ("own",)})) is None
 
 
 class Cluster(RuleBasedStateMachine):
@@ -316,6 +399,7 @@ def test_a_stage_waits_for_every_api_server() -> None:
     assert not settled(one, replace(two, current=False))
     assert not settled(one, replace(two, current=None))
     assert not settled(one, two, stopping="shoal-kube-apiserver-5d4f-x2x9z")
+    assert uses_keyring(replace(desired, replicas=1), Observed(statuses=(one,)))
     none = replace(desired, replicas=0)
     assert not uses_keyring(none, Observed())
 

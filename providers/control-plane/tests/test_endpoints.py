@@ -32,12 +32,17 @@ def test_endpoints_agree(own: dict[str, Any] | None, theirs: dict[str, Any]) -> 
 
 
 def test_a_conflict_names_both_endpoints_and_certificates_cover_them() -> None:
-    obj, owner = control_plane(OWN), cluster(OTHER)
-    condition = endpoint_conflict(obj, owner)
-    assert (condition.status, condition.reason) == ("True", "ClusterHasOtherEndpoint")
-    assert "lb.example.com:6443" in (condition.message or "")
-    assert "10.0.0.1:6443" in (condition.message or "")
-    assert other_hosts(obj, owner) == ("lb.example.com",)
+    # Without a port of its own, the control plane has that of the Cluster.
+    for endpoint, port in ((OWN, 6443), ({"host": OWN["host"]}, 443)):
+        obj, owner = control_plane(endpoint), cluster({**OTHER, "port": 443})
+        condition = endpoint_conflict(obj, owner)
+        assert (condition.status, condition.reason) == ("True", "ClusterHasOtherEndpoint")
+        assert condition.message == (
+            "the Cluster's spec.controlPlaneEndpoint is lb.example.com:443, and that of the control"
+            f" plane is 10.0.0.1:{port}: machines use the Cluster's, and the kubeconfig Secret that"
+            " of the control plane"
+        )
+        assert other_hosts(obj, owner) == ("lb.example.com",)
 
 
 def test_another_port_of_the_same_host_is_a_conflict_too() -> None:

@@ -175,7 +175,7 @@ class SimulatedMember:
     world: World
 
     async def status(self) -> MemberStatus:
-        return MemberStatus(1, has_leader=True, revision=self.world.received, version="3.6.5")
+        return MemberStatus(1, has_leader=True, revision=self.world.received, version="3.6.8")
 
     async def last_revision(self) -> int:
         self.world.lagging = False

@@ -85,6 +85,8 @@ def test_a_portable_endpoint_and_a_bucket_let_a_control_plane_move(host: str) ->
     assert condition.status == "True"
     assert accepted_move(mine, condition) == REQUESTED
     assert accepted_move(mine, not_requested()) is None
+    problem = InvalidSpecError("'soon' is not a moment")
+    assert not_requested(problem) == ConditionSpec(MOVABLE, "False", "MoveRefused", str(problem))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_only_the_pause_of_a_checked_request_stops_a_control_plane() -> None:
     assert not is_moving(mine, NOW + timedelta(minutes=5))
     mine.status.accepted_move = LATER
     assert is_moving(mine, NOW + timedelta(minutes=5))
-    mine.metadata.annotations[MOVE_ANNOTATION] = "soon"
+    mine.metadata.annotations[MOVE_ANNOTATION] = mine.status.accepted_move = "soon"
     assert not is_moving(mine, NOW)
     del mine.metadata.annotations[MOVE_ANNOTATION]
     assert not is_moving(mine, NOW)
@@ -232,7 +234,8 @@ def test_after_the_hour_only_a_move_that_has_begun_continues(
         (False, True, False, True, MovePhase.BACKING_UP),
         (True, True, False, True, MovePhase.RELEASING),
         (True, True, False, False, MovePhase.RELEASING),
-        (True, False, True, True, MovePhase.RELEASING),
+        (True, False, True, False, MovePhase.RELEASING),
+        (True, False, False, True, MovePhase.RELEASING),
         (True, False, False, False, MovePhase.READY),
     ],
 )

@@ -1,7 +1,7 @@
 """The phases of a restore, and the backups that it refuses."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from capelin.provider import Blocked
@@ -19,6 +19,7 @@ from capelin_control_plane.restores import (
     check_backup,
     moment_of,
     restore_phase,
+    restore_request,
     revision_bump,
     source_of,
 )
@@ -120,6 +121,12 @@ def test_other_encryption_keys_prevent_a_restore(
     else:
         with pytest.raises(Blocked, match=message):
             check_backup(stored, desired, "a")
+
+
+@pytest.mark.parametrize(("source", "prefix"), [(None, ""), ("prod", "prod/")])
+def test_a_request_names_the_backup_and_its_moment(source: str | None, prefix: str) -> None:
+    now = datetime(2026, 1, 31, 5, tzinfo=timezone(timedelta(hours=1)))
+    assert restore_request(NAME, now, source) == f"{prefix}{REQUEST}"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The stages of a rotation: components and clients always accept each other's certificates."""
 
+import base64
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -26,7 +27,9 @@ from capelin_control_plane.rotation import (
     Purpose,
     Rotation,
     advanced,
+    authority_name,
     behind,
+    key_id,
     outdated_secrets,
     read_rotation,
     revision,
@@ -92,6 +95,18 @@ def test_a_ca_is_trusted_before_it_signs_and_after_it_has_signed() -> None:
     assert dropped.identity == first.identity, "the cluster stays the same"
     (cross,) = dropped.rotation.crosses
     assert is_issued_by(cross.encode(), old.certificate_pem)
+
+
+def test_progress_has_the_oldest_key_and_the_newest_step() -> None:
+    keys: dict[Purpose, Keys] = {
+        purpose: replace(of, rotation=replace(of.rotation, created=NOW - days, since=NOW - days))
+        for (purpose, of), days in zip(
+            first_keys().items(), map(timedelta, range(len(PURPOSES))), strict=True
+        )
+    }
+    progress = Progress.of(keys)
+    assert (progress.step, progress.since) == (0, NOW)
+    assert progress.created == NOW - timedelta(len(PURPOSES) - 1)
 
 
 def test_certificates_that_a_user_has_added_stay_trusted() -> None:
@@ -375,6 +390,10 @@ NODE = NodeFacts("a", NOW - timedelta(days=1))
         (Clients(nodes=[replace(NODE, simulated=True)]), None),
         (Clients(nodes=[replace(NODE, created=NOW + timedelta(seconds=1))]), None),
         (Clients(tokens=["default/legacy"]), "1 Secret with a token of the old"),
+        (
+            Clients(tokens=["b", "a"]),
+            "2 Secrets with a token of the old service account key (a, b)",
+        ),
         (Clients(machines=["m"]), "1 Machine with old bootstrap data that has not joined (m)"),
         (
             Clients(nodes=[replace(NODE, name=f"n{number}") for number in range(7)]),
@@ -388,6 +407,16 @@ def test_the_old_ca_stays_while_a_client_needs_it(clients: Clients, message: str
     assert [line[: len(message or "")] for line in waiting] == (
         [] if message is None else [message]
     )
+
+
+def test_names_that_other_programs_store_do_not_change() -> None:
+    """API servers put the ID of a key into tokens, and Nodes keep the name of a CA."""
+    key = base64.b64decode(
+        "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEq0h23uGPCxucZhF7vgq2JXVjUXb+BZQRDPGVQ9qXK3sgv8i7TpHY8y8y"
+        "buGleErhtPiqPX6Dt63m4tF3z/bAqw=="
+    )
+    assert key_id(key) == "U1oM6NizbhLalx_P_67681cNBIpsRVWnfCFY-GLL-cw"
+    assert authority_name(key) == "535a0ce8d8b3"
 
 
 def test_tokens_and_a_confirmation_are_awaited() -> None:

@@ -127,21 +127,24 @@ def test_a_new_control_plane_is_initialized_after_its_restore(
     assert status.initialization.control_plane_initialized
 
 
-def test_versions_are_listed_oldest_first_with_their_replicas() -> None:
-    observation = observed(
-        part("kube-apiserver", 1), part("kube-apiserver", 0, OLD), others=followers(OLD)
-    )
+@pytest.mark.parametrize(
+    ("servers", "versions"),
+    [
+        # The oldest version first. A version that only controllers have ends no upgrade.
+        ((NEW,), [(OLD, None), (NEW, 1)]),
+        ((NEW, OLD), [(OLD, 1), (NEW, 1)]),
+        ((NEW, NEW), [(OLD, None), (NEW, 2)]),
+    ],
+)
+def test_an_upgrade_ends_after_the_controllers_are_upgraded(
+    servers: tuple[str, ...], versions: list[tuple[str, int | None]]
+) -> None:
+    running = [part("kube-apiserver", slot, version) for slot, version in enumerate(servers)]
     current = status_of(
-        observation, desired=replace(DESIRED, replicas=2), of=control_plane(initialized=True)
+        observed(*running, others=followers(OLD)), of=control_plane(initialized=True)
     )
-    assert [(one.version, one.replicas) for one in current.versions] == [(OLD, 1), (NEW, 1)]
+    assert [(it.version, it.replicas) for it in current.versions] == versions
     assert current.version == OLD
-
-
-def test_an_upgrade_ends_after_the_controllers_are_upgraded() -> None:
-    observation = observed(part("kube-apiserver"), others=followers(OLD))
-    current = status_of(observation, of=control_plane(initialized=True))
-    assert [(one.version, one.replicas) for one in current.versions] == [(OLD, None), (NEW, 1)]
     assert condition(current, "RollingOut")[0] == "True"
 
 
@@ -256,18 +259,6 @@ def test_a_condition_reports_the_replacement_of_a_lost_etcd_member() -> None:
     assert condition(current, "Available")[0] == "True"
 
 
-def test_a_condition_reports_a_missing_etcd_member() -> None:
-    observation = observed(part("kube-apiserver"), etcd=(part("etcd", 0), part("etcd", 2)))
-    current = status_of(
-        observation, desired=replace(DESIRED, etcd_replicas=3), of=control_plane(initialized=True)
-    )
-    assert condition(current, "EtcdClusterAvailable") == (
-        "True",
-        "EtcdClusterDegraded",
-        "a quorum is up: members to be started: 1",
-    )
-
-
 @pytest.mark.parametrize(
     ("planned", "desired", "expected"),
     [
@@ -327,3 +318,184 @@ def test_status_while_programs_are_downloaded(version: str, up_to_date: int) -> 
     assert (current.replicas, current.ready_replicas) == (1, 1)
     assert current.up_to_date_replicas == up_to_date
     assert condition(current, "RollingOut")[0] == ("False" if up_to_date else "True")
+
+
+SERVER = part("kube-apiserver")
+"""A ready API server."""
+FIRST_START = part("kube-apiserver", ready=False)
+WAITS_FOR_API = ("False", "WaitingForAPIServer", "it starts after the API server")
+HEALTHY = {
+    **{
+        type_: ("True", type_, "")
+        for type_ in (
+            "Available",
+            "CertificatesAvailable",
+            "EtcdClusterAvailable",
+            "APIServersAvailable",
+            "ControllerManagerAvailable",
+            "SchedulerAvailable",
+        )
+    },
+    **{
+        type_: ("False", f"Not{type_}", "")
+        for type_ in ("RollingOut", "ScalingUp", "ScalingDown", "Remediating")
+    },
+}
+"""The conditions of a control plane that runs as desired."""
+
+
+@pytest.mark.parametrize(
+    ("statuses", "replicas", "different"),
+    [
+        pytest.param((SERVER, *followers()), 1, {}, id="runs as desired"),
+        pytest.param(
+            (SERVER, part("kube-apiserver", 1), *followers()),
+            1,
+            {"ScalingDown": ("True", "ScalingDown", "from 2 to 1 API servers")},
+            id="fewer replicas",
+        ),
+        pytest.param(
+            (),
+            0,
+            {
+                "Available": ("False", "NoReplicas", "spec.replicas is 0: no API server runs"),
+                "APIServersAvailable": ("False", "Starting", "no API server runs yet"),
+                "ControllerManagerAvailable": WAITS_FOR_API,
+                "SchedulerAvailable": WAITS_FOR_API,
+            },
+            id="no replicas",
+        ),
+        pytest.param(
+            (),
+            1,
+            {
+                "Available": ("False", "NotAvailable", "no API server is ready yet"),
+                "APIServersAvailable": ("False", "Starting", "no API server runs yet"),
+                "ControllerManagerAvailable": WAITS_FOR_API,
+                "SchedulerAvailable": WAITS_FOR_API,
+                "ScalingUp": ("True", "ScalingUp", "from 0 to 1 API servers"),
+            },
+            id="no API server",
+        ),
+        pytest.param(
+            (FIRST_START, *followers()),
+            1,
+            {
+                "Available": ("False", "NotAvailable", "kube-apiserver-0 is starting"),
+                "APIServersAvailable": ("False", "Starting", "kube-apiserver-0 is starting"),
+                "ScalingUp": ("True", "ScalingUp", "from 0 to 1 API servers"),
+            },
+            id="the API server starts",
+        ),
+        pytest.param(
+            (SERVER, part("kube-apiserver", 1), *followers()),
+            3,
+            {
+                "APIServersAvailable": ("True", "APIServersDegraded", ""),
+                "ScalingUp": ("True", "ScalingUp", "from 2 to 3 API servers"),
+            },
+            id="more replicas",
+        ),
+        pytest.param(
+            (SERVER, part("kube-apiserver", 1, ready=False), *followers()),
+            1,
+            {
+                "APIServersAvailable": (
+                    "True",
+                    "APIServersDegraded",
+                    "kube-apiserver-1 is starting",
+                ),
+                "ScalingDown": ("True", "ScalingDown", "from 2 to 1 API servers"),
+            },
+            id="one API server too many starts",
+        ),
+        pytest.param(
+            (SERVER, *followers()[:2], part("relay", ready=False)),
+            1,
+            {
+                "Available": ("False", "NotAvailable", "no API server is ready yet"),
+                "APIServersAvailable": ("False", "Starting", "relay-0 is starting"),
+            },
+            id="the relay starts",
+        ),
+        pytest.param(
+            (SERVER, *followers(), part("kube-controller-manager", 1, ready=False)),
+            1,
+            {
+                "ControllerManagerAvailable": (
+                    "False",
+                    "Starting",
+                    "kube-controller-manager-1 is starting",
+                ),
+            },
+            id="one of two controller managers starts",
+        ),
+        pytest.param(
+            (part("kube-apiserver", 0, OLD), *followers()),
+            2,
+            {
+                "APIServersAvailable": ("True", "APIServersDegraded", ""),
+                # The extra replicas of a rollout do not count as scaling.
+                "RollingOut": (
+                    "True",
+                    "RollingOut",
+                    "to be replaced one by one: kube-apiserver-0",
+                ),
+            },
+            id="a rollout",
+        ),
+        pytest.param(
+            (
+                part("kube-apiserver", 0, OLD),
+                part("kube-apiserver", 1, ready=False),
+                *followers(),
+            ),
+            2,
+            {
+                "APIServersAvailable": (
+                    "True",
+                    "APIServersDegraded",
+                    "kube-apiserver-1 is starting",
+                ),
+                "RollingOut": (
+                    "True",
+                    "RollingOut",
+                    "to be replaced one by one: kube-apiserver-0; kube-apiserver-1 is starting",
+                ),
+            },
+            id="a rollout with a new API server that starts",
+        ),
+    ],
+)
+def test_a_status_has_these_conditions(
+    statuses: tuple[InstanceStatus, ...],
+    replicas: int,
+    different: dict[str, tuple[str, str, str]],
+) -> None:
+    current = status_of(
+        observed(*statuses, others=()),
+        desired=replace(DESIRED, replicas=replicas),
+        of=control_plane(initialized=True),
+    )
+    conditions = {it.type: (it.status, it.reason, it.message) for it in current.conditions}
+    assert conditions == HEALTHY | different
+
+
+@pytest.mark.parametrize("servers", [0, 2])
+def test_a_blocked_control_plane_does_not_scale(servers: int) -> None:
+    running = [part("kube-apiserver", slot) for slot in range(servers)]
+    # etcd has versions of its own.
+    etcd = part("etcd", version="v3.6.5")
+    observation = replace(observed(*running, etcd=[etcd]), blocked=Blocked("Waiting", "wait"))
+    current = status_of(observation, of=control_plane(initialized=True))
+    for type_ in ("RollingOut", "ScalingUp", "ScalingDown"):
+        assert condition(current, type_) == HEALTHY[type_]
+
+
+def test_a_control_plane_that_never_ran_is_not_initialized() -> None:
+    current = status_of(observed(others=()))
+    assert condition(current, "Available") == (
+        "False",
+        "NotInitialized",
+        "no API server is ready yet",
+    )

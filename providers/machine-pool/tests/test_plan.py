@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 from capelin.api import ObjectMeta, OwnerReference
 from capelin.api.capi import Cluster, Machine, MachinePool
-from capelin.contract import POOL_NAME_LABEL
-from capelin_machine_pool.api import CapelinMachine, MachineSpec
+from capelin.contract import POOL_NAME_LABEL, reference_to
+from capelin_machine_pool.api import (
+    CapelinMachine,
+    CapelinMachinePool,
+    MachinePoolSpec,
+    MachineSpec,
+)
 from capelin_machine_pool.desired import (
     REVISION_LABEL,
     DeletePolicy,
@@ -23,13 +28,18 @@ from capelin_machine_pool.plan import (
     PoolStep,
     is_counted,
     is_settled,
+    machine_info,
     machine_waits_for,
+    misses_pause,
+    misses_sleep,
+    needs_metadata,
     needs_owner,
+    needs_remediation,
     next_changes,
     next_pool_step,
     step_events,
 )
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -67,18 +77,22 @@ def removed(members: list[PoolMember], replicas: int, policy: DeletePolicy = "Ol
     return list(next_changes(members, RolloutLimits(replicas, policy=policy)).delete)
 
 
+OFTEN, RARELY = st.sampled_from([True] * 5 + [False]), st.sampled_from([False] * 5 + [True])
+
+
 @st.composite
 def pools(draw: st.DrawFn) -> list[PoolMember]:
+    """Ready machines of both revisions, with a few in any other state."""
     return [
         member(
             f"m{index}",
             up_to_date=draw(st.booleans()),
-            ready=draw(st.booleans()),
+            ready=draw(OFTEN),
             age=draw(st.integers(0, 3)),
-            deleting=draw(st.booleans()),
-            has_machine=draw(st.booleans()),
-            delete_first=draw(st.booleans()),
-            lost=draw(st.booleans()),
+            deleting=draw(RARELY),
+            has_machine=draw(OFTEN),
+            delete_first=draw(RARELY),
+            lost=draw(RARELY),
         )
         for index in range(draw(st.integers(0, 12)))
     ]
@@ -110,15 +124,17 @@ def test_deletions_respect_max_unavailable(
     members: list[PoolMember], limits: RolloutLimits
 ) -> None:
     gone = next_changes(members, limits).delete
-    left = [one for one in alive(members) if one.ready and one.name not in gone]
-    if any(one.ready for one in alive(members) if one.name in gone):
-        assert len(left) >= limits.replicas - limits.unavailable
+    ready = [one for one in alive(members) if one.ready]
+    left = [one for one in ready if one.name not in gone]
+    event(f"deletes ready machines: {len(left) < len(ready)}")
+    assert len(left) >= min(len(ready), limits.replicas - limits.unavailable)
 
 
 @given(pools(), wants())
 def test_creations_respect_max_surge(members: list[PoolMember], limits: RolloutLimits) -> None:
     changes = next_changes(members, limits)
     left = [one for one in alive(members) if one.name not in changes.delete]
+    event(f"creates machines: {changes.create > 0}")
     if changes.create:
         assert len(left) + changes.create <= limits.replicas + limits.surge
 
@@ -126,7 +142,9 @@ def test_creations_respect_max_surge(members: list[PoolMember], limits: RolloutL
 @given(pools(), wants())
 def test_unready_machines_are_replaced(members: list[PoolMember], limits: RolloutLimits) -> None:
     gone = next_changes(members, limits).delete
-    if any(not one.up_to_date for one in alive(members) if one.name in gone):
+    replaces = any(not one.up_to_date for one in alive(members) if one.name in gone)
+    event(f"deletes outdated machines: {replaces}")
+    if replaces:
         left = [
             one
             for one in alive(members)
@@ -250,6 +268,15 @@ def test_outdated_machines_are_deleted_before_marked_ones() -> None:
 def test_marked_machines_are_deleted_before_unready_ones() -> None:
     members = [member("starting", ready=False), member("marked", delete_first=True), member("a")]
     assert removed(members, 1) == ["marked", "starting"]
+
+
+def test_lost_machines_are_deleted_first() -> None:
+    members = [*several(2, up_to_date=False), member("lost", lost=True), member("a")]
+    assert removed(members, 0)[0] == "lost"
+    # The bound of a step does not spare the lost machine.
+    assert next_changes(several(2) + members[2:], RolloutLimits(2), max_deletions=1).delete == (
+        "lost",
+    )
 
 
 def test_unready_machines_are_deleted_before_the_policy_decides() -> None:
@@ -388,7 +415,13 @@ def test_new_machines_are_spread_over_the_failure_domains() -> None:
     assert (sorted(map(str, step.create)), step.delete) == (["east", "west", "west"], ())
 
 
-def test_a_pool_deletes_at_most_fifty_machines_per_minute() -> None:
+@pytest.mark.parametrize(
+    ("under_way", "waiting", "count"),
+    [(0, 0, 50), (10, 10, 40), (49, 0, 1), (50, 0, 0), (60, 0, 0)],
+)
+def test_a_pool_deletes_at_most_fifty_machines_per_minute(
+    under_way: int, waiting: int, count: int
+) -> None:
     def info(seconds: int | None) -> MachineInfo:
         since = None if seconds is None else START - timedelta(seconds=seconds)
         return MachineInfo(since, node_ready=True, delete_first=False)
@@ -400,10 +433,11 @@ def test_a_pool_deletes_at_most_fifty_machines_per_minute() -> None:
         machine.metadata.name = f"m{number:03}"
         machine.metadata.labels[REVISION_LABEL] = "r1"
         machines.append(machine)
-        # Ten deletions have just started, and ten wait for their pods.
-        infos[machine.name] = info({0: 30, 1: 90}.get(number // 10))
+        # Some deletions have just started, and others wait for their pods.
+        is_under_way, is_waiting = number < under_way, number < under_way + waiting
+        infos[machine.name] = info(59 if is_under_way else 60 if is_waiting else None)
     step = next_pool_step(desired(0), ObservedPool(machines, infos), START)
-    assert (len(step.delete), step.create) == (40, ())
+    assert (len(step.delete), step.create) == (count, ())
 
 
 @pytest.mark.parametrize(
@@ -486,5 +520,97 @@ def test_settled_pool_looks_at_a_new_machine_again_soon(age: float, seconds: flo
 def test_pool_whose_machines_start_does_not_wait_for_core() -> None:
     desired, machine = settled_pool()
     assert not is_counted(desired, [machine])
-    machine.status = None
-    assert is_counted(desired, [machine])
+    starting = machine.model_copy(update={"status": None})
+    assert is_counted(desired, [starting])
+    assert is_counted(desired, [machine, starting])
+
+
+def conditions(type_: str, status: str, reason: str) -> dict[str, Any]:
+    """The status of an object with one condition."""
+    now = "2026-01-01T00:00:00Z"
+    condition = {"type": type_, "status": status, "reason": reason, "lastTransitionTime": now}
+    return {"conditions": [condition]}
+
+
+@pytest.mark.parametrize(
+    ("status", "needed"), [(None, False), ("True", False), ("Unknown", False), ("False", True)]
+)
+def test_a_health_check_asks_for_another_machine(status: str | None, needed: bool) -> None:
+    reported = {} if status is None else conditions("OwnerRemediated", status, "X")
+    assert needs_remediation(Machine.read({"status": reported})) is needed
+
+
+@pytest.mark.parametrize(
+    ("reported", "spec", "misses"),
+    [
+        ({}, {}, False),
+        ({}, {"paused": True}, True),
+        (conditions("Paused", "True", "Paused"), {"paused": True}, False),
+        (conditions("Paused", "True", "Paused"), {}, True),
+        (conditions("Paused", "False", "NotPaused"), {}, False),
+    ],
+)
+def test_the_condition_paused_follows_the_cluster(
+    reported: dict[str, Any], spec: dict[str, Any], misses: bool
+) -> None:
+    machine = CapelinMachine.read({"metadata": {"name": "m"}, "spec": {}, "status": reported})
+    assert misses_pause(machine, Cluster.read({"spec": spec})) is misses
+
+
+ASLEEP = conditions("ControlPlaneAvailable", "False", "Asleep")
+
+
+@pytest.mark.parametrize(
+    ("reported", "cluster_status", "misses"),
+    [
+        ({}, {}, False),
+        ({}, ASLEEP, True),
+        (conditions("Ready", "True", "Ready"), {}, False),
+        (conditions("Ready", "True", "Ready"), ASLEEP, True),
+        (conditions("Ready", "False", "Asleep"), ASLEEP, False),
+        (conditions("Ready", "False", "Asleep"), {}, True),
+    ],
+)
+def test_the_condition_ready_reports_the_sleep_of_the_cluster(
+    reported: dict[str, Any], cluster_status: dict[str, Any], misses: bool
+) -> None:
+    machine = CapelinMachine.read({"metadata": {"name": "m"}, "spec": {}, "status": reported})
+    assert misses_sleep(machine, Cluster.read({"status": cluster_status})) is misses
+
+
+@pytest.mark.parametrize(
+    ("changed", "needed"),
+    [
+        ({}, False),
+        ({"labels": {"a": "1", "own": "x"}}, False),
+        ({"labels": {"a": "2"}}, True),
+        ({"labels": {}}, True),
+        ({"ownerReferences": []}, True),
+        ({"labels": {}, "deletionTimestamp": "2026-01-01T00:00:00Z"}, False),
+    ],
+    ids=str,
+)
+def test_lost_metadata_of_a_machine_is_written_again(changed: dict[str, Any], needed: bool) -> None:
+    pool = CapelinMachinePool.of("p", "team", spec=MachinePoolSpec())
+    pool.metadata.uid = "1"
+    owner = reference_to(pool).dump()
+    metadata = {"name": "m", "labels": {"a": "1"}, "ownerReferences": [owner], **changed}
+    machine = CapelinMachine.read({"metadata": metadata, "spec": {}})
+    assert needs_metadata(machine, pool, {"a": "1"}) is needed
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.parametrize("marked", [False, True])
+def test_the_facts_of_a_machine_decide_which_one_goes(
+    deleting: bool, ready: bool, marked: bool
+) -> None:
+    metadata: dict[str, Any] = {"name": "m"}
+    if deleting:
+        metadata["deletionTimestamp"] = START.isoformat()
+    if marked:
+        metadata["annotations"] = {"cluster.x-k8s.io/delete-machine": ""}
+    status = conditions("NodeReady", "True" if ready else "False", "X")
+    assert machine_info(Machine.read({"metadata": metadata, "status": status})) == MachineInfo(
+        START if deleting else None, node_ready=ready, delete_first=marked
+    )

@@ -170,7 +170,7 @@ def test_forged_program_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     go.chmod(0o755)
     monkeypatch.setenv("PATH", f"{go.parent}:{os.environ['PATH']}")
     spec = ImageSpec(name="fish", package="fish", module="fish", description="", programs=("kwok",))
-    with pytest.raises(ProgramError, match=r"kwok v0.7.0 for amd64 was built with other bytes"):
+    with pytest.raises(ProgramError, match=r"kwok v0.8.0 for amd64 was built with other bytes"):
         builder(tmp_path).build(spec, "amd64")
 
 
@@ -201,7 +201,7 @@ def a_manager(folder: Path, machine: int, created: int = 0) -> tuple[Store, Buil
     downloads.mkdir(parents=True)
     digest = hashlib.sha256(an_elf(machine)).hexdigest()
     (downloads / digest).write_bytes(an_elf(machine))
-    program = LockedProgram(MANAGERS[0], "v1.14.0", "go1.26.8", "", {"arm64": digest})
+    program = LockedProgram(MANAGERS[0], "v1.14.2", "go1.26.8", "", {"arm64": digest})
     release = a_release(folder, time=created)
     return release.store, manager_image(release, program, "arm64", Downloads(downloads))
 
@@ -211,9 +211,9 @@ def test_the_image_of_a_manager_contains_one_binary(tmp_path: Path) -> None:
     config = store.read_json(store.read_json(image.manifest)["config"])["config"]
     assert (config["User"], config["Entrypoint"]) == ("65532:65532", ["/manager"])
     assert image.manifest["platform"]["architecture"] == "arm64"
-    assert image.stem == "cluster-api-controller-v1.14.0-linux-arm64"
+    assert image.stem == "cluster-api-controller-v1.14.2-linux-arm64"
     (package,) = image.bill["components"]
-    assert package["purl"] == "pkg:golang/sigs.k8s.io/cluster-api@v1.14.0"
+    assert package["purl"] == "pkg:golang/sigs.k8s.io/cluster-api@v1.14.2"
     assert [file["name"] for file in package["components"]] == ["/manager"]
 
 
@@ -234,4 +234,4 @@ def test_a_manager_of_another_architecture_is_rejected(tmp_path: Path) -> None:
 def test_every_manager_is_locked(name: str) -> None:
     program = LockedProgram.read(name)
     assert program.sha256.keys() == {*ARCHITECTURES}
-    assert program.package.url == "pkg:golang/sigs.k8s.io/cluster-api@v1.14.0"
+    assert program.package.url == "pkg:golang/sigs.k8s.io/cluster-api@v1.14.2"

@@ -97,9 +97,9 @@ def test_the_command_prints_its_folder_and_the_needed_go(
         return PROJECTS[project].module_files(version)
 
     monkeypatch.setattr("tools.pin_modules.pin_modules", pinned)
-    monkeypatch.setattr("sys.argv", ["pin", "cluster-api", "v1.14.0"])
+    monkeypatch.setattr("sys.argv", ["pin", "cluster-api", "v1.14.2"])
     main()
-    folder = PROJECTS["cluster-api"].module_files("v1.14.0")
+    folder = PROJECTS["cluster-api"].module_files("v1.14.2")
     assert capsys.readouterr().out == f"{folder}: needs Go 1.26.0\n"
 
 

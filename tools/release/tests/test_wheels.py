@@ -5,6 +5,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from capelin.errors import UnfitMachineError
 from capelin_release.downloads import Downloads
 from capelin_release.files import Layer
 from capelin_release.wheels import (
@@ -238,6 +239,12 @@ def test_a_wheel_names_its_package_and_its_licence(wheel: Path) -> None:
 
 def test_a_folder_that_is_no_package_is_named(tmp_path: Path) -> None:
     with pytest.raises(WheelError, match=r"has no Python package that can be built"):
+        build_wheels(tmp_path, tmp_path / "out", 0, "--wheel")
+
+
+def test_a_machine_without_uv_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UnfitMachineError, match=r"uv is not installed\. Run pip install uv"):
         build_wheels(tmp_path, tmp_path / "out", 0, "--wheel")
 
 

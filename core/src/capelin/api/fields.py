@@ -79,7 +79,7 @@ StoredKubernetesVersion = Annotated[
 """A Kubernetes version as a user wrote it, perhaps without the `v`."""
 
 KubernetesVersion = Annotated[StoredKubernetesVersion, AfterValidator(with_v)]
-"""A Kubernetes version, `v1.34.4`. A missing `v` is added when it is read."""
+"""A Kubernetes version, `v1.36.3`. A missing `v` is added when it is read."""
 
 # Numbers or strings
 

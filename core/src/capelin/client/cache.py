@@ -220,7 +220,7 @@ class ObjectCache:
         is_read = request.method == "GET"
         if "dryRun" in request.parameters or (is_read and request.parameters):
             return
-        if request.method == "DELETE":
+        if request.method == "DELETE" and self._target(request.path) is None:
             # Of all objects in a namespace or in the cluster.
             collection = self._target(f"{request.path}/-")
             if collection is not None:

@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Add the marker. Load the coroutine fixtures if pytest-asyncio is installed."""
     config.addinivalue_line(
         "markers",
-        "needs_programs(*names): binaries such as `etcd` or `kube-apiserver@v1.34.4`, or "
+        "needs_programs(*names): binaries such as `etcd` or `kube-apiserver@v1.36.3`, or "
         "components of other packages, that the test uses. They are downloaded before the first "
         "test, outside of its time limit.",
     )

@@ -35,7 +35,7 @@ async def test_find_returns_an_added_entry(cache: Cache) -> None:
     assert cached == entry
     assert cache.path(entry).read_text() == "a program"
     assert stat.S_IMODE(cache.path(entry).stat().st_mode) == 0o755
-    assert (entry.version, entry.platform, entry.source) == ("v3.6.5", "linux/amd64", "a test")
+    assert (entry.version, entry.platform, entry.source) == ("v3.6.8", "linux/amd64", "a test")
 
 
 async def test_find_matches_platform_and_name(cache: Cache) -> None:
@@ -99,7 +99,7 @@ async def test_an_unreadable_record_counts_as_missing(cache: Cache) -> None:
 async def test_entries_are_listed_by_name(cache: Cache) -> None:
     second, first = await put(cache, "b", "kwok"), await put(cache, "a", "etcd")
     assert cache.entries() == [first, second]
-    assert [str(entry) for entry in cache.entries()] == ["etcd v3.6.5", "kwok v0.7.0"]
+    assert [str(entry) for entry in cache.entries()] == ["etcd v3.6.8", "kwok v0.8.0"]
 
 
 async def test_verify_removes_damage_that_size_and_time_do_not_show(cache: Cache) -> None:
@@ -203,9 +203,9 @@ async def test_a_failed_build_leaves_nothing_behind(cache: Cache) -> None:
 
 
 async def test_the_cache_records_the_digest_of_an_image(cache: Cache) -> None:
-    assert cache.recorded_digest("registry.k8s.io/etcd:3.6.5-0") is None
-    cache.record_digest("registry.k8s.io/etcd:3.6.5-0", "sha256:1")
-    assert Cache(cache.root).recorded_digest("registry.k8s.io/etcd:3.6.5-0") == "sha256:1"
+    assert cache.recorded_digest("registry.k8s.io/etcd:3.6.8-0") is None
+    cache.record_digest("registry.k8s.io/etcd:3.6.8-0", "sha256:1")
+    assert Cache(cache.root).recorded_digest("registry.k8s.io/etcd:3.6.8-0") == "sha256:1"
     assert cache.recorded_digest("registry.k8s.io/etcd:3.6.4-0") is None
 
 

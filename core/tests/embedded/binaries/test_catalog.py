@@ -14,6 +14,9 @@ from capelin.embedded.binaries import (
 from capelin.embedded.binaries.catalog import PROJECTS, Platform, Project, parse_component
 from capelin.embedded.binaries.go import needed_go
 
+PINNED = {"etcd"}
+"""The projects whose images have a digest here."""
+
 
 def test_known_versions_contain_every_supported_minor_in_order() -> None:
     minors = [version.rpartition(".")[0] for version in KNOWN_KUBERNETES]
@@ -22,8 +25,8 @@ def test_known_versions_contain_every_supported_minor_in_order() -> None:
 
 def test_tested_versions_are_known_and_consecutive() -> None:
     assert {*TESTED_KUBERNETES} < {*KNOWN_KUBERNETES}
-    assert TESTED_KUBERNETES[0] == DEFAULT_KUBERNETES
-    assert upgrade_problem(DEFAULT_KUBERNETES, TESTED_KUBERNETES[-1]) is None
+    assert TESTED_KUBERNETES[-1] == DEFAULT_KUBERNETES
+    assert upgrade_problem(TESTED_KUBERNETES[0], DEFAULT_KUBERNETES) is None
 
 
 def test_versions_have_numerical_order(tmp_path: Path) -> None:
@@ -49,7 +52,7 @@ def test_a_name_without_a_version_means_the_default_version() -> None:
         parse_component("kube-apiserver"),
         parse_component("kube-apiserver@v1.33.13"),
     )
-    assert (newest.version, newest.explicit) == ("v1.34.4", False)
+    assert (newest.version, newest.explicit) == (DEFAULT_KUBERNETES, False)
     assert (requested.version, requested.explicit) == ("v1.33.13", True)
 
 
@@ -72,7 +75,7 @@ def test_every_version_has_module_files_with_its_pin(project: Project) -> None:
 
 
 @pytest.mark.parametrize("project", PROJECTS.values(), ids=lambda project: project.name)
-def test_every_pinned_image_belongs_to_a_component(project: Project) -> None:
+def test_every_image_of_a_pinned_project_has_a_digest(project: Project) -> None:
     for version in project.versions:
         pulled = {
             component.image.reference_of(version)
@@ -80,7 +83,8 @@ def test_every_pinned_image_belongs_to_a_component(project: Project) -> None:
             if component.project is project and component.image is not None
         }
         pinned = project.image_digests(version)
-        assert pinned.keys() <= pulled
+        # For other projects, Capelin records the digest that the registry sends first.
+        assert pinned.keys() == (pulled if project.name in PINNED else set())
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in pinned.values())
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Making = Callable[..., Binaries]
     Serve = Callable[..., Awaitable[Registry]]
 
-NAME, TAG = "kube-apiserver", "v1.34.4"
+NAME, TAG = "kube-apiserver", "v1.36.3"
 IMAGE = f"registry.k8s.io/{NAME}:{TAG}"
 CREDENTIALS = "it requires credentials, but Capelin pulls only public images"
 PROGRAM = {f"usr/local/bin/{NAME}": b"#!/bin/sh\n# the real one\n"}
@@ -73,7 +73,7 @@ async def test_one_pull_provides_all_programs_of_an_image(
 ) -> None:
     monkeypatch.setattr("capelin.embedded.binaries.catalog.Project.image_digests", no_pins)
     below = {"usr/local/bin/etcd": b"etcd", "usr/local/bin/etcdctl": b"etcdctl"}
-    registry.add_image("etcd", "3.6.5-0", {"base": b""}, below, {"usr/local/bin/migrate": b""})
+    registry.add_image("etcd", "3.6.8-0", {"base": b""}, below, {"usr/local/bin/migrate": b""})
     fetched = await binaries().fetch(["etcd", "etcdctl"])
     assert [binary.path.read_bytes() for binary in fetched.values()] == [b"etcd", b"etcdctl"]
     assert len(registry.blob_requests()) == 2
@@ -397,8 +397,8 @@ async def test_a_pinned_digest_takes_precedence_over_the_tag(
 
 
 async def test_etcd_is_pinned(binaries: "Making", registry: "Registry") -> None:
-    registry.add_image("etcd", "3.6.5-0", {"usr/local/bin/etcd": b"forged"})
-    assert "the registry has no sha256:042ef9c0" in await failure_of(binaries(), "etcd")
+    registry.add_image("etcd", "3.6.8-0", {"usr/local/bin/etcd": b"forged"})
+    assert "the registry has no sha256:39718941" in await failure_of(binaries(), "etcd")
 
 
 def no_pins(_project: object, _version: str) -> dict[str, str]:

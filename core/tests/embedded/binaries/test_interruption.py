@@ -29,7 +29,7 @@ binaries = Binaries(
 )
 sys.stdout.write(str(asyncio.run(binaries.path("etcd"))))
 """
-WAITS = "etcd v3.6.5: cache: another process is providing it"
+WAITS = "etcd v3.6.8: cache: another process is providing it"
 
 StartFetch = Callable[[], Awaitable[asyncio.subprocess.Process]]
 
@@ -175,7 +175,7 @@ async def test_ctrl_c_also_ends_go(start_fetch: StartFetch, cache: Cache, go: "F
     pid = await go.pid()
     interrupted.send_signal(signal.SIGINT)
     _, errors = await interrupted.communicate()
-    assert "etcd v3.6.5: go build: failed: stopped" in errors.decode().splitlines()
+    assert "etcd v3.6.8: go build: failed: stopped" in errors.decode().splitlines()
     assert interrupted.returncode not in {0, None}
     assert not alive(pid)
     assert remains_in(cache) == []

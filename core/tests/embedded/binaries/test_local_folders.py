@@ -80,7 +80,7 @@ async def test_a_program_without_a_version_is_accepted(tmp_path: Path, binaries:
     program(tmp_path / "mine", "capd-manager", "echo v0.0.1")
     program(tmp_path / "mine", "etcd", "echo built by hand")
     fetched = await binaries(folders=(tmp_path / "mine",)).fetch(
-        ["capd-manager@v1.14.0", "etcd@v3.6.5"]
+        ["capd-manager@v1.14.2", "etcd@v3.6.8"]
     )
     assert [binary.version for binary in fetched.values()] == [None, None]
 
@@ -91,9 +91,9 @@ async def test_a_program_without_a_version_is_accepted(tmp_path: Path, binaries:
         (f"kube-apiserver@{NEWEST}", f"Kubernetes {NEWEST}"),
         (f"kubectl@{NEWEST}", f"Client Version: {NEWEST}\nKustomize Version: v5.7.1"),
         (f"kubeadm@{NEWEST}", f"{NEWEST}+vendor1"),
-        ("etcd@v3.6.5", "etcd Version: 3.6.5\nGit SHA: Not provided\nGo Version: go1.26.8"),
-        ("etcdctl@v3.6.5", "etcdctl version: 3.6.5\nAPI version: 3.6"),
-        ("kwok@v0.7.0", "kwok version v0.7.0 go1.26.8 (linux/amd64)"),
+        ("etcd@v3.6.8", "etcd Version: 3.6.8\nGit SHA: Not provided\nGo Version: go1.26.8"),
+        ("etcdctl@v3.6.8", "etcdctl version: 3.6.8\nAPI version: 3.6"),
+        ("kwok@v0.8.0", "kwok version v0.8.0 go1.26.8 (linux/amd64)"),
     ],
 )
 async def test_the_version_is_read_from_the_output(
@@ -109,9 +109,9 @@ async def test_a_name_with_a_version_does_not_use_another_version(
     tmp_path: Path, binaries: "Making", go: "FakeGo"
 ) -> None:
     file = program(tmp_path / "mine", "etcd", "echo 3.5.0")
-    fetched = await binaries(folders=(tmp_path / "mine",), go=go).fetch(["etcd", "etcd@v3.6.5"])
+    fetched = await binaries(folders=(tmp_path / "mine",), go=go).fetch(["etcd", "etcd@v3.6.8"])
     assert fetched["etcd"].path == file
-    assert fetched["etcd@v3.6.5"].version == "v3.6.5"
+    assert fetched["etcd@v3.6.8"].version == "v3.6.8"
 
 
 async def test_another_version_is_reported_and_skipped(
@@ -153,7 +153,7 @@ async def test_a_hanging_program_fails(
     monkeypatch.setattr("capelin.embedded.binaries.sources._VERSION_SECONDS", 0.1)
     file = program(tmp_path / "mine", "etcd", "exec /bin/sleep 60")
     with pytest.raises(NotObtainableError) as failure:
-        await binaries(folders=(tmp_path / "mine",)).path("etcd", "v3.6.5")
+        await binaries(folders=(tmp_path / "mine",)).path("etcd", "v3.6.8")
     assert ("folder", f"{file} does not print its version in 0.1 s") in failure.value.attempts
 
 
@@ -161,16 +161,16 @@ async def test_a_broken_program_does_not_hide_later_folders(
     tmp_path: Path, binaries: "Making"
 ) -> None:
     program(tmp_path / "broken", "etcd", "exit 1")
-    file = program(tmp_path / "whole", "etcd", "echo 3.6.5")
+    file = program(tmp_path / "whole", "etcd", "echo 3.6.8")
     made = binaries(folders=(tmp_path / "broken", tmp_path / "whole"))
-    assert await made.path("etcd", "v3.6.5") == file
+    assert await made.path("etcd", "v3.6.8") == file
 
 
 async def test_a_program_for_another_machine_fails(tmp_path: Path, binaries: "Making") -> None:
     file = program(tmp_path / "mine", "etcd", "")
     file.write_bytes(b"\x7fELF is not what this is")
     with pytest.raises(NotObtainableError) as failure:
-        await binaries(folders=(tmp_path / "mine",)).path("etcd", "v3.6.5")
+        await binaries(folders=(tmp_path / "mine",)).path("etcd", "v3.6.8")
     assert ("folder", f"{file} cannot be run (Exec format error)") in failure.value.attempts
 
 
@@ -199,7 +199,7 @@ async def test_kubebuilder_assets_may_name_a_missing_folder(
 
 async def test_clusterctl_runs_without_its_update_check(tmp_path: Path, binaries: "Making") -> None:
     program(
-        tmp_path / "mine", "clusterctl", 'test "$CLUSTERCTL_DISABLE_VERSIONCHECK" && echo v1.14.0'
+        tmp_path / "mine", "clusterctl", 'test "$CLUSTERCTL_DISABLE_VERSIONCHECK" && echo v1.14.2'
     )
-    fetched = await binaries(folders=(tmp_path / "mine",)).fetch(["clusterctl@v1.14.0"])
-    assert fetched["clusterctl@v1.14.0"].version == "v1.14.0"
+    fetched = await binaries(folders=(tmp_path / "mine",)).fetch(["clusterctl@v1.14.2"])
+    assert fetched["clusterctl@v1.14.2"].version == "v1.14.2"

@@ -17,22 +17,22 @@ from rich.console import Console
 if TYPE_CHECKING:
     from .conftest import RecordedProgress
 
-WHAT, SOURCE = "etcd v3.6.5", "go build"
+WHAT, SOURCE = "etcd v3.6.8", "go build"
 
 
 def report_all_events(progress: Progress) -> None:
     progress(ProgressEvent("started", WHAT, SOURCE))
     progress(ProgressEvent("advanced", WHAT, SOURCE, done=310, unit="packages"))
     progress(ProgressEvent("noted", WHAT, SOURCE, "it takes a while"))
-    progress(ProgressEvent("started", "kwok v0.7.0", "image [b]"))
-    progress(ProgressEvent("failed", "kwok v0.7.0", "image [b]", "there is none"))
+    progress(ProgressEvent("started", "kwok v0.8.0", "image [b]"))
+    progress(ProgressEvent("failed", "kwok v0.8.0", "image [b]", "there is none"))
     progress(ProgressEvent("finished", WHAT, SOURCE))
 
 
 LINES = [
-    "etcd v3.6.5: go build: it takes a while",
-    "kwok v0.7.0: image [b]: failed: there is none",
-    "etcd v3.6.5: go build: done",
+    "etcd v3.6.8: go build: it takes a while",
+    "kwok v0.8.0: image [b]: failed: there is none",
+    "etcd v3.6.8: go build: done",
 ]
 
 
@@ -40,7 +40,7 @@ def test_plain_progress_prints_events() -> None:
     stream = io.StringIO()
     report_all_events(PlainProgress(stream))
     assert [line for line in stream.getvalue().splitlines() if line in LINES] == LINES
-    assert stream.getvalue().splitlines()[0] == "etcd v3.6.5: go build"
+    assert stream.getvalue().splitlines()[0] == "etcd v3.6.8: go build"
 
 
 def test_plain_progress_prints_amounts_every_ten_seconds() -> None:
@@ -51,8 +51,8 @@ def test_plain_progress_prints_amounts_every_ten_seconds() -> None:
         now[0] = float(second)
         progress(ProgressEvent("advanced", WHAT, SOURCE, done=second, total=25, unit="packages"))
     assert stream.getvalue().splitlines()[1:] == [
-        "etcd v3.6.5: go build: 10 of 25 packages",
-        "etcd v3.6.5: go build: 20 of 25 packages",
+        "etcd v3.6.8: go build: 10 of 25 packages",
+        "etcd v3.6.8: go build: 20 of 25 packages",
     ]
 
 
@@ -63,7 +63,7 @@ def test_live_progress_shows_amounts_below_the_printed_events() -> None:
     shown = stream.getvalue()
     assert all(line in shown for line in LINES)
     assert "310 packages" in shown
-    assert "kwok v0.7.0: image [b] " in shown
+    assert "kwok v0.8.0: image [b] " in shown
 
 
 def test_live_progress_hides_the_cursor_only_during_work() -> None:

@@ -49,7 +49,7 @@ AUTHORITY = Path("/state/ca.crt")
 
 def core() -> Component:
     return upstream_component(
-        CORE, version="v1.14.0", program=Path("/cache/core"), manifests=[DEPLOYMENT]
+        CORE, version="v1.14.2", program=Path("/cache/core"), manifests=[DEPLOYMENT]
     )
 
 

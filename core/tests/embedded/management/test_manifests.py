@@ -185,7 +185,7 @@ def test_an_inventory_entry_matches_that_of_clusterctl() -> None:
         name="kubeadm",
         kind="BootstrapProvider",
         label="bootstrap-kubeadm",
-        version="v1.14.0",
+        version="v1.14.2",
         namespace="capi-kubeadm-bootstrap-system",
     )
     assert entry["metadata"] == {
@@ -200,5 +200,5 @@ def test_an_inventory_entry_matches_that_of_clusterctl() -> None:
     assert (entry["providerName"], entry["type"], entry["version"]) == (
         "kubeadm",
         "BootstrapProvider",
-        "v1.14.0",
+        "v1.14.2",
     )

@@ -285,8 +285,10 @@ async def test_unrecorded_process_is_killed(folder: Path, monkeypatch: pytest.Mo
 
 
 async def test_a_process_has_the_given_niceness(folder: Path) -> None:
-    process = await Process.start(folder, declared(*SLEEP, limits=Limits(nice=7)))
-    assert os.getpriority(os.PRIO_PROCESS, process.pid) == 7
+    # Tests may run with a niceness of their own.
+    nice = min(os.nice(0) + 7, 19)
+    process = await Process.start(folder, declared(*SLEEP, limits=Limits(nice=nice)))
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == nice
 
 
 async def test_a_limited_process_without_cgroups_is_niced(
@@ -299,14 +301,15 @@ async def test_a_limited_process_without_cgroups_is_niced(
     is_limited = any(has_quota(group) for group in record.groups)
     nice = os.getpriority(os.PRIO_PROCESS, process.pid)
     await process.stop()
-    assert (nice == 0) is is_limited
+    niced = max(10, os.nice(0))
+    assert nice == (os.nice(0) if is_limited else niced)
 
     def no_groups(*_: object) -> Iterator[cgroups.Group]:
         return iter(())
 
     monkeypatch.setattr(cgroups, "groups", no_groups)
     process = await Process.start(folder, limited)
-    assert os.getpriority(os.PRIO_PROCESS, process.pid) == 10
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == niced
 
 
 async def test_timer_slack_applies_only_to_the_process(folder: Path) -> None:
@@ -319,15 +322,15 @@ async def test_timer_slack_applies_only_to_the_process(folder: Path) -> None:
     assert slack() == before
 
 
+@pytest.mark.integration
+@pytest.mark.representative
 async def test_control_groups_enforce_a_memory_limit(folder: Path) -> None:
     limits = Limits(memory_bytes=50_000_000)
     greedy = shell(f"sleep 0.2; exec {sys.executable} -c 'x = b\"x\" * 10**9; input()'")
     process = await Process.start(folder, declared(*greedy, limits=limits))
     record = state_dir.read_record(folder, "a")
     assert record is not None
-    if not record.groups:
-        await process.stop()
-        pytest.skip("this user cannot create control groups")
+    assert record.groups, "only a user who can create control groups can run this test"
     ended = await process.wait()
     assert ended.reason == "was killed by SIGKILL: it needed more memory than its limit"
     assert all(exists(group) for group in record.groups)

@@ -12,6 +12,7 @@ from capelin.client import Client
 from capelin_lifecycle.actions.quota import Census, CountedCluster, all_clusters, counted_copies
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.actions.validate import rule_values
+from capelin_lifecycle.api.actions import Quota
 from capelin_lifecycle.decision import Facts, decide
 from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
@@ -55,10 +56,19 @@ class Judge:
         if verdict is None and action.validate_ is not None:
             values = await rule_values(policy, action.validate_, cluster, hook, now)
             return decide(policy, cluster, hook, replace(facts, values=values), now)
-        if verdict is None and action.quota is not None:
+        if verdict is None and action.quota is not None and self.reservations is not None:
             # Even if the hook that waits for it has no more time.
             task = asyncio.create_task(
-                self._admitted(policy, cluster, hook, facts=facts, now=now, client=client)
+                self._admitted(
+                    policy,
+                    cluster,
+                    hook,
+                    quota=action.quota,
+                    reservations=self.reservations,
+                    facts=facts,
+                    now=now,
+                    client=client,
+                )
             )
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -77,6 +87,8 @@ class Judge:
         cluster: KnownCluster,
         hook: Occurrence,
         *,
+        quota: Quota,
+        reservations: Reservations,
         facts: Facts,
         now: datetime,
         client: Client | None,
@@ -86,10 +98,7 @@ class Judge:
         A reservation is written only if no replica has written the policy's reservations since
         they were read: of two Clusters at once, one conflicts and is counted again.
         """
-        reservations, store = self.reservations, self._store
-        quota = policy.spec.action.quota
-        if reservations is None or quota is None:
-            return None
+        store = self._store
         sources: list[tuple[Callable[[], Awaitable[list[CountedCluster]]], IsGone]] = []
         if store.clusters is not None:
             copies = partial(

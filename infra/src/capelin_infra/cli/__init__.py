@@ -90,4 +90,4 @@ def options(
 
 def main() -> None:
     """Parse the command line, and run the verb."""
-    runner.guard(app)
+    runner.guard(lambda: app(prog_name="capelin"))

@@ -84,7 +84,7 @@ def create(
     kubernetes_version: Annotated[
         str | None,
         typer.Option(
-            help="Such as v1.34.4, 1.34 or latest. Default: the environment's version.",
+            help="Such as v1.36.3, 1.36 or latest. Default: the environment's version.",
             autocompletion=completion.versions,
             show_default=False,
         ),
@@ -147,7 +147,7 @@ def upgrade(
     version: Annotated[
         str | None,
         typer.Argument(
-            help="The version to go to, such as v1.34.4 or 1.34. Default: the next minor version.",
+            help="The version to go to, such as v1.36.3 or 1.36. Default: the next minor version.",
             autocompletion=completion.versions,
             show_default=False,
         ),

@@ -63,7 +63,7 @@ def up(
     kubernetes_version: Annotated[
         str | None,
         typer.Option(
-            help="The Kubernetes version of the clusters, such as v1.34.4, 1.34 or latest (see "
+            help="The Kubernetes version of the clusters, such as v1.36.3, 1.36 or latest (see "
             "capelin versions). An existing API server keeps its own.",
             autocompletion=completion.versions,
             show_default=False,

@@ -48,9 +48,10 @@ def import_(
             show_default=False,
         ),
     ] = None,
-    user: Annotated[str, typer.Option(help="User that logs in, for hosts without their own.")] = (
-        "root"
-    ),
+    user: Annotated[
+        str | None,
+        typer.Option(help="User that logs in, for hosts without their own.", show_default="root"),
+    ] = None,
     label: Annotated[
         list[str] | None,
         typer.Option("--label", "-l", help="Label of all hosts, as key=value.", show_default=False),
@@ -63,7 +64,7 @@ def import_(
 ) -> None:
     """Register existing machines as hosts, from a file.
 
-    A second import updates them. It changes no claim, and deletes no host.
+    A second import updates the fields that the file has. It changes no claim, and deletes no host.
     """
     from capelin.errors import InvalidInputError
 

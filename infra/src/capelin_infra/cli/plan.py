@@ -78,7 +78,7 @@ def plan(
     core, makes the change there, and compares. It writes nothing to the management cluster. The
     exit code is 2 if machines are replaced.
 
-    For example: capelin plan -f class.yaml, or capelin plan cluster demo --version v1.34.4
+    For example: capelin plan -f class.yaml, or capelin plan cluster demo --version v1.36.3
     """
     if ctx.invoked_subcommand is not None:
         return

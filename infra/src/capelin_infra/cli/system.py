@@ -87,7 +87,7 @@ def prefetch(
     programs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Such as kube-apiserver, kube-apiserver@v1.33.13, or v1.35 for all of that "
+            help="Such as kube-apiserver, kube-apiserver@v1.35.4, or v1.35 for all of that "
             "version. Default: all, in every tested version.",
             autocompletion=completion.programs,
             show_default=False,

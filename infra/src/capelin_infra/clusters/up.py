@@ -19,6 +19,7 @@ from capelin.embedded.management import (
     api_answers,
     environment_named,
     is_hosted,
+    next_minor,
     observe,
     plan_up,
     prefetch_by_default,
@@ -255,11 +256,18 @@ async def _print_next_steps(
         *(
             ("upgrade a cluster", f"{command} upgrade cluster {_options_of(cluster)}{option}")
             for cluster in clusters[:1]
+            if _can_be_upgraded(environment, cluster)
         ),
         ("pause it", f"{command} stop{option}"),
         ("remove it", f"{command} down{option}"),
     ):
         console.print(f"  {title:<17} [cyan]{line}[/]", highlight=False, soft_wrap=True)
+
+
+def _can_be_upgraded(environment: Environment, cluster: ClusterRequest) -> bool:
+    settings = environment.settings()
+    version = cluster.options.version or (settings and settings.kubernetes_version)
+    return version is not None and next_minor(version) is not None
 
 
 def _options_of(cluster: ClusterRequest) -> str:

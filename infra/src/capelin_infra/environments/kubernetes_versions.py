@@ -8,7 +8,7 @@ from capelin.versions import Version
 
 
 def parse_version(text: str, known: Sequence[str] = ()) -> str:
-    """The version that a user means: `v1.34.4`, `1.34.4`, or the newest known `1.34`, `latest`."""
+    """The version that a user means: `v1.36.3`, `1.36.3`, or the newest known `1.36`, `latest`."""
     newest_first = sorted(known, key=Version.parse, reverse=True)
     if text == "latest" and newest_first:
         return newest_first[0]
@@ -27,7 +27,7 @@ def parse_version(text: str, known: Sequence[str] = ()) -> str:
         raise InvalidInputError(
             f"{text!r} is not a version of Kubernetes.",
             reason="A version has three numbers after a v.",
-            hint="Write it as v1.34.4.",
+            hint="Write it as v1.36.3.",
         ) from None
 
 
@@ -37,7 +37,7 @@ def next_version(current: str, known: Sequence[str]) -> str:
         raise InvalidInputError(
             "Capelin does not know which version comes next.",
             reason="The cluster's control plane is another provider's.",
-            hint="Name the version, such as v1.34.4.",
+            hint="Name the version, such as v1.36.3.",
         )
     possible = _later(current, known)
     if not possible:

@@ -37,8 +37,7 @@ class HostDefaults:
 
     namespace: str
     credentials: str = ""
-    user: str = "root"
-    port: int = 22
+    user: str | None = None
     trust_on_first_use: bool = False
     labels: Mapping[str, str] | None = None
 
@@ -98,17 +97,21 @@ def _host(row: Mapping[str, Any], defaults: HostDefaults) -> CapelinHost:
     keys, authorities = _list(row.get("hostKey")), _list(row.get("hostAuthority"))
     if not keys and not authorities and not defaults.trust_on_first_use:
         raise ValueError("it has no hostKey: run ssh-keyscan, or pass --trust-on-first-use")
+    # Only fields with a value: the import leaves all others to their owners.
+    given: dict[str, Any] = {
+        "port": _number(row["port"]) if row.get("port") else None,
+        "user": str(row["user"]) if row.get("user") else defaults.user,
+        "host_keys": keys or None,
+        "host_authorities": authorities or None,
+        "trust_on_first_use": True if not keys and not authorities else None,
+        "failure_domain": str(row["failureDomain"]) if row.get("failureDomain") else None,
+        "taints": _taints(row.get("taints")) or None,
+        "maintenance": _flag(row.get("maintenance")),
+    }
     spec = HostSpec(
         address=str(row["address"]),
-        port=_number(row.get("port"), defaults.port),
-        user=str(row.get("user") or defaults.user),
         credentials=HostCredentials(secret_name=credentials),
-        host_keys=keys,
-        host_authorities=authorities,
-        trust_on_first_use=not keys and not authorities,
-        failure_domain=str(row["failureDomain"]) if row.get("failureDomain") else None,
-        taints=_taints(row.get("taints")),
-        maintenance=str(row.get("maintenance") or "").lower() in {"true", "yes", "1"},
+        **{name: value for name, value in given.items() if value is not None},
     )
     labels = {**(defaults.labels or {}), **_labels(row.get("labels"))}
     metadata = ObjectMeta(name=str(row["name"]), namespace=defaults.namespace, labels=labels)
@@ -181,8 +184,13 @@ def _list(value: object) -> list[str]:
     return [str(value)] if value else []
 
 
-def _number(value: object, default: int) -> int:
-    text = str(value or default)
+def _flag(value: object) -> bool | None:
+    """Whether a cell is true, or None if it is empty."""
+    return None if value in {None, ""} else str(value).lower() in {"true", "yes", "1"}
+
+
+def _number(value: object) -> int:
+    text = str(value)
     if not text.isdecimal():
         raise ValueError(f"port {text!r} is not a number")
     return int(text)

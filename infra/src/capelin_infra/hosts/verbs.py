@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import typer
-from capelin.api import ObjectMeta, Unstructured
+from capelin.api import ObjectMeta
 from capelin.api.core import Secret
-from capelin.client import Client, Invalid
+from capelin.client import Client, Conflict, Invalid
 from capelin.contract import READY, find_condition
 from capelin.errors import InvalidInputError, MissingError
 from capelin.provider import Blocked
@@ -32,23 +32,27 @@ _KEY_TYPE: Final = "kubernetes.io/ssh-auth"
 async def import_hosts(
     environment: str, path: Path, defaults: HostDefaults, private_key: Path | None, *, dry_run: bool
 ) -> None:
-    """Create or update the hosts of a file, all or none if one is invalid."""
+    """Create or update the hosts of a file, all or none if one is invalid.
+
+    It changes only fields that the file has, and takes none that another manager has set.
+    """
     hosts = read_host_file(path, defaults)
     async with client_of(find_environment(environment)) as client:
         for dry in (True, False):
             for host in hosts:
                 try:
-                    await client.apply(
-                        _manifest(host),
-                        resource=CapelinHost.resource,
-                        manager=_MANAGER,
-                        dry_run=dry,
-                    )
+                    await client.apply(host, manager=_MANAGER, force=False, dry_run=dry)
                 except Invalid as error:
                     reason = f"{host.name}: {error.message}."
                     hint = "Correct the file. No host was changed."
                     raise InvalidInputError(
                         "The API server rejects a host.", reason=reason, hint=hint
+                    ) from error
+                except Conflict as error:
+                    reason = f"{host.name}: {error.message}."
+                    hint = "Remove the field from the file, or have its owner give it up."
+                    raise InvalidInputError(
+                        "A field of a host has another owner.", reason=reason, hint=hint
                     ) from error
             if dry_run:
                 typer.echo(f"{len(hosts)} hosts are valid. Nothing was changed.")
@@ -56,13 +60,6 @@ async def import_hosts(
             if dry and private_key is not None:
                 await client.apply(_secret(defaults, private_key), manager=_MANAGER)
     typer.echo(f"{len(hosts)} hosts imported. See capelin hosts list.")
-
-
-def _manifest(host: CapelinHost) -> Unstructured:
-    """The fields of a host that have a value: a key that the provider has learned stays."""
-    manifest = host.dump()
-    manifest["spec"] = {name: value for name, value in manifest["spec"].items() if value != []}
-    return manifest
 
 
 def _secret(defaults: HostDefaults, private_key: Path) -> Secret:

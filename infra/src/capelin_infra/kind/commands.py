@@ -17,6 +17,7 @@ from capelin.client import Client, ClientError, ClientOptions, Config
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import write_private
 from capelin.errors import NotReadyError, UnfitMachineError
+from capelin.programs import default_signals
 
 from capelin_infra.binaries import KIND
 from capelin_infra.kind.kind_config import MIRRORS, hosts_file
@@ -171,6 +172,7 @@ async def _run(command: Sequence[str], variables: dict[str, str], show: Show | N
         stderr=asyncio.subprocess.PIPE,
         # Our caller passes Ctrl-C on.
         process_group=0,
+        preexec_fn=default_signals(),
     )
     assert process.stdout is not None and process.stderr is not None  # noqa: PT018, S101
     try:

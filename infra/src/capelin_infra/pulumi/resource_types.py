@@ -25,7 +25,7 @@ class EnvironmentInputs(DescribedModel):
     name: str
     """Name of the environment in `capelin status -e NAME`."""
     kubernetes_version: str | None = None
-    """Kubernetes version of the management cluster, such as `v1.34.4`.
+    """Kubernetes version of the management cluster, such as `v1.36.3`.
 
     Default: the newest known one.
     """
@@ -93,7 +93,7 @@ class WorkloadClusterInputs(DescribedModel):
     cluster_class: str = "capelin"
     """Name of the ClusterClass, in the same namespace."""
     kubernetes_version: str
-    """Kubernetes version, such as `v1.34.4`. A later one upgrades the cluster."""
+    """Kubernetes version, such as `v1.36.3`. A later one upgrades the cluster."""
     control_plane_replicas: Annotated[int, Field(ge=1)] = 1
     """Number of control plane replicas."""
     workers: Annotated[int, Field(ge=0)] = 3

@@ -105,7 +105,7 @@ class Environment(BaseResource):
     name: pulumi.Output[str]
     """Name of the environment in `capelin status -e NAME`."""
     kubernetes_version: pulumi.Output[str | None]
-    """Kubernetes version of the management cluster, such as `v1.34.4`.
+    """Kubernetes version of the management cluster, such as `v1.36.3`.
 
     Default: the newest known one.
     """
@@ -161,7 +161,7 @@ class WorkloadCluster(BaseResource):
     cluster_class: pulumi.Output[str]
     """Name of the ClusterClass, in the same namespace."""
     kubernetes_version: pulumi.Output[str]
-    """Kubernetes version, such as `v1.34.4`. A later one upgrades the cluster."""
+    """Kubernetes version, such as `v1.36.3`. A later one upgrades the cluster."""
     control_plane_replicas: pulumi.Output[int]
     """Number of control plane replicas."""
     workers: pulumi.Output[int]

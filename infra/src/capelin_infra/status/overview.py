@@ -266,7 +266,7 @@ def _explain(cluster: Node, environment: str) -> str:
 
 
 def prefetch_text(prefetch: Prefetch) -> str:
-    """For example `Kubernetes v1.34.4 for upgrades: go build: 12 of 2094 packages`."""
+    """For example `Kubernetes v1.36.3 for upgrades: go build: 12 of 2094 packages`."""
     if prefetch.state == "Done":
         return f"Kubernetes {prefetch.version} for upgrades: ready"
     text = f"Kubernetes {prefetch.version} for upgrades: {prefetch.state.lower()}"

@@ -534,7 +534,7 @@ class Spec(ControlPlaneTemplateSpec):
     """Desired state of the control plane."""
 
     version: StoredKubernetesVersion
-    """Kubernetes version, such as `v1.34.4`. Upgrades go one minor version at a time.
+    """Kubernetes version, such as `v1.36.3`. Upgrades go one minor version at a time.
 
     If the `v` is missing, the provider adds it.
     """

@@ -257,11 +257,6 @@ def next_keyring(keyring: Keyring, goal: Goal) -> Keyring:
         keys={name: key for name, key in keys.items() if name in used},
         rings=rings,
         previous=previous,
-        rewritten=tuple(
-            resource
-            for resource in keyring.rewritten
-            if len(rings.get(resource, ())) > 1 and rings[resource] == keyring.ring(resource)
-        ),
     )
 
 

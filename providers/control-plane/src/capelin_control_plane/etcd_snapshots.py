@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import aiohttp
-from capelin.programs import run_program
+from capelin.programs import default_signals, run_program
 
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError
@@ -125,6 +125,7 @@ async def throw_away_etcd(etcd: Path, etcdutl: Path, snapshot: Path) -> AsyncGen
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
+            preexec_fn=default_signals(),
         )
         try:
             connector = aiohttp.UnixConnector(f"{sockets}/client")

@@ -56,16 +56,12 @@ async def backup_as_of(
         async with throw_away_etcd(*programs, path) as etcd:
             changes = read_changes(store, key, base.authority, (await etcd.status()).revision)
             reached = await replay(etcd, changes, base.taken_at, moment)
-            if moment is None:
-                if reached == base.taken_at:
-                    return base
-                moment = _second_after(reached)
-            elif moment - reached > _TOLERANCE:
-                end = f"{reached.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-                raise BackupError(f"the archive is not complete after {end}")
+            taken_at = backup_moment(base.taken_at, reached, moment)
+            if taken_at is None:
+                return base
             status = await etcd.status()
             manifest = replace(
-                base, taken_at=moment, revision=status.revision, seconds=0, rewound=True
+                base, taken_at=taken_at, revision=status.revision, seconds=0, rewound=True
             )
             present = next((it for it in manifests if it.name == manifest.name), None)
             if present is not None:
@@ -85,9 +81,25 @@ async def backup_as_of(
     return manifest
 
 
-def _second_after(moment: datetime) -> datetime:
-    """The next second, since another backup may have the name of the present one."""
-    return moment.replace(microsecond=0) + timedelta(seconds=1)
+def backup_moment(base: datetime, reached: datetime, moment: datetime | None) -> datetime | None:
+    """The moment of the new backup. None if the base has every archived change.
+
+    Args:
+        base: The moment of the backup before it.
+        reached: The last moment up to which the archive is complete.
+        moment: The requested moment. None requests all archived changes.
+
+    Raises:
+        BackupError: the archive ends before the requested moment.
+    """
+    if moment is None:
+        # The next second, since another backup may have the name of the present one.
+        after = reached.replace(microsecond=0) + timedelta(seconds=1)
+        return None if reached == base else after
+    if moment - reached > _TOLERANCE:
+        end = f"{reached.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        raise BackupError(f"the archive is not complete after {end}")
+    return moment
 
 
 def base_backup(manifests: Sequence[Manifest], moment: datetime | None) -> Manifest:

@@ -275,7 +275,7 @@ def running_versions(observed: Observed) -> list[VersionCount]:
         instance.version: 0 for instance in observed.statuses if _is_versioned(instance)
     }
     for instance in counted:
-        counts[instance.version] = counts.get(instance.version, 0) + 1
+        counts[instance.version] += 1
     return [
         VersionCount(version=version, replicas=counts[version])
         if counts[version]

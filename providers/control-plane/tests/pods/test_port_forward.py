@@ -7,6 +7,7 @@ import pytest
 from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 from capelin.client import Config, Server
+from capelin.testing.waiting import until
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
 
 PORT = 2379
@@ -51,3 +52,23 @@ async def test_an_error_of_the_pod_closes_the_connection(config: Config) -> None
         writer.write(b"fail")
         assert await reader.read() == b""
         writer.close()
+
+
+async def test_the_port_closes_with_its_connections(config: Config) -> None:
+    async with asyncio.timeout(20):
+        async with forwarded_port(config, "default", "one-etcd-0", PORT) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"shoal")
+            assert await reader.readexactly(5) == b"shoal"
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_closed_connection_closes_the_stream_to_the_pod(config: Config) -> None:
+    async with forwarded_port(config, "default", "one-etcd-0", PORT) as port:
+        before = asyncio.all_tasks()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"shoal")
+        assert await reader.readexactly(5) == b"shoal"
+        writer.close()
+        await until(lambda: asyncio.all_tasks() <= before)

@@ -37,7 +37,7 @@ def outward() -> str | None:
 async def test_a_control_plane_serves_at_its_endpoint_and_publishes_it_to_pods(rig: Rig) -> None:
     host = outward()
     if host is None:
-        pytest.skip("this machine has only loopback addresses")
+        pytest.fail("this machine has only loopback addresses")
     desired = replace(control_plane(NEW), host=host, port=free_port(host))
     rig.backend = ProcessesBackend(
         rig.state,
@@ -76,22 +76,26 @@ async def test_a_control_plane_cannot_use_a_foreign_loopback_address(idle: Rig, 
     await idle.backend.delete(KEY)
 
 
+@pytest.mark.integration
+@pytest.mark.representative
 async def test_only_an_administrator_can_allow_addresses_of_the_machine(idle: Rig) -> None:
     host = outward()
     if host is None:
-        pytest.skip("this machine has only loopback addresses")
+        pytest.fail("this machine has only loopback addresses")
     with pytest.raises(Blocked, match=f"--endpoint-networks={host}") as blocked:
         await idle.allocate(replace(control_plane(), host=host))
     assert blocked.value.reason == "InvalidConfiguration"
     await idle.backend.delete(KEY)
 
 
+@pytest.mark.integration
+@pytest.mark.representative
 async def test_an_endpoint_of_another_control_plane_is_not_available(
     idle: Rig, tmp_path: Path
 ) -> None:
     host = outward()
     if host is None:
-        pytest.skip("this machine has only loopback addresses")
+        pytest.fail("this machine has only loopback addresses")
     policy = Policy(endpoint_networks=read_networks(host))
     idle.backend = ProcessesBackend(idle.state, Idle(tmp_path), lambda _: None, policy)
     first = replace(control_plane(), host=host, port=free_port(host))

@@ -185,14 +185,14 @@ def starts_control_plane(machine: CapelinMachine, cluster: Cluster) -> bool:
 
 
 def must_delete_instance(
-    machine: CapelinMachine, cluster: Cluster | None, *, has_kubeconfig: bool
+    machine: CapelinMachine, cluster: Cluster, *, has_kubeconfig: bool
 ) -> bool:
     """Whether a machine has to wait for its cluster's API before it goes.
 
     The Nodes go with their cluster, even if it was never initialized or is broken. Without a
     kubeconfig, or an API that has ever answered, nothing was created for a new machine.
     """
-    if cluster is None or cluster.metadata.deletion_timestamp is not None:
+    if cluster.metadata.deletion_timestamp is not None:
         return False
     initialized = bool(cluster.status.initialization.control_plane_initialized)
     return is_provisioned(machine) or (has_kubeconfig and initialized)

@@ -92,6 +92,11 @@ class Reason(Reasons):
         "the SSH server of the host does not answer, or the connection ended",
         "check the host, its address and the network. The provider tries again by itself",
     )
+    HOST_COMMAND_FAILED = (
+        "HostCommandFailed",
+        "the host answers, but a command of the provider fails there, for example on a full disk",
+        "correct what the message names. The provider tries again by itself",
+    )
     HOST_KEY_MISMATCH = (
         "HostKeyMismatch",
         "the host shows another key than the configured ones",
@@ -193,7 +198,7 @@ class Reason(Reasons):
         "MachineMissing",
         "the machine of the host no longer exists, but did not release the host",
         (
-            "if no other management cluster uses the host, set the annotation "
-            "`capelin.cluster.x-k8s.io/clean-again` on the CapelinHost"
+            "if no other management cluster uses the host, set the annotation that the message "
+            "names on the CapelinHost"
         ),
     )

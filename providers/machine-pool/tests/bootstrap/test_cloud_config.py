@@ -1,4 +1,4 @@
-"""Bootstrap data as the kubeadm bootstrap provider v1.14.0 writes them."""
+"""Bootstrap data as the kubeadm bootstrap provider v1.14.2 writes them."""
 
 import base64
 import gzip

@@ -24,8 +24,9 @@ from capelin_machine_pool.bootstrap import (
 )
 from capelin_machine_pool.bootstrap.plan import next_clean_step
 
-from tests.support.sandbox import Sandbox, eventually, sandbox
+from tests.support.sandbox import NEEDS_SANDBOX, Sandbox, eventually, sandbox
 
+pytestmark = [*NEEDS_SANDBOX]
 SENTINEL = "/run/cluster-api/bootstrap-success.complete"
 TOKEN = "abcdef.0123456789abcdef"
 CONFIG = CloudConfig(

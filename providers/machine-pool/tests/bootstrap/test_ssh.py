@@ -1,8 +1,11 @@
-"""The transport over SSH, against OpenSSH's server."""
+"""The transport over SSH, against asyncssh's server, and in the long sessions against OpenSSH's."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from dataclasses import replace
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
 from random import Random
@@ -20,23 +23,57 @@ from capelin_machine_pool.bootstrap import (
 from capelin_machine_pool.bootstrap.ssh import InvalidKeyError, SshHost, as_root, connect_ssh
 
 from tests.support.sandbox import Sandbox, sandbox
-from tests.support.sshd import Server, new_key, require_sshd, sshd
+from tests.support.ssh_server import KILLS_CONNECTION, ssh_server
+from tests.support.sshd import Server, new_key, sshd
 
 from .test_engine import CONFIG, MACHINE, joins
 
+OWNER = f"{os.getuid()}:{os.getgid()}"
 LOOPBACK = Destinations((ip_network("127.0.0.0/8"),))
 
 
-@pytest.fixture
-async def machine(tmp_path: Path) -> AsyncGenerator[Sandbox]:
-    require_sshd()
-    async with sandbox(tmp_path) as started:
-        yield started
+@dataclass
+class Host:
+    """A host with an SSH server."""
+
+    serve: Callable[..., AbstractAsyncContextManager[Server]]
+    folder: str
+    """A folder of the host that commands may write to."""
+    killing: str
+    """The command that ends its connection."""
+    behind: Callable[[Server], AbstractAsyncContextManager[SshHost]]
+    """Another server, which a server leads to as a bastion."""
+
+
+@asynccontextmanager
+async def another_server(_: Server) -> AsyncGenerator[SshHost]:
+    async with ssh_server() as other:
+        yield other.host()
+
+
+@asynccontextmanager
+async def second_server(machine: Sandbox, server: Server) -> AsyncGenerator[SshHost]:
+    await machine.succeed("/usr/sbin/sshd -f /etc/ssh/test/config -p 2222")
+    yield replace(server.host(), port=2222)
+
+
+@pytest.fixture(params=["asyncssh", pytest.param("OpenSSH", marks=pytest.mark.integration)])
+async def host(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Host]:
+    if request.param == "asyncssh":
+        yield Host(ssh_server, str(tmp_path), KILLS_CONNECTION, another_server)
+        return
+    async with sandbox(tmp_path) as machine:
+        yield Host(
+            partial(sshd, machine),
+            "/root",
+            "pkill -KILL -x sshd; sleep 5",
+            partial(second_server, machine),
+        )
 
 
 @pytest.fixture
-async def server(machine: Sandbox) -> AsyncGenerator[Server]:
-    async with sshd(machine) as started:
+async def server(host: Host) -> AsyncGenerator[Server]:
+    async with host.serve() as started:
         yield started
 
 
@@ -48,16 +85,16 @@ async def fails(host: SshHost, destinations: Destinations = LOOPBACK) -> str:
     return str(caught.value)
 
 
-async def test_commands_run_on_the_machine(machine: Sandbox, server: Server) -> None:
+async def test_commands_run_on_the_host(host: Host, server: Server) -> None:
+    file = f"{host.folder}/a b"
     async with connect_ssh(server.host(), LOOPBACK) as transport:
-        result = await transport.run("cat; uname -n; echo bad >&2; exit 3", stdin=b"input\n")
-        assert (result.exit_code, result.output) == (3, b"input\nhost-1\n")
-        assert result.message == "bad"
+        result = await transport.run("cat; echo bad >&2; exit 3", stdin=b"input\n")
+        assert (result.exit_code, result.output, result.message) == (3, b"input\n", "bad")
         # A command may end without reading its input.
         assert (await transport.run("true", stdin=bytes(1 << 20))).exit_code == 0
-        await transport.write_file("/root/a b", bytes(range(256)) * 4096, mode=0o640)
-        assert await transport.read_file("/root/a b", max_bytes=2 << 20) == bytes(range(256)) * 4096
-        assert await machine.succeed("stat -c %a '/root/a b'") == "640\n"
+        await transport.write_file(file, bytes(range(256)) * 4096, mode=0o640, owner=OWNER)
+        assert await transport.read_file(file, max_bytes=2 << 20) == bytes(range(256)) * 4096
+        assert (await transport.run(f"stat -c %a '{file}'")).output == b"640\n"
         with pytest.raises(TransportError, match="cannot read /missing: head: "):
             await transport.read_file("/missing")
 
@@ -79,12 +116,12 @@ async def test_other_host_key_is_rejected(server: Server) -> None:
     assert await fails(host) == expected
 
 
-async def test_certificate_of_the_host_ca_is_accepted(machine: Sandbox) -> None:
-    async with sshd(machine, certified=True) as server:
-        host = replace(server.host(), host_keys=(), host_cas=(server.ca,))
-        async with connect_ssh(host, LOOPBACK) as transport:
+async def test_certificate_of_the_host_ca_is_accepted(host: Host) -> None:
+    async with host.serve(certified=True) as server:
+        certified = replace(server.host(), host_keys=(), host_cas=(server.ca,))
+        async with connect_ssh(certified, LOOPBACK) as transport:
             assert (await transport.run("true")).exit_code == 0
-        assert "host key" in await fails(replace(host, host_cas=(server.host_key,)))
+        assert "host key" in await fails(replace(certified, host_cas=(server.host_key,)))
 
 
 async def test_failures_have_reasons(server: Server) -> None:
@@ -100,17 +137,18 @@ async def test_failures_have_reasons(server: Server) -> None:
     assert server.connections == connections
 
 
-async def test_machine_behind_a_bastion_is_reached(machine: Sandbox, server: Server) -> None:
-    await machine.succeed("/usr/sbin/sshd -f /etc/ssh/test/config -p 2222")
-    behind = replace(server.host(), port=2222)
-    async with connect_ssh(behind, LOOPBACK, bastion=server.host()) as transport:
-        assert (await transport.run("uname -n")).output == b"host-1\n"
+async def test_host_behind_a_bastion_is_reached(host: Host, server: Server) -> None:
+    async with (
+        host.behind(server) as behind,
+        connect_ssh(behind, LOOPBACK, bastion=server.host()) as transport,
+    ):
+        assert (await transport.run("echo here")).output == b"here\n"
 
 
-async def test_killed_connection_is_reported(server: Server) -> None:
+async def test_killed_connection_is_reported(host: Host, server: Server) -> None:
     async with connect_ssh(server.host(), LOOPBACK) as transport:
-        with pytest.raises(TransportError, match="ended"):
-            await transport.run("pkill -KILL -x sshd; sleep 5")
+        with pytest.raises(TransportError, match=r"ended|closed"):
+            await transport.run(host.killing)
 
 
 @pytest.mark.parametrize(
@@ -138,12 +176,17 @@ def test_other_users_become_root() -> None:
     assert as_root("admin", "true") == "sudo -n -- /bin/sh -c true"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("seed", range(3))
-async def test_connections_cut_at_any_byte_bootstrap_once(
-    machine: Sandbox, server: Server, seed: int
+async def test_connections_cut_at_any_byte_bootstrap_once(tmp_path: Path, seed: int) -> None:
+    async with sandbox(tmp_path) as machine, sshd(machine) as server:
+        await bootstrap_once_over_cut_connections(machine, server, Random(seed))  # noqa: S311
+
+
+async def bootstrap_once_over_cut_connections(
+    machine: Sandbox, server: Server, random: Random
 ) -> None:
     fresh = await machine.fingerprint()
-    random = Random(seed)  # noqa: S311
 
     async def work(controller: MachineBootstrap, *, clean: bool) -> object:
         step: object = None

@@ -13,7 +13,6 @@ from capelin_machine_pool.bootstrap import (
     BootstrapStep,
     CleanStep,
     Installation,
-    NoArchiveError,
     Transport,
     UpdateStep,
     observe,
@@ -21,10 +20,11 @@ from capelin_machine_pool.bootstrap import (
 )
 
 from tests.support.archives import add_archive, fake_programs
-from tests.support.sandbox import Sandbox, eventually, sandbox
+from tests.support.sandbox import NEEDS_SANDBOX, Sandbox, eventually, sandbox
 
 from .test_engine import CONFIG, MACHINE, OTHER, Cut, Stubborn, bootstrap, clean
 
+pytestmark = [*NEEDS_SANDBOX]
 OLD, NEW = "v1.33.13", "v1.34.4"
 
 
@@ -191,21 +191,3 @@ async def test_cut_connections_update_once(machine: Sandbox, tmp_path: Path, see
     assert set(steps) == {UpdateStep.SUCCEEDED}
     assert len(await upgrades(machine)) == 1
     assert await machine.succeed("stat -c %s /opt/large") == f"{5 << 20}\n"
-
-
-async def test_archives_need_their_checksum(tmp_path: Path) -> None:
-    with pytest.raises(NoArchiveError, match="start it with --host-bundles"):
-        await Archives(None).find(NEW, "amd64")
-    archives = Archives(tmp_path)
-    with pytest.raises(NoArchiveError, match="no readable file SHA256SUMS"):
-        await archives.find(NEW, "amd64")
-    path = add_archive(tmp_path, NEW, fake_programs(NEW))
-    assert (await archives.find(NEW, "amd64")).size == path.stat().st_size
-    for version, architecture in (("v1.34.5", "amd64"), (NEW, "arm64")):
-        with pytest.raises(NoArchiveError, match="add it, and its line in SHA256SUMS"):
-            await archives.find(version, architecture)
-    with pytest.raises(NoArchiveError, match="is not a version"):
-        await archives.find("../v1.34.4", "amd64")
-    path.write_bytes(b"damaged")
-    with pytest.raises(NoArchiveError, match="does not have the checksum"):
-        await archives.find(NEW, "amd64")

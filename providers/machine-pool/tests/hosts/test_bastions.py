@@ -14,15 +14,15 @@ from capelin_machine_pool.hosts.connections import SshTarget
 from capelin_machine_pool.hosts.plan import Visit
 from capelin_machine_pool.hosts.visits import VisitPlan, Visits, carry_out
 
-from tests.support.sandbox import sandbox
-from tests.support.sshd import bastion, require_sshd, sshd
+from tests.support.sandbox import NEEDS_SANDBOX, sandbox
+from tests.support.sshd import bastion, sshd
 
+pytestmark = [*NEEDS_SANDBOX]
 COUNT = 40
 LOOPBACK = Destinations((ip_network("127.0.0.0/8"),))
 
 
 async def test_bastion_rejects_no_login(tmp_path: Path) -> None:
-    require_sshd()
     async with (
         sandbox(tmp_path) as machine,
         sshd(machine) as server,

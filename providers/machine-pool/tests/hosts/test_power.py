@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from capelin.api.core import Secret
-from capelin.client import Conflict, Destinations
+from capelin.client import Conflict, Destinations, Request, Response, Unavailable
 from capelin.contract import ConditionSpec, update_conditions
 from capelin.pki import issue, new_ca
 from capelin.testing.fake_client import FakeClient
@@ -24,8 +24,10 @@ from capelin_machine_pool.hosts.api import (
     PowerCredentials,
     Redfish,
 )
+from capelin_machine_pool.hosts.plan import Orphaned, Visit, next_host_step
 from capelin_machine_pool.hosts.power import PowerError, PowerSwitch, begin_cycle, is_cycle_due
 from capelin_machine_pool.hosts.redfish import RedfishError, System, reset_of
+from capelin_machine_pool.hosts.status import failed_visit, host_status, outcome
 
 from .objects import NAMESPACE, NOW, a_claim, a_host
 
@@ -92,6 +94,20 @@ def test_condition_from_before_the_release_does_not_count() -> None:
     assert not is_cycle_due(host, NOW)
 
 
+def test_released_host_that_answers_is_not_power_cycled() -> None:
+    host = released()
+    full = failed_visit(Visit.CLEAN, "command", "No space left on device")
+    its = outcome(host, full)
+    host.status = host_status(host, full, its.phase, NOW)
+    since = NOW - timedelta(minutes=3)
+    host.status.conditions = update_conditions([], its.conditions, now=since, generation=1)
+    assert [(it.type, it.status, it.reason) for it in host.status.conditions] == [
+        ("Ready", "False", "HostCommandFailed"),
+        ("Reachable", "True", "Reachable"),
+    ]
+    assert not is_cycle_due(host, NOW)
+
+
 async def test_power_cycle_is_recorded_before_it_happens() -> None:
     client = FakeClient(CapelinHost)
     host = released(UNCLEAN)
@@ -110,6 +126,15 @@ async def test_power_cycle_is_recorded_before_it_happens() -> None:
     assert not is_cycle_due(after, NOW)
     with pytest.raises(Conflict):
         await begin_cycle(client, other, NOW)
+
+
+async def test_power_cycle_confirms_no_clean_up_of_a_node() -> None:
+    client = FakeClient(CapelinHost)
+    client.add(a_host(phase="Broken", claim=a_claim(), power=COMMAND, annotations=REQUESTED))
+    await begin_cycle(client, await client.get(CapelinHost, "host-1", NAMESPACE), NOW)
+    after = await client.get(CapelinHost, "host-1", NAMESPACE)
+    assert after.metadata.annotations == {}
+    assert isinstance(next_host_step(after, None), Orphaned)
 
 
 def system(state: str, *types: str, target: str = RESET) -> System:
@@ -229,6 +254,23 @@ async def test_management_controller_restarts_a_host(tmp_path: Path) -> None:
         message = await fails(switch, client, host())
         assert message == "127.0.0.1 does not answer with a ComputerSystem"
         assert len(bmc.resets) == 2
+
+
+async def test_power_cycle_fails_if_its_secret_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = FakeClient(CapelinHost)
+
+    async def send(request: Request) -> Response:
+        raise Unavailable(503, "ServiceUnavailable", f"cannot serve {request.path}")
+
+    monkeypatch.setattr(client.server, "send", send)
+    redfish = Redfish(
+        address="https://127.0.0.1/x", credentials=PowerCredentials(secret_name="bmc")
+    )
+    hosts = a_host(power=Power(method="Redfish", redfish=redfish)), a_host(power=SSH)
+    for host in hosts:
+        assert "cannot serve /api/v1" in await fails(PowerSwitch(), client, host)
 
 
 async def test_command_of_the_administrator_restarts_a_host(tmp_path: Path) -> None:

@@ -15,9 +15,16 @@ from capelin_machine_pool.bootstrap import (
     JobState,
     UpdateStep,
 )
-from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost
+from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost, Phase
 from capelin_machine_pool.hosts.facts import HostFacts
-from capelin_machine_pool.hosts.plan import Orphaned, Release, Visit, Wait, next_host_step
+from capelin_machine_pool.hosts.plan import (
+    Orphaned,
+    RejectRequest,
+    Release,
+    Visit,
+    Wait,
+    next_host_step,
+)
 from capelin_machine_pool.hosts.status import (
     Outcome,
     VisitResult,
@@ -75,11 +82,43 @@ def ready(its: Outcome) -> tuple[str, str, str]:
             None,
             Visit.CLEAN_AGAIN,
         ),
-        (a_host(phase="Ready", claim=a_claim(), annotations=CONFIRMED), None, Release()),
+        (
+            a_host(
+                phase="Broken", claim=a_claim(), annotations={CLEAN_AGAIN_ANNOTATION: "uid-one"}
+            ),
+            None,
+            Release(),
+        ),
     ],
 )
 def test_next_step_of_a_host(host: CapelinHost, machine: Any, step: object) -> None:
     assert next_host_step(host, machine) == step
+
+
+@pytest.mark.parametrize("phase", ["Ready", "Broken", "Bootstrapping"])
+@pytest.mark.parametrize("value", ["", "uid-former"])
+def test_request_for_another_claim_cleans_no_node(phase: Phase, value: str) -> None:
+    request = {CLEAN_AGAIN_ANNOTATION: value}
+    host = a_host(phase=phase, claim=a_claim(), annotations=request)
+    step = next_host_step(host, None)
+    assert isinstance(step, RejectRequest)
+    assert f"{CLEAN_AGAIN_ANNOTATION}=uid-one" in step.message
+
+
+@pytest.mark.parametrize("value", ["", "uid-one"])
+def test_request_does_not_stay_on_a_host_in_use(value: str) -> None:
+    request = {CLEAN_AGAIN_ANNOTATION: value}
+    host = a_host(phase="Ready", claim=a_claim(), annotations=request)
+    step = next_host_step(host, a_machine(host=RECORDED))
+    assert step == RejectRequest("the machine one uses the host: delete its Machine")
+
+
+def test_second_request_for_a_clean_up_does_not_wait() -> None:
+    host = a_host(phase="Broken", claim=a_claim(released_at=NOW))
+    failed = JobState(alive=False, exit_code=1)
+    its = outcome(host, result(Visit.CLEAN_AGAIN, CleanStep.FAILED, clean=failed))
+    assert its.ends_request
+    assert its.again_after < 10
 
 
 def test_host_of_a_missing_machine_waits_for_its_administrator() -> None:

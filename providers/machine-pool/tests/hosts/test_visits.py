@@ -109,6 +109,25 @@ async def test_visit_for_another_purpose_replaces_the_first() -> None:
     await world.visits.close()
 
 
+async def test_host_whose_command_fails_counts_as_reachable() -> None:
+    world = World()
+    machine = Machine()
+    machine.answers = [FREE, b"no space left on device\n"]
+
+    @asynccontextmanager
+    async def connect() -> AsyncGenerator[Transport]:
+        yield machine
+
+    async def work(slot: Slot) -> VisitResult:
+        return await carry_out(VisitPlan(visit=Visit.CHECK, connect=connect), slot)
+
+    world.visits.start(key("full"), "check", Visit.CHECK, work)
+    await until(lambda: world.result("full") is not None)
+    result = world.result("full")
+    assert result is not None
+    assert result.failure == (Reason.HOST_COMMAND_FAILED, "the machine's answer is not complete")
+
+
 async def test_failed_visit_names_no_details_of_a_defect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

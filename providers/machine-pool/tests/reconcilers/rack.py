@@ -25,7 +25,7 @@ from capelin_machine_pool.reconcilers import (
 )
 
 from tests.support.sandbox import Sandbox, sandbox
-from tests.support.sshd import Server, require_sshd, sshd
+from tests.support.sshd import Server, sshd
 
 from .fake_core import NAME, OLD, SameClient, World
 
@@ -113,7 +113,6 @@ def reconcilers(
 @asynccontextmanager
 async def rack(folder: Path, count: int) -> AsyncGenerator[list[RackHost]]:
     """Machines without a claim."""
-    require_sshd()
     async with AsyncExitStack() as stack:
         hosts: list[RackHost] = []
         for number in range(count):

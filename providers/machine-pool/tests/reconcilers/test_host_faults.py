@@ -167,7 +167,8 @@ async def confirm(world: HostWorld) -> None:
     """Act as the administrator of broken hosts."""
     for host in await world.hosts():
         if host.status is not None and host.status.phase == "Broken":
-            patch = {"metadata": {"annotations": {CLEAN_AGAIN_ANNOTATION: ""}}}
+            value = host.spec.claim.id if host.spec.claim is not None else ""
+            patch = {"metadata": {"annotations": {CLEAN_AGAIN_ANNOTATION: value}}}
             with suppress(ClientError):
                 await world.client.patch(CapelinHost, host.name, world.namespace, patch)
 

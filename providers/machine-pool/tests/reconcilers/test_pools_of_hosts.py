@@ -13,11 +13,16 @@ from capelin.testing.waiting import until
 from capelin_machine_pool.api import CapelinMachine
 from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost
 
+from tests.support.sandbox import NEEDS_SANDBOX
 from tests.support.sshd import new_key
 
 from .rack import HostWorld, RackHost, rack, reconcilers
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("provider_crds")]
+pytestmark = [
+    *NEEDS_SANDBOX,
+    pytest.mark.timeout(240),
+    pytest.mark.usefixtures("provider_crds"),
+]
 OTHER_KEY = " ".join(new_key().export_public_key().decode().split()[:2])
 
 
@@ -129,7 +134,6 @@ async def is_gone(client: Client, name: str, namespace: str) -> bool:
     return await client.find(CapelinHost, name, namespace) is None
 
 
-@pytest.mark.integration
 async def test_machine_leaves_a_host_that_is_a_node_already(
     client: Client, namespace: str, kubeconfig: Path, tmp_path: Path
 ) -> None:
@@ -164,8 +168,6 @@ async def joined_once(client: Client, namespace: str, hosts: Sequence[RackHost])
     return {*present.values()}
 
 
-@pytest.mark.integration
-@pytest.mark.representative
 async def test_pool_of_hosts_scales_and_returns_clean_hosts(
     client: Client, namespace: str, kubeconfig: Path, tmp_path: Path
 ) -> None:

@@ -13,9 +13,11 @@ from capelin.client import (
     ApiError,
     Client,
     ConfigError,
+    Conflict,
     CredentialError,
     NotFound,
     Request,
+    Response,
     Unauthorized,
     Unavailable,
     Unreachable,
@@ -25,9 +27,11 @@ from capelin.contract import find_condition
 from capelin.controller import After, ObjectKey, Result
 from capelin.provider import InfraMachineStatus, Initialization
 from capelin.testing.fake_client import FakeClient
-from capelin_machine_pool.api import CapelinMachine, MachineSpec
+from capelin_machine_pool.api import BackendName, CapelinMachine, HostReference, MachineSpec
 from capelin_machine_pool.backends import Backend
+from capelin_machine_pool.backends.hosts import HostsBackend
 from capelin_machine_pool.desired import FINALIZER
+from capelin_machine_pool.hosts.api import CapelinHost, HostClaim, HostCredentials, HostSpec
 from capelin_machine_pool.reconcilers import MachineReconciler
 
 from .fake_core import context_for
@@ -164,6 +168,58 @@ def change(request: Request) -> str:
         return "status CapelinMachine"
     assert request.content_type == "application/json-patch+json"
     return f"let {name} go"
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [("GET", Unavailable(503, "ServiceUnavailable")), ("PATCH", Conflict(409, "Conflict"))],
+    ids=["list", "release"],
+)
+@pytest.mark.parametrize(
+    "of", [cluster(deleting=True), cluster(initialized=False), None], ids=["deleted", "new", "gone"]
+)
+async def test_an_error_of_the_management_cluster_never_skips_the_release_of_a_host(
+    of: Cluster | None, method: str, error: ApiError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeClient(CapelinMachine, CapelinHost)
+    if of is not None:
+        client.add(of)
+    machine = going("one", provisioned=False)
+    machine.spec = MachineSpec(backend="Hosts")
+    client.add(machine)
+    claim = HostClaim(
+        id="one",
+        machine="one",
+        cluster="demo",
+        provider_id="capelin:///team/demo/one",
+        bootstrap_secret="data",
+    )
+    spec = HostSpec(
+        address="10.0.0.7",
+        credentials=HostCredentials(secret_name="ssh"),
+        trust_on_first_use=True,
+        claim=claim,
+    )
+    client.add(CapelinHost.of("host-1", "team", spec=spec))
+    live = await client.get(CapelinMachine, "one", "team")
+    live.spec.host = HostReference(name="host-1", claim="one")
+    send, errors = client.server.send, [error]
+
+    async def send_with_error(request: Request) -> Response:
+        if errors and request.method == method and "/capelinhosts" in request.path:
+            raise errors.pop()
+        return await send(request)
+
+    monkeypatch.setattr(client.server, "send", send_with_error)
+    backends: dict[BackendName, Backend] = {"Hosts": HostsBackend()}
+    machines = MachineReconciler(backends)
+    with pytest.raises(type(error)):
+        await machines.reconcile(context_for(client), live)
+    assert (await client.get(CapelinMachine, "one", "team")).metadata.finalizers == [FINALIZER]
+    await machines.reconcile(context_for(client), live)
+    host = await client.get(CapelinHost, "host-1", "team")
+    assert host.spec.claim is not None
+    assert host.spec.claim.released_at is not None
 
 
 async def test_a_deleted_machine_keeps_the_shared_objects_of_others() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 import zipfile
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from capelin.errors import UserError
+from capelin.errors import UnfitMachineError, UserError
 from packaging.markers import Environment
 from packaging.pylock import Package as LockedPackage
 from packaging.pylock import (
@@ -209,6 +210,8 @@ def _run_uv(*arguments: str, folder: Path, **environment: str) -> subprocess.Com
     The first run needs the network: for wheels of which uv.lock has no hash, and for the build
     backend, which is pinned so that later runs find it in the cache.
     """
+    if shutil.which("uv") is None:
+        raise UnfitMachineError("uv is not installed.", hint="Run pip install uv.")
     done: subprocess.CompletedProcess[str]
     for offline in (["--offline"], []):
         done = subprocess.run(

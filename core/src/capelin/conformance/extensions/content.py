@@ -102,7 +102,7 @@ def plan_problem(start: str, target: str, steps: list[str]) -> str | None:
     for step in steps:
         here = _version(step)
         if here is None or before is None:
-            return f"{step} is not a version such as v1.34.4"
+            return f"{step} is not a version such as v1.36.3"
         if here <= before or here[0] != before[0] or here[1] - before[1] > 1:
             return f"{step} does not follow from the version before it"
         before = here

@@ -29,6 +29,7 @@ from capelin.contract import (
     SECRET_TYPE,
     secret_name,
 )
+from capelin.embedded.binaries import DEFAULT_KUBERNETES
 
 STUB_CLUSTER: Final = Resource(
     "infrastructure.cluster.x-k8s.io", "v1alpha1", "ConformanceCluster", "conformanceclusters"
@@ -75,7 +76,7 @@ class World:
     samples: Sequence[Unstructured] = ()
     """Objects of the provider. Benches use their specs, labels and annotations."""
     timing: Timing = field(default_factory=Timing)
-    kubernetes_version: str = "v1.34.4"
+    kubernetes_version: str = DEFAULT_KUBERNETES
     manager: ManagerProcess | None = None
     """The provider's manager, if the checks run it."""
 

@@ -105,7 +105,7 @@ async def versions(bench: ControlPlaneBench) -> AsyncIterator[str]:
     try:
         parsed = [Version.parse(version) for version in reported]
     except ValueError:
-        yield f"not all of them are versions such as v1.34.4: {', '.join(reported)}"
+        yield f"not all of them are versions such as v1.36.3: {', '.join(reported)}"
         return
     for older, newer in pairwise(parsed):
         if newer.precedes(older):

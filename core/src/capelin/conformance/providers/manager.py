@@ -13,6 +13,7 @@ from typing import Final, Self
 from capelin.client import Config
 from capelin.conformance.providers.gateway import Gateway
 from capelin.errors import InvalidInputError, NotReadyError
+from capelin.programs import default_signals
 
 _STOP_SECONDS: Final = 10.0
 _LOG_LINES: Final = 5
@@ -112,6 +113,7 @@ class ManagerProcess:
                     stderr=log,
                     # Commands such as `go run` start the manager as their child.
                     start_new_session=True,
+                    preexec_fn=default_signals(),
                 )
         except (OSError, TypeError, ValueError) as error:
             raise InvalidInputError(

@@ -75,7 +75,7 @@ class Binaries:
         return (await self.fetch([name]))[str(name)].path
 
     async def fetch(self, names: Iterable[str | Component]) -> dict[str, Binary]:
-        """Binaries by name, such as `etcd` or `kube-apiserver@v1.33.13`, or by component.
+        """Binaries by name, such as `etcd` or `kube-apiserver@v1.35.4`, or by component.
 
         It builds the binaries of one project and version together, which is much faster.
 

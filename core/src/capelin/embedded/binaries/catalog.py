@@ -70,7 +70,7 @@ class Image:
     file: str
 
     def reference_of(self, version: str) -> str:
-        """For example `registry.k8s.io/etcd:3.6.5-0`."""
+        """For example `registry.k8s.io/etcd:3.6.8-0`."""
         return self.reference.format(version=version, number=version.removeprefix("v"))
 
 
@@ -98,7 +98,7 @@ class ComponentVersion:
     explicit: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
-        """For example `kube-apiserver v1.34.4`."""
+        """For example `kube-apiserver v1.36.3`."""
         return f"{self.component.name} {self.version}"
 
 
@@ -130,7 +130,7 @@ KUBERNETES = Project(
         "k8s.io/component-base/version.gitMajor": "{major}",
         "k8s.io/component-base/version.gitMinor": "{minor}",
     },
-    tested=("v1.33.13", "v1.34.4"),
+    tested=("v1.35.4", "v1.36.3"),
 )
 ETCD = Project("etcd", "etcd", sources={}, stamps={})
 CLUSTER_API = Project(
@@ -233,12 +233,12 @@ KNOWN_KUBERNETES = KUBERNETES.versions
 TESTED_KUBERNETES = KUBERNETES.tested
 """Those of them that all of Capelin's own tests run, oldest first."""
 
-DEFAULT_KUBERNETES = TESTED_KUBERNETES[0]
-"""The version of a new environment: not the newest, so that its clusters can be upgraded."""
+DEFAULT_KUBERNETES = TESTED_KUBERNETES[-1]
+"""The version of a new environment. Cluster API has the same libraries, so Go builds them once."""
 
 
 def parse_component(text: str | Component) -> ComponentVersion:
-    """Parse `kube-apiserver` (in its default version) or `kube-apiserver@v1.33.13`.
+    """Parse `kube-apiserver` (in its default version) or `kube-apiserver@v1.35.4`.
 
     Binaries of other packages come as components.
     """

@@ -69,7 +69,7 @@ class Manifest(Model):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """For example `registry.k8s.io/etcd:3.6.5-0`."""
+    """For example `registry.k8s.io/etcd:3.6.8-0`."""
 
     host: str
     repository: str

@@ -43,7 +43,7 @@ class Module:
     files: Path
 
     def __str__(self) -> str:
-        """For example `k8s.io/kubernetes@v1.34.4`, which is also Go's name for its folder."""
+        """For example `k8s.io/kubernetes@v1.36.3`, which is also Go's name for its folder."""
         return f"{self.path}@{self.version}"
 
     def verify(self, actual: str) -> None:

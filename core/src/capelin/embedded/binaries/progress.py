@@ -21,7 +21,7 @@ class ProgressEvent:
 
     kind: Literal["started", "advanced", "noted", "finished", "failed"]
     what: str
-    """The binaries, such as `etcd, etcdctl v3.6.5`."""
+    """The binaries, such as `etcd, etcdctl v3.6.8`."""
     source: str
     """Their source, such as `go build`."""
     message: str = ""

@@ -81,7 +81,7 @@ class Attempts:
 
 
 def title(group: Sequence[ComponentVersion]) -> str:
-    """For example `etcd, etcdctl v3.6.5`."""
+    """For example `etcd, etcdctl v3.6.8`."""
     names = ", ".join(request.component.name for request in group)
     return f"{names} {group[0].version}"
 

@@ -20,7 +20,11 @@ from capelin.embedded.management.manifests import (
     localize,
     without_replaced,
 )
-from capelin.embedded.management.next_version import Prefetch, prefetch_by_default
+from capelin.embedded.management.next_version import (
+    Prefetch,
+    next_minor,
+    prefetch_by_default,
+)
 from capelin.embedded.management.providers import (
     CORE,
     SubstitutionError,
@@ -85,6 +89,7 @@ __all__ = [
     "is_hosted",
     "is_webhook",
     "localize",
+    "next_minor",
     "observe",
     "optional_providers",
     "plan_up",

@@ -34,7 +34,7 @@ class ExistingServer(Model):
     cluster: str
     """The UID of its namespace kube-system, which no two clusters share."""
     version: str
-    """For example `v1.34.4`."""
+    """For example `v1.36.3`."""
     address: str
     """The address of this machine at which it reaches our webhooks."""
     mark: str

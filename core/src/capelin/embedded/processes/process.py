@@ -13,6 +13,7 @@ from capelin.embedded.processes import cgroups, proc, state_dir
 from capelin.embedded.processes.proc import MARKER, Handle
 from capelin.embedded.processes.spec import Command, ProcessSpec
 from capelin.embedded.processes.state_dir import Record, log_path
+from capelin.programs import default_signals
 
 _NICE_WITHOUT_CGROUP = 10
 CAUSE_UNKNOWN = "cause unknown"
@@ -97,6 +98,8 @@ class Process:
                     # supervisor's lock, so that no other supervisor scans for processes while this
                     # one has no marker yet.
                     close_fds=False,
+                    # None, unless this process ignores a signal.
+                    preexec_fn=default_signals(),  # noqa: PLW1509
                 )
         except ValueError as error:
             # Users can set both. Callers expect an OSError when a process cannot be started.

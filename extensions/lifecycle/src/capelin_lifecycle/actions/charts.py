@@ -13,6 +13,7 @@ from typing import Final, cast
 
 import orjson
 from capelin.controller import redact
+from capelin.programs import default_signals
 
 from capelin_lifecycle.actions.registry import MAX_BYTES, ArtifactError
 from capelin_lifecycle.api.actions import Chart
@@ -78,6 +79,7 @@ async def _run(command: Sequence[str], environment: dict[str, str], content: byt
         env=environment,
         cwd="/",
         start_new_session=True,
+        preexec_fn=default_signals(),
     )
     stdin, stdout, stderr = (
         cast("asyncio.StreamWriter", process.stdin),

@@ -132,7 +132,10 @@ class Sandbox:
             worker.launch()
 
     def close(self) -> None:
-        """End the processes. They start again with the next task."""
+        """End the processes and their tasks. Processes start again with the next task."""
+        if self._loop is not None and not self._loop.is_closed():
+            for running in self._running:
+                running.cancel()
         for worker in self._workers:
             worker.stop()
 
@@ -252,6 +255,10 @@ class Sandbox:
                     result = await worker.run(task.content, task.budget)
                 if not task.result.done():
                     task.result.set_result(result)
+        except asyncio.CancelledError:
+            if not task.result.done():
+                task.result.set_exception(OverloadError())
+            raise
         except Exception as error:  # noqa: BLE001 - the caller raises it
             if isinstance(error, OverrunError):
                 self._penalize(task.owner, str(error))
@@ -263,6 +270,8 @@ class _Worker:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop that may wait for the socket."""
         self._is_ready = False
 
     @property
@@ -292,8 +301,12 @@ class _Worker:
     def stop(self) -> None:
         process, self._process = self._process, None
         if self._socket is not None:
+            if self._loop is not None and not self._loop.is_closed():
+                # Otherwise the loop never reads from the next socket with the same number.
+                self._loop.remove_reader(self._socket)
+                self._loop.remove_writer(self._socket)
             self._socket.close()
-        self._socket, self._is_ready = None, False
+        self._socket, self._loop, self._is_ready = None, None, False
         if process is not None:
             process.kill()
             process.wait()
@@ -301,6 +314,7 @@ class _Worker:
     async def prepare(self) -> None:
         """Wait until the process can run a task."""
         self.launch()
+        self._loop = asyncio.get_running_loop()
         if not self._is_ready:
             async with asyncio.timeout(_START_SECONDS):
                 await self._receive()

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import pulumi
 import pulumi_kubernetes as kubernetes
 from capelin.api import DescribedModel
+from capelin.embedded.binaries import DEFAULT_KUBERNETES
 from pydantic import Field
 
 from capelin_infra.pulumi.components.checked_manifests import (
@@ -40,7 +41,7 @@ class E2EConfig(DescribedModel):
     """Whether to install cert-manager. Without it, the cluster has to have it."""
     lifecycle: bool = True
     """Whether to install the lifecycle extension."""
-    kubernetes_version: str = "v1.34.4"
+    kubernetes_version: str = DEFAULT_KUBERNETES
     """Kubernetes version of the workload cluster, whose images the nodes have or pull."""
     workers: Annotated[int, Field(ge=0, le=1000)] = 2
     """Workers of the workload cluster."""

@@ -94,7 +94,10 @@ class Backend(Protocol):
 
     @property
     def deletes_nodes(self) -> bool:
-        """Whether `delete` needs the workload cluster. Otherwise core deletes the Node."""
+        """Whether `delete` uses the workload cluster, and nothing of the management cluster.
+
+        Otherwise core deletes the Node.
+        """
         ...
 
     async def allocate(self, instance: Instance, management: Client) -> str:

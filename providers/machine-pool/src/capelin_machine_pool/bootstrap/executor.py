@@ -118,14 +118,15 @@ async def send_archive(transport: Transport, archive: Archive | None) -> None:
         # The first request finds out how much of it the machine has.
         async with archive.part(max(size, 0), 0 if size < 0 else _CHUNK) as part:
             if size >= 0 and not part:
-                raise TransportError(f"cannot copy {archive.name}: the provider's file has changed")
+                message = f"cannot copy {archive.name}: the provider's file has changed"
+                raise TransportError(message, "command")
             result = await transport.run(command, stdin=part, timeout_seconds=120)
         _check(result, f"copy {archive.name}")
         try:
             size = int(result.output)
         except ValueError:
             message = f"cannot copy {archive.name}: the machine's answer is not complete"
-            raise TransportError(message) from None
+            raise TransportError(message, "command") from None
 
 
 async def observe(transport: Transport) -> HostState:
@@ -138,7 +139,7 @@ async def observe(transport: Transport) -> HostState:
     try:
         return read_host_state(result.output)
     except UnreadableStateError as error:
-        raise TransportError(f"{error}: {result.message}") from None
+        raise TransportError(f"{error}: {result.message}", "command") from None
 
 
 def bootstrap_message(step: BootstrapStep, observed: HostState, config: CloudConfig) -> str:
@@ -186,6 +187,6 @@ def _end(job: JobState | None, secrets: frozenset[str]) -> str:
 
 def _check(result: CommandResult, what: str) -> None:
     if result.exit_code == _BUSY:
-        raise TransportError(f"cannot {what}: another process works on the machine")
+        raise TransportError(f"cannot {what}: another process works on the machine", "command")
     if result.exit_code != 0:
-        raise TransportError(f"cannot {what}: {result.message}")
+        raise TransportError(f"cannot {what}: {result.message}", "command")

@@ -78,8 +78,11 @@ class SshTransport(Transport):
                 return await self._run(as_root(self._host.user, command), stdin, max_output)
         except TimeoutError:
             raise TransportError(f"a command takes longer than {timeout_seconds:.0f} s") from None
-        except (asyncssh.Error, OSError) as error:
+        except asyncssh.Error as error:
             raise _failure(error, self._host) from error
+        except OSError as error:
+            # It could connect: a write failed before the end of the connection was noticed.
+            raise _failure(asyncssh.ConnectionLost(str(error)), self._host) from error
 
     async def _run(self, command: str, stdin: bytes, max_output: int) -> CommandResult:
         process = await self._connection.create_process(command, encoding=None)
@@ -252,7 +255,7 @@ async def _read(reader: asyncssh.SSHReader[bytes], limit: int) -> bytes:
     while chunk := await reader.read(_CHUNK):
         content += chunk
         if len(content) > limit:
-            raise TransportError(f"a command prints more than {limit} bytes")
+            raise TransportError(f"a command prints more than {limit} bytes", "command")
     return bytes(content)
 
 

@@ -5,8 +5,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final, Literal
 
-FailureKind = Literal["unreachable", "host key", "login"]
-"""Whether a machine does not answer, has another host key, or rejects the user."""
+FailureKind = Literal["unreachable", "host key", "login", "command"]
+"""Whether a machine does not answer, has another host key, rejects the user, or answers and cannot
+carry out a command."""
 
 MAX_OUTPUT_BYTES: Final = 256 * 1024
 _WRITE: Final = """\
@@ -26,7 +27,7 @@ mv -- "$temporary" "$1"
 
 
 class TransportError(Exception):
-    """A machine could not be reached, or the connection ended. The command may have run."""
+    """A machine could not be reached, or a command on it failed. The command may have run."""
 
     def __init__(self, message: str, kind: FailureKind = "unreachable") -> None:
         super().__init__(message)
@@ -84,14 +85,14 @@ class Transport(ABC):
         command = f"{words} {len(content)}"
         result = await self.run(command, stdin=content, timeout_seconds=120)
         if result.exit_code != 0:
-            raise TransportError(f"cannot write {path}: {result.message}")
+            raise TransportError(f"cannot write {path}: {result.message}", "command")
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_OUTPUT_BYTES) -> bytes:
         """Read a file, up to a number of bytes."""
         command = f"head -c {max_bytes} -- {shlex.quote(path)}"
         result = await self.run(command, max_output=max_bytes)
         if result.exit_code != 0:
-            raise TransportError(f"cannot read {path}: {result.message}")
+            raise TransportError(f"cannot read {path}: {result.message}", "command")
         return result.output
 
     async def reboot(self) -> None:
@@ -100,4 +101,4 @@ class Transport(ABC):
         script = "(sleep 1; systemctl reboot || reboot) </dev/null >/dev/null 2>&1 &"
         result = await self.run_script(script)
         if result.exit_code != 0:
-            raise TransportError(f"cannot reboot: {result.message}")
+            raise TransportError(f"cannot reboot: {result.message}", "command")

@@ -34,7 +34,10 @@ from capelin_machine_pool.api import (
 )
 
 CLEAN_AGAIN_ANNOTATION: Final = "capelin.cluster.x-k8s.io/clean-again"
-"""Requests another clean-up of a broken host, after which it can be used again."""
+"""Requests another clean-up of a broken host, after which it can be used again.
+
+For a claim that its machine did not release, the value has to be the claim's identifier.
+"""
 POWER_CYCLE_ANNOTATION: Final = "capelin.cluster.x-k8s.io/power-cycle"
 """Requests a power cycle of a host, whatever its phase is."""
 MOVE_LABEL: Final = "clusterctl.cluster.x-k8s.io/move"

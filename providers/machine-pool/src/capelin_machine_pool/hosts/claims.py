@@ -178,6 +178,19 @@ async def end_request(client: Client, host: CapelinHost) -> None:
     await client.patch(CapelinHost, host.name, host.namespace, patch)
 
 
+async def reject_request(client: Client, host: CapelinHost) -> None:
+    """Remove a request for a clean-up that was not carried out.
+
+    Raises:
+        Conflict: The host has changed, for example its request.
+    """
+    metadata = {
+        "resourceVersion": host.metadata.resource_version,
+        "annotations": {CLEAN_AGAIN_ANNOTATION: None},
+    }
+    await client.patch(CapelinHost, host.name, host.namespace, {"metadata": metadata})
+
+
 async def _swap_claim(client: Client, host: CapelinHost, claim: HostClaim) -> None:
     patch = {
         "metadata": {"resourceVersion": host.metadata.resource_version},

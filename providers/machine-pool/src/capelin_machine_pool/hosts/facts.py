@@ -80,7 +80,7 @@ def read_facts(output: bytes) -> HostFacts:
         key, _, value = line.partition("=")
         values.setdefault(key, []).append(value.strip()[:200])
     if "facts-end" not in values:
-        raise TransportError("the machine's answer is not complete")
+        raise TransportError("the machine's answer is not complete", "command")
     machine = _text(values, "arch")
     return HostFacts(
         cpus=_number(values, "cpus"),

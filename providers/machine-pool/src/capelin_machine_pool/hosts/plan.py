@@ -61,7 +61,14 @@ class Orphaned:
     message: str
 
 
-HostStep = Visit | Wait | Release | Orphaned
+@dataclass(frozen=True, slots=True)
+class RejectRequest:
+    """Remove the request for a clean-up: it is not for the present claim."""
+
+    message: str
+
+
+HostStep = Visit | Wait | Release | Orphaned | RejectRequest
 
 _RECORD_SECONDS = 1.0
 """How soon to look whether a machine has recorded its claim."""
@@ -75,23 +82,40 @@ def next_host_step(host: CapelinHost, machine: CapelinMachine | None) -> HostSte
         machine: The machine that its claim names, if it exists.
     """
     claim, spec = host.spec.claim, host.spec
-    confirmed = CLEAN_AGAIN_ANNOTATION in host.metadata.annotations
+    request = host.metadata.annotations.get(CLEAN_AGAIN_ANNOTATION)
+    if claim is not None and claim.released_at is None:
+        return _step_in_use(host, claim, machine, request)
     if not spec.host_keys and not spec.host_authorities:
         return Visit.LEARN_KEY
-    if claim is None or claim.released_at is not None:
-        usual = Visit.CHECK if claim is None else Visit.CLEAN
-        return Visit.CLEAN_AGAIN if confirmed else usual
+    usual = Visit.CHECK if claim is None else Visit.CLEAN
+    return usual if request is None else Visit.CLEAN_AGAIN
+
+
+def _step_in_use(
+    host: CapelinHost, claim: HostClaim, machine: CapelinMachine | None, request: str | None
+) -> HostStep:
+    """The next step for a host that no machine has released."""
     if machine is None or machine.spec.backend != "Hosts":
         # It may be in another management cluster, so its node is not cleaned.
-        return Release() if confirmed else _orphaned(claim)
-    if machine.spec.host is None:
+        if request is None:
+            return _orphaned(claim)
+        is_confirmed = request == claim.id
+        message = f"no machine released the host: {_confirmation(claim)}"
+        return Release() if is_confirmed else RejectRequest(message)
+    if request is not None:
+        # Left in place, it would confirm the end of a machine that is moved, or of a later one.
+        return RejectRequest(f"the machine {claim.machine} uses the host: delete its Machine")
+    recorded = machine.spec.host
+    if recorded is None:
         return Wait(_RECORD_SECONDS)
-    if (machine.spec.host.name, machine.spec.host.claim) != (host.name, claim.id):
+    if (recorded.name, recorded.claim) != (host.name, claim.id):
         return Release()
     return _own_visit(host, claim)
 
 
 def _own_visit(host: CapelinHost, claim: HostClaim) -> Visit:
+    if not host.spec.host_keys and not host.spec.host_authorities:
+        return Visit.LEARN_KEY
     if not is_bootstrapped(host):
         return Visit.BOOTSTRAP
     return Visit.CHECK if is_updated(host, claim) else Visit.UPDATE
@@ -130,7 +154,11 @@ def is_bootstrapped(host: CapelinHost) -> bool:
 def _orphaned(claim: HostClaim) -> Orphaned:
     message = (
         f"the machine {claim.machine} of cluster {claim.cluster} no longer exists, but it did not"
-        f" release the host; if no cluster uses the host, set the annotation"
-        f" {CLEAN_AGAIN_ANNOTATION} to clean it"
+        f" release the host; {_confirmation(claim)}"
     )
     return Orphaned(Reason.MACHINE_MISSING, message)
+
+
+def _confirmation(claim: HostClaim) -> str:
+    annotation = f"{CLEAN_AGAIN_ANNOTATION}={claim.id}"
+    return f"if no cluster uses the host, set the annotation {annotation} to clean it"

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from capelin.api.core import Secret
-from capelin.client import Client, Destinations
+from capelin.client import Client, ClientError, Destinations
 from capelin.contract import find_condition
+from capelin.programs import default_signals
 from capelin.provider import Blocked
 
 from capelin_machine_pool.bootstrap import TransportError
@@ -77,7 +78,9 @@ async def begin_cycle(client: Client, host: CapelinHost, now: datetime) -> None:
     patch = {"metadata": metadata, "status": HostStatus(power_cycled_at=now).dump()}
     await client.patch(CapelinHost, host.name, host.namespace, patch, subresource="status")
     annotations: dict[str, str | None] = {POWER_CYCLE_ANNOTATION: None}
-    if host.spec.claim is not None and host.status and host.status.phase == "Broken":
+    # A host that no machine released may be the node of a cluster: it only restarts.
+    is_released = host.spec.claim is not None and host.spec.claim.released_at is not None
+    if is_released and host.status and host.status.phase == "Broken":
         annotations[CLEAN_AGAIN_ANNOTATION] = ""
     patch = {"metadata": {"uid": host.uid, "annotations": annotations}}
     await client.patch(CapelinHost, host.name, host.namespace, patch)
@@ -115,7 +118,8 @@ class PowerSwitch:
                 target = await ssh_target(client, host)
                 async with target.connect(self._destinations) as transport:
                     await transport.reboot()
-        except (Blocked, RedfishError, TransportError) as error:
+        except (Blocked, ClientError, RedfishError, TransportError) as error:
+            # It was recorded as carried out, so each failure is reported.
             raise PowerError(str(error)) from None
 
     async def _redfish(self, client: Client, host: CapelinHost, redfish: Redfish) -> None:
@@ -158,6 +162,7 @@ class PowerSwitch:
                 # The administrator's program may print secrets: the log is the administrator's.
                 stderr=None,
                 start_new_session=True,
+                preexec_fn=default_signals(),
             )
         except OSError as error:
             raise PowerError(f"the command {name} does not start: {error.strerror}") from None

@@ -53,6 +53,7 @@ _REASONS: Final[dict[FailureKind, Reason]] = {
     "unreachable": Reason.HOST_UNREACHABLE,
     "host key": Reason.HOST_KEY_MISMATCH,
     "login": Reason.LOGIN_REJECTED,
+    "command": Reason.HOST_COMMAND_FAILED,
 }
 
 
@@ -275,7 +276,12 @@ def _clean(result: VisitResult, state: HostState) -> Outcome:
         case CleanStep.FAILED:
             message = f"{clean_message(state)}; correct it, {_CONFIRM}"
             conditions = _outcome("Broken", Reason.HOST_NOT_CLEAN, message, CLEAN).conditions
-            return Outcome(phase="Broken", conditions=conditions, ends_request=again)
+            return Outcome(
+                phase="Broken",
+                conditions=conditions,
+                ends_request=again,
+                again_after=_SOON if again else _SETTLED,
+            )
         case _:
             running = _outcome("Cleaning", Reason.CLEANING, "it is running", CLEAN)
             return replace(running, again_after=_SOON)
@@ -285,8 +291,11 @@ def _unreached(host: CapelinHost, reason: Reason, message: str) -> Outcome:
     phase: Phase = (host.status.phase if host.status else None) or "Unavailable"
     if host.spec.claim is None and phase != "Broken":
         phase = "Unavailable"
-    is_silent = reason in _REASONS.values()
-    reachable = (_false(REACHABLE, reason, message),) if is_silent else ()
+    reachable: tuple[ConditionSpec, ...] = ()
+    if reason is Reason.HOST_COMMAND_FAILED:
+        reachable = (_true(REACHABLE),)
+    elif reason in _REASONS.values():
+        reachable = (_false(REACHABLE, reason, message),)
     if (failed := failed_update(host)) is not None:
         # The pool must not begin another update only because this host is off.
         kept = _false(UPDATED, Reason.UPDATE_FAILED, failed.message)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from capelin.client import Client, Conflict, Destinations
 from capelin.contract import (
+    DELETE_FOR_MOVE_ANNOTATION,
     DELETING,
     READY,
     ConditionSpec,
@@ -36,9 +37,22 @@ from capelin_machine_pool.bootstrap import (
 from capelin_machine_pool.bootstrap_data import bootstrap_config
 from capelin_machine_pool.desired import FINALIZER
 from capelin_machine_pool.hosts.api import CapelinHost, HostClaim
-from capelin_machine_pool.hosts.claims import end_claim, end_request, holds, release_host
+from capelin_machine_pool.hosts.claims import (
+    end_claim,
+    end_request,
+    holds,
+    reject_request,
+    release_host,
+)
 from capelin_machine_pool.hosts.connections import ssh_target
-from capelin_machine_pool.hosts.plan import Orphaned, Release, Visit, Wait, next_host_step
+from capelin_machine_pool.hosts.plan import (
+    Orphaned,
+    RejectRequest,
+    Release,
+    Visit,
+    Wait,
+    next_host_step,
+)
 from capelin_machine_pool.hosts.power import SILENCE, PowerSwitch, begin_cycle, is_cycle_due
 from capelin_machine_pool.hosts.status import (
     POWER_CYCLED,
@@ -99,30 +113,42 @@ class HostReconciler(Reconciler[CapelinHost]):
     async def reconcile(self, ctx: Context, host: CapelinHost, /) -> Result:
         """Begin a visit, or use the result of one."""
         key = ObjectKey(host.namespace or "", host.name)
-        if host.metadata.deletion_timestamp is not None:
-            if host.spec.claim is None:
-                self._visits.forget(key)
+        is_deleted = host.metadata.deletion_timestamp is not None
+        is_moved = DELETE_FOR_MOVE_ANNOTATION in host.metadata.annotations
+        if is_moved or (is_deleted and host.spec.claim is None):
+            # clusterctl removes the finalizer of a host that it has moved, and then deletes it.
+            self._visits.forget(key)
+            if is_deleted:
                 await ctx.remove_finalizer(host, FINALIZER)
-                return Done()
-        else:
+            return Done()
+        if not is_deleted:
             await ctx.add_finalizer(host, FINALIZER)
         if self._visits.pending(key) == _power_purpose(host) or is_cycle_due(
             host, ctx.now(), self._silence
         ):
             return await self._visit(ctx, host, key, Visit.POWER_CYCLE)
         step = next_host_step(host, await _machine_of(ctx.client, host))
+        if isinstance(step, Visit):
+            return await self._visit(ctx, host, key, step)
+        return await self._step(ctx, host, step)
+
+    async def _step(
+        self, ctx: Context, host: CapelinHost, step: Wait | Release | Orphaned | RejectRequest
+    ) -> Result:
         match step:
             case Wait(seconds):
                 await _report(ctx, host, None, claimed())
                 return After(seconds)
+            case RejectRequest(message):
+                await reject_request(ctx.client, host)
+                ctx.event(host, "Warning", "CleanUpRejected", message)
+                return Done()
             case Release():
                 await release_host(ctx.client, host, ctx.now())
                 return Done()
             case Orphaned(reason, message):
                 await _report(ctx, host, None, broken(reason, message))
                 return After(_ORPHANED_SECONDS)
-            case _:
-                return await self._visit(ctx, host, key, step)
 
     async def on_missing(self, ctx: Context, key: ObjectKey) -> None:
         """End the visit of a host that no longer exists."""
@@ -274,6 +300,7 @@ async def _report(
 _WARNED = frozenset(
     {
         Reason.HOST_UNREACHABLE,
+        Reason.HOST_COMMAND_FAILED,
         Reason.HOST_KEY_MISMATCH,
         Reason.LOGIN_REJECTED,
         Reason.INVALID_CREDENTIALS,

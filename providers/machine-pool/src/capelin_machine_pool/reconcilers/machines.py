@@ -198,16 +198,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
 
     async def reconcile_delete(self, ctx: InfraMachineContext, obj: CapelinMachine) -> Result:
         """Delete the machine's instance. The last one releases what a cluster's machines share."""
-        try:
-            await self._delete_instance(ctx, obj)
-        except ClientError as error:
-            has_kubeconfig = not isinstance(error, NotFound)
-            if must_delete_instance(obj, ctx.cluster_or_none, has_kubeconfig=has_kubeconfig):
-                if has_kubeconfig and not isinstance(error, Unreachable):
-                    raise
-                message = "its Node cannot be deleted while the cluster's API does not answer"
-                retry = error.retry_seconds if isinstance(error, CircuitOpen) else SOON
-                raise Blocked(DELETING, message, retry_seconds=max(retry, SOON)) from error
+        await self._delete_instance(ctx, obj)
         # One at a time, so that the last machine of a cluster notices that it is the last.
         async with self._release_lock:
             await self._release_if_last(obj, ctx.client)
@@ -267,12 +258,24 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
 
     async def _delete_instance(self, ctx: InfraMachineContext, machine: CapelinMachine) -> None:
         backend, cluster = self._backends[machine.spec.backend], ctx.cluster_or_none
-        async with AsyncExitStack() as stack:
-            workload: Client | None = None
-            if cluster is not None and backend.deletes_nodes:
-                access = ctx.workloads.client(cluster.name, machine.namespace or "")
-                workload = await stack.enter_async_context(access)
-            await backend.delete(machine, workload, ctx.client, ctx.now())
+        if cluster is None or not backend.deletes_nodes:
+            # An error of the management cluster is no end of the instance.
+            await backend.delete(machine, None, ctx.client, ctx.now())
+            return
+        try:
+            access = ctx.workloads.client(cluster.name, machine.namespace or "")
+            async with access as workload:
+                await backend.delete(machine, workload, ctx.client, ctx.now())
+        except ClientError as error:
+            # The workload cluster has no API. Its Node need not go if the cluster goes as well.
+            has_kubeconfig = not isinstance(error, NotFound)
+            if not must_delete_instance(machine, cluster, has_kubeconfig=has_kubeconfig):
+                return
+            if has_kubeconfig and not isinstance(error, Unreachable):
+                raise
+            message = "its Node cannot be deleted while the cluster's API does not answer"
+            retry = error.retry_seconds if isinstance(error, CircuitOpen) else SOON
+            raise Blocked(DELETING, message, retry_seconds=max(retry, SOON)) from error
 
     async def _release_if_last(self, machine: CapelinMachine, client: Client) -> None:
         name = cluster_name_of(machine)

@@ -5,8 +5,8 @@ need no exception for it.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
 
 import aiohttp
 from capelin.client import Config, Credentials
@@ -30,20 +30,47 @@ async def forwarded_port(
         connector=aiohttp.TCPConnector(ssl=proof.tls or True), headers=list(proof.headers)
     ) as session:
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with suppress(aiohttp.ClientError, OSError):
+        async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
                 async with session.ws_connect(url, protocols=(_PROTOCOL,)) as socket:
-                    sending = asyncio.create_task(_send(reader, socket))
-                    try:
-                        await _receive(socket, writer)
-                    finally:
-                        sending.cancel()
-                        await asyncio.gather(sending, return_exceptions=True)
-            writer.close()
+                    await _first_to_end(_send(reader, socket), _receive(socket, writer))
+            except (aiohttp.ClientError, OSError):
+                pass
+            finally:
+                writer.close()
 
-        listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+        connections: set[asyncio.Task[None]] = set()
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = asyncio.create_task(forward(reader, writer))
+            connections.add(connection)
+            connection.add_done_callback(connections.discard)
+
+        listener = await asyncio.start_server(accept, "127.0.0.1", 0)
+        # Since Python 3.12, the end of this block waits for all connections.
         async with listener:
-            yield listener.sockets[0].getsockname()[1]
+            try:
+                yield listener.sockets[0].getsockname()[1]
+            finally:
+                listener.close()
+                await _cancel(connections)
+
+
+async def _first_to_end(*directions: Coroutine[None, None, None]) -> None:
+    """Run both directions of a connection until one of them ends, which ends the other."""
+    tasks = {asyncio.create_task(direction) for direction in directions}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await _cancel(tasks)
+
+
+async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _send(reader: asyncio.StreamReader, socket: aiohttp.ClientWebSocketResponse) -> None:

@@ -37,7 +37,7 @@ from capelin_control_plane.desired import Component, ControlPlane
 from capelin_control_plane.pod_settings import Spread
 from capelin_control_plane.restore_member import DATA
 
-ETCD_TAG = "3.6.5-0"
+ETCD_TAG = "3.6.8-0"
 """The etcd of all Kubernetes versions: an upgrade of a control plane never changes etcd."""
 
 # The non-root user of distroless images.

@@ -1,0 +1,49 @@
+"""The reconciler of hosts, without a visit."""
+
+import logging
+
+import pytest
+from capelin.client import NotFound
+from capelin.contract import DELETE_FOR_MOVE_ANNOTATION
+from capelin.controller import Context, Done, Recorder
+from capelin.testing.fake_client import FakeClient
+from capelin_machine_pool.api import CapelinMachine
+from capelin_machine_pool.desired import FINALIZER
+from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost
+from capelin_machine_pool.reconcilers import HostReconciler
+
+from .objects import NAMESPACE, a_claim, a_host
+
+MOVED = {DELETE_FOR_MOVE_ANNOTATION: ""}
+
+
+async def reconcile(client: FakeClient) -> object:
+    host = await client.get(CapelinHost, "host-1", NAMESPACE)
+    recorder = Recorder(client, "test", "test", now=client.clock)
+    ctx = Context(client, logging.getLogger(__name__), recorder)
+    return await HostReconciler().reconcile(ctx, host)
+
+
+async def test_host_that_moves_to_another_cluster_goes() -> None:
+    client = FakeClient(CapelinHost, CapelinMachine)
+    client.add(a_host(phase="Ready", claim=a_claim(), annotations=MOVED))
+    assert await reconcile(client) == Done()
+    # clusterctl has removed the finalizer, and deletes the host next.
+    host = await client.get(CapelinHost, "host-1", NAMESPACE)
+    assert host.metadata.finalizers == []
+    patch = {"metadata": {"finalizers": [FINALIZER]}}
+    await client.patch(CapelinHost, "host-1", NAMESPACE, patch)
+    await client.delete(CapelinHost, "host-1", NAMESPACE)
+    assert await reconcile(client) == Done()
+    with pytest.raises(NotFound):
+        await client.get(CapelinHost, "host-1", NAMESPACE)
+
+
+async def test_request_for_a_clean_up_is_removed_from_a_host_in_use() -> None:
+    client = FakeClient(CapelinHost, CapelinMachine)
+    request = {CLEAN_AGAIN_ANNOTATION: ""}
+    client.add(a_host(phase="Ready", claim=a_claim(), annotations=request))
+    assert await reconcile(client) == Done()
+    host = await client.get(CapelinHost, "host-1", NAMESPACE)
+    assert host.metadata.annotations == {}
+    assert host.spec.claim == a_claim()
