@@ -305,6 +305,15 @@ SCENES: Mapping[str, Sequence[tuple[str, *tuple[Any, ...]]]] = {
         *(("request", {ROTATE_KEY}), ("change_encryption", SECRETBOX), ("reconcile", 5)),
         *(("change_encryption", BROKEN), ("reconcile", 5), ("change_encryption", None)),
     ],
+    "a key of a clock that was ahead": [
+        *(("begin", SECRETBOX), ("set_the_clock_wrong", timedelta(days=366))),
+        *(("request", {ROTATE_KEY}), ("reconcile", 5), ("reconcile", 5)),
+    ],
+    "a restore while a plugin does not work": [
+        *(("begin", SECRETBOX), ("request", {BACKUP_ANNOTATION}), ("reconcile", 0)),
+        *(("change_encryption", BROKEN), ("reconcile", 0), ("restore", True), ("reconcile", 5)),
+        *(("reconcile", 1), ("change_encryption", SECRETBOX)),
+    ],
     "a manifest without the annotations enables encryption": [
         *(("begin", None), ("replace_the_manifest",), ("change_encryption", VAULT)),
         *(("reconcile", 1), ("reconcile", 5)),

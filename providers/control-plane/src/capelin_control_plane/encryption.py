@@ -21,7 +21,7 @@ from capelin_control_plane.component_files import IDENTITY, OFF, EncryptionFile,
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.kms import Plugins, kms_provider, provider_name, socket_of
-from capelin_control_plane.schedules import is_older
+from capelin_control_plane.schedules import is_future, is_older
 
 KEY_BYTES: Final = 32
 NAME_BYTES: Final = 4
@@ -203,7 +203,8 @@ def desired_goal(
         and (key.provider, key.plugin) == (encryption.provider, encryption.kms_plugin)
         and (key.generated if secret is None else key.secret == secret)
     ]
-    key = max(candidates, key=lambda candidate: candidate.created, default=None)
+    # One from the future is the newest only until another one replaces it.
+    key = max(candidates, key=lambda it: (not is_future(it.created, now), it.created), default=None)
     if key is not None and secret is None:
         due = rotation_due(encryption, key)
         is_old = rotate_before is not None and is_older(key.created, rotate_before, now)

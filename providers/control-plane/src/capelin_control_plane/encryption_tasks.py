@@ -144,9 +144,7 @@ class Encryptions(Tasks[_Rewrite]):
             self.forget(key)
         if keys is not None and restoring and keys.keyring != restored_keyring(keys.keyring):
             keys = await store(ctx.client, obj, keys, restored_keyring(keys.keyring))
-        keys, rewrite = await self._advance(
-            ctx, obj, keys, config, settled=not waiting, restoring=restoring
-        )
+        keys, rewrite = await self._advance(ctx, obj, keys, config, settled=not waiting)
         report = _report(keys, rewrite, check, waiting)
         moments = [report.next, check and check.next]
         if keys is not None and keys.problem is not None:
@@ -161,7 +159,6 @@ class Encryptions(Tasks[_Rewrite]):
         config: Callable[[], Config],
         *,
         settled: bool,
-        restoring: bool,
     ) -> tuple[EncryptionKeys | None, _Rewrite | None]:
         key = ObjectKey(obj.namespace or "", obj.name)
         if keys is None or keys.goal is None:
@@ -176,7 +173,7 @@ class Encryptions(Tasks[_Rewrite]):
             self.forget(key)
             rewrite = None
         following, pending = keyring, to_rewrite(keyring, goal)
-        if not restoring and (back := taken_back(keyring, goal)) != keyring:
+        if (back := taken_back(keyring, goal)) != keyring:
             following = back
         elif not settled:
             return keys, rewrite
