@@ -409,30 +409,28 @@ class ResultReconciler(Reconciler[LifecycleResult]):
     ) -> Result:
         """Clean up if the policy goes. Do not if only this occurrence is over."""
         runner = RUNNERS.get(result.spec.action)
+        is_over = policy is None or policy.spec.action.name != result.spec.action
         if (
             runner is not None
-            and cluster is not None
-            and (policy is None or not runner.keeps_up)
+            and (is_over or not runner.keeps_up)
             and not await self._clean_up(ctx, result, cluster)
         ):
             return After(_CLEANUP_RETRY)
         await ctx.remove_finalizer(result, RESULT_FINALIZER)
         return Done()
 
-    async def _clean_up(self, ctx: Context, result: LifecycleResult, cluster: Cluster) -> bool:
+    async def _clean_up(
+        self, ctx: Context, result: LifecycleResult, cluster: Cluster | None
+    ) -> bool:
         """Delete the objects that the action created. Returns whether that is complete."""
         runner = RUNNERS.get(result.spec.action)
-        if (
-            runner is None
-            or RESULT_FINALIZER not in result.metadata.finalizers
-            or cluster.metadata.deletion_timestamp is not None
-        ):
+        if runner is None or RESULT_FINALIZER not in result.metadata.finalizers:
             return True
+        has_workload = cluster is not None and cluster.metadata.deletion_timestamp is None
         try:
             async with asyncio.timeout(_STEP_SECONDS):
-                await runner.cleanup(
-                    Cleanup(ctx.client, self._connected_workloads(), result, cluster)
-                )
+                workloads = self._connected_workloads()
+                await runner.cleanup(Cleanup(ctx.client, workloads, result, has_workload))
         except (ClientError, ConfigError, TimeoutError) as error:
             record = result.record
             ended = record.finished if record is not None else None
@@ -441,7 +439,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
                 ctx.log.info("Cleaning up is tried again: %s", redact(str(error)))
                 return False
             text = f"objects that policy {result.spec.policy.name} created remain: {error}"
-            ctx.event(cluster, "Warning", "LifecyclePolicyLeftObjects", text)
+            ctx.event(cluster or result, "Warning", "LifecyclePolicyLeftObjects", text)
         return True
 
     def _is_outdated(self, result: LifecycleResult, cluster: Cluster) -> bool:
