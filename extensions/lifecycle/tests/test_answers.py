@@ -192,7 +192,7 @@ async def test_no_result_of_work_exists_if_that_of_a_smaller_order_is_rejected(
     assert (await client.list(LifecycleResult)).items == []
 
 
-async def test_namespace_that_is_not_known_yet_is_no_namespace_without_labels() -> None:
+async def test_unknown_namespace_differs_from_a_namespace_without_labels() -> None:
     production = {"matchLabels": {"stage": "production"}}
     replica = Replica(policy(namespace=None, namespaceSelector=production))
     answer = await replica.answer()
@@ -202,7 +202,7 @@ async def test_namespace_that_is_not_known_yet_is_no_namespace_without_labels() 
 
 
 @pytest.mark.parametrize("is_blind", [True, False], ids=["no policies", "no cluster"])
-async def test_a_hook_that_is_called_once_is_called_again_until_all_is_known(
+async def test_a_notice_that_core_calls_once_fails_until_policies_and_cluster_are_known(
     *, is_blind: bool
 ) -> None:
     once = policy(hook="AfterControlPlaneInitialized", action=WORK, onFailure="Continue")

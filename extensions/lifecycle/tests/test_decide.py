@@ -86,7 +86,7 @@ def test_an_action_stops_for_the_first_obstacle(
     [
         ("Running", 60, "Running"),
         ("Running", 61, "Failed"),
-        # It has ended in time. Nobody has looked.
+        # It ended in time, and the extension looked later.
         ("Done", 61, "Done"),
     ],
 )

@@ -292,7 +292,9 @@ async def test_pauses_do_not_count_as_the_time_of_an_action(here: Management, cl
     assert await here.phase() == "Failed"
 
 
-async def test_a_job_that_ended_while_nobody_looked_is_done(here: Management, clock: Clock) -> None:
+async def test_a_job_that_ended_in_time_is_done_when_it_is_observed_late(
+    here: Management, clock: Clock
+) -> None:
     await here.call(here.add_policy(timeout="1h"))
     await here.reconcile()
     await here.finish_job()
@@ -412,7 +414,7 @@ async def test_work_waits_for_a_smaller_order_without_a_result(
     assert result.status is not None
     assert (result.status.phase, result.status.message) == ("Waiting", "waits for policy first")
     assert await here.jobs() == []
-    # A policy that did not exist when the hook was called may never get a result.
+    # A policy that did not exist at the call of the hook may never get a result.
     here.store.note(await here.client.get(LifecyclePolicy, first.name, "team"), gone=True)
     here.add_policy("third", "late", order=-1, action=APPROVAL)
     await here.reconcile()

@@ -84,7 +84,7 @@ def in_time(
 ) -> Verdict:
     """The observed progress of an action that runs, or its failure if its time is over.
 
-    An action that has ended is not late, even if nobody has looked for long.
+    An action that has ended is not late, even if the extension looked at it later.
     """
     timeout = policy.spec.timeout
     is_over = started is not None and now - started > timeout

@@ -298,7 +298,7 @@ async def answer_for(engine: Engine, name: HookName, request: Any, *, blocks: bo
 
 
 def _unknown(name: HookName, message: str, *, blocks: bool) -> Answer:
-    """Not yet. A notice holds up no Cluster, unless its hook is called only until it succeeds."""
+    """Not yet. A notice holds up no Cluster, unless core calls its hook only until it succeeds."""
     if blocks or not LIFECYCLE_HOOKS[name].blocks():
         return Answer(_UNKNOWN_SECONDS, message, is_known=False)
     return Answer()

@@ -93,7 +93,7 @@ class KnownPolicy:
         return not spec.classes and spec.cluster_selector == namespaces == Selector()
 
     def existed_at(self, moment: datetime | None) -> bool:
-        """Whether it surely existed when a hook was called. Times have whole seconds."""
+        """Whether it surely existed at the call of a hook. Times have whole seconds."""
         return self.created is not None and moment is not None and self.created < moment
 
     @property

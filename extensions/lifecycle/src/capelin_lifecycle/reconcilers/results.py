@@ -223,7 +223,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         if policy is None:
             return await self._without_policy(ctx, result, cluster)
         if not stays(result, policy) and self._has_no_place(result, policy, cluster_json):
-            # The next call of the hook decides anew.
+            # The next call of the hook creates a new result.
             await ctx.client.delete(LifecycleResult, result.name, result.namespace, uid=result.uid)
             return Done()
         if not self._is_selected(result, policy, cluster_json) and (
@@ -485,7 +485,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         return not has_started(result) and not self._is_selected(result, policy, cluster_json)
 
     async def _show_unselected(self, ctx: Context, result: LifecycleResult) -> None:
-        """Show that the action ends here. What it has created stays until the policy goes."""
+        """Show that the action ends here. Its objects stay until the policy goes."""
         record = result.record
         phase = record.phase if record is not None and record.phase is not None else "Waiting"
         before = result.status

@@ -153,7 +153,7 @@ def _power_cycle(host: CapelinHost, result: VisitResult) -> Outcome:
     kept = (ConditionSpec.kept(it) for it in before if it.type != POWER_CYCLED)
     phase: Phase = (host.status.phase if host.status else None) or "Unavailable"
     if host.spec.claim is None and phase == "Free":
-        # It restarts, and nobody has checked it with its present spec.
+        # It restarts, and no visit has checked it with its present spec.
         phase = "Unavailable"
     return Outcome(phase=phase, conditions=(*kept, cycled), again_after=_SOON)
 
