@@ -33,6 +33,8 @@ PATIENCE = 900.0
 CONSOLE = Console(highlight=False, soft_wrap=True)
 MANAGERS = ("cluster-api-controller", "kubeadm-bootstrap-controller")
 # Binaries that the processes backend of the control plane provider needs on its host.
+KUBERNETES = "v1.36.3"
+"""The version of control planes. The isolated program cannot import the catalog."""
 HOSTED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -265,7 +267,7 @@ class Installation:
         variables = {
             "CLUSTER_NAME": "quiet",
             "NAMESPACE": "default",
-            "KUBERNETES_VERSION": "v1.34.4",
+            "KUBERNETES_VERSION": KUBERNETES,
             "CAPELIN_BACKEND": "Processes",
             "WORKER_MACHINE_COUNT": "3",
         }
@@ -320,7 +322,7 @@ def outside(dist: Path) -> int:
     from capelin_infra.binaries import CRANE  # noqa: PLC0415
     from capelin_release.tools import HELM  # noqa: PLC0415
 
-    names = [CRANE, HELM, "kubectl", "clusterctl", *(f"{name}@v1.34.4" for name in HOSTED[1:])]
+    names = [CRANE, HELM, "kubectl", "clusterctl", *(f"{name}@{KUBERNETES}" for name in HOSTED[1:])]
     binaries = asyncio.run(Binaries().fetch([*names, "etcd"]))
     programs = {name.partition("@")[0]: str(binary.path) for name, binary in binaries.items()}
     folder = Path(tempfile.mkdtemp(prefix="airgap-"))

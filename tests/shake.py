@@ -173,7 +173,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # What this program restores is what a shell would ignore.
+            # Python ignores SIGPIPE, and restores it for its children.
             restore_signals=signal.SIGPIPE not in ignored,
             preexec_fn=prepare,
             user=user,

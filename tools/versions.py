@@ -49,7 +49,7 @@ def rows(project: Project, known: str, ends: Mapping[str, date], today: date) ->
 
     Args:
         project: The project with the versions that Capelin has.
-        known: The versions that Go knows, separated by spaces.
+        known: The versions that Go lists, separated by spaces.
         ends: The ends of support of minor versions.
         today: The day that decides what is past support.
     """

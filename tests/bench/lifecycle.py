@@ -19,6 +19,7 @@ from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Namespace
 from capelin.client import Client, ClientOptions, Config
 from capelin.embedded.apiserver import ApiServer, Settings
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.runtime import AnyHook
 from capelin.runtime import v1alpha1 as hooks
 from capelin.testing.administrator import Administrator
@@ -43,7 +44,7 @@ TEAMS = 10
 CLUSTERS = 500
 AGAIN = 100
 CALLERS = 2
-FROM, TO = "v1.33.13", "v1.34.4"
+FROM, TO = TESTED_KUBERNETES
 
 
 async def measure() -> list[Row]:

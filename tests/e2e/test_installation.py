@@ -15,7 +15,7 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace, Pod
 from capelin.client import Client, Config
-from capelin.embedded.binaries import Binaries
+from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
 from capelin_infra.status.readiness import wait_until_ready
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl"
 IMAGES = "CAPELIN_E2E_IMAGES"
 """The variable with the folder `images` of a release, of this commit or one close to it."""
 OLDER, VERSION = "0.1.0-alpha.1", "0.1.0"
-KUBERNETES = os.environ.get("CAPELIN_E2E_KUBERNETES", "v1.34.4")
+KUBERNETES = os.environ.get("CAPELIN_E2E_KUBERNETES", TESTED_KUBERNETES[-1])
 """A version whose images the nodes have or can pull."""
 CHARTS = ("capelin-control-plane", "capelin-machine-pool")
 LABELS = ("control-plane-capelin", "infrastructure-capelin")

@@ -65,7 +65,7 @@ async def test_hosts_become_nodes_and_return_with_the_commands_of_the_page(
         lines.append(f"{name},{server.address},{server.port},root,{key},east,disk=ssd")
     (folder / "hosts.csv").write_text("\n".join(lines))
     (folder / "id_ed25519").write_text(next(iter(hosts.values()))[1].user_key)
-    (folder / "pool.yaml").write_text(block("yaml", "Create a pool").replace("v1.34.4", VERSION))
+    (folder / "pool.yaml").write_text(block("yaml", "Create a pool").replace("v1.36.3", VERSION))
     shell = Shell(folder, variables)
 
     listed = await shell.run(COMMANDS["Register hosts"])

@@ -150,8 +150,8 @@ async def test_an_add_on_is_installed_before_an_upgrade_which_waits_for_approval
         config_map = ConfigMap.of(f"cpi-{version}", NAME, data={"cpi.yaml": CPI % version})
         await stories.client.apply(config_map)
     sources = [
-        {"configMap": f"cpi-{BEFORE}", "versions": "<1.34"},
-        {"configMap": f"cpi-{AFTER}", "versions": ">=1.34"},
+        {"configMap": f"cpi-{BEFORE}", "versions": f"<{AFTER[1:]}"},
+        {"configMap": f"cpi-{AFTER}", "versions": f">={AFTER[1:]}"},
     ]
     user = await user_name(stories.client)
     pods = {"restartPolicy": "Never", "containers": [{"name": "tests", "image": "tests"}]}

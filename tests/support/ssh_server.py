@@ -53,7 +53,7 @@ async def ssh_server(*, certified: bool = False) -> AsyncGenerator[Server]:
             for task in (feeding, closed, forwarding):
                 task.cancel()
             await asyncio.gather(feeding, closed, forwarding, return_exceptions=True)
-            # A transport whose reader is full stays open until somebody reads the rest.
+            # A transport whose reader is full stays open until the rest was read.
             await child.communicate()
 
     class Accepting(asyncssh.SSHServer):

@@ -74,8 +74,8 @@ async def run_program(
 def default_signals() -> Callable[[], None] | None:
     """The function that gives a new child the default handling of the signals that end it.
 
-    A shell without job control ignores SIGINT for what it starts in the background. Otherwise there
-    is nothing to do, and the child needs no Python code between fork and exec.
+    A shell without job control ignores SIGINT for its background jobs. In other processes no signal
+    is ignored, and the child runs no Python code between fork and exec.
     """
     ignored = [it for it in _ENDING_SIGNALS if signal.getsignal(it) is signal.SIG_IGN]
     if not ignored:

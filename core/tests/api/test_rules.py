@@ -99,7 +99,7 @@ def refusal(answer: Answer) -> tuple[str, str]:
     """Field and message of the first cause."""
     assert answer.status == 422, answer.body
     causes: list[dict[str, str]] = answer.body["details"]["causes"]
-    return causes[0]["field"], re.sub(r'^[^:]*: ("\w+": )?', "", causes[0]["message"])
+    return causes[0]["field"], re.sub(r'^[^:]*: ("\w+": |\d+: )?', "", causes[0]["message"])
 
 
 CREATED: list[tuple[Unstructured, str, str]] = [

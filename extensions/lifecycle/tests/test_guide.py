@@ -88,7 +88,7 @@ def topology(cluster_class: str, **workers: Any) -> Unstructured:
     return {
         "topology": {
             "classRef": {"name": cluster_class},
-            "version": "v1.34.4",
+            "version": "v1.36.3",
             "controlPlane": {"replicas": 1},
             **({"workers": workers} if workers else {}),
         }
@@ -211,13 +211,13 @@ async def guide_of(client: Client, namespace: str, page: Path) -> AsyncGenerator
 async def verdict(
     policy: KnownPolicy, cluster: Unstructured, facts: Facts, now: datetime
 ) -> Verdict:
-    """How far a policy is before an upgrade of a Cluster to v1.34.4."""
+    """How far a policy is before an upgrade of a Cluster to v1.36.3."""
     known = KnownCluster.of(cluster)
     hook: Occurrence = replace(
         known.occurrence,
         hook=policy.spec.hook,
-        from_version="v1.33.13",
-        to_version="v1.34.4",
+        from_version="v1.35.4",
+        to_version="v1.36.3",
     )
     judge = Judge(Store(policy_problem))
     decided = await judge.verdict(policy, known, hook, facts=facts, now=now)
@@ -402,13 +402,13 @@ async def rules(guide: Guide) -> None:
         GenerateUpgradePlan.request_type(),
         {
             **request_for(GenerateUpgradePlan, await guide.scene(name), None),
-            "fromControlPlaneKubernetesVersion": "v1.33.13",
-            "fromWorkersKubernetesVersion": "v1.33.13",
-            "toKubernetesVersion": "v1.35.4",
+            "fromControlPlaneKubernetesVersion": "v1.34.4",
+            "fromWorkersKubernetesVersion": "v1.34.4",
+            "toKubernetesVersion": "v1.36.3",
         },
     )
     steps = upgrade_plan(versions, plan, MONDAY).control_plane_upgrades
-    assert [step.version for step in steps] == ["v1.34.4", "v1.35.4"]
+    assert [step.version for step in steps] == ["v1.35.4", "v1.36.3"]
     with pytest.raises(Failure, match="holidays"):
         upgrade_plan(versions, plan, HOLIDAYS)
     run = guide.run("cost-center", World())
@@ -474,7 +474,7 @@ async def first_policy(guide: Guide) -> None:
         labels=cluster["metadata"]["labels"],
     )
     assert matches(policy, about, {})
-    assert not matches(policy, replace(about, to_version="v1.33.13"), {})
+    assert not matches(policy, replace(about, to_version="v1.35.4"), {})
 
 
 PROMISES: Mapping[str, Callable[[Guide], Awaitable[None]]] = {

@@ -21,7 +21,7 @@ from capelin.embedded.management import (
 from capelin.embedded.management.up_plan import Observed
 from capelin.embedded.processes import Phase
 from capelin.errors import MissingError, WaitTimeoutError
-from capelin.testing.fake_client import FakeClient
+from capelin.testing.fake_client import Clock, FakeClient
 from capelin_infra.clusters import up
 from capelin_infra.clusters.demo import (
     ClusterRequest,
@@ -44,6 +44,25 @@ from infra.tests.command import capelin
 def test_next_steps_show_the_command_that_the_user_typed() -> None:
     assert command_name({}) == "capelin"
     assert command_name({"UV_RUN_RECURSION_DEPTH": "1"}) == "uv run capelin"
+
+
+def test_start_passes_over_a_cluster_that_makes_no_progress() -> None:
+    clock = Clock()
+
+    def seconds() -> float:
+        return clock.now.timestamp()
+
+    progress = up.Progress(seconds)
+    assert progress.still("it starts") == "it starts"
+    clock.advance(179)
+    assert progress.still("2 of 3 machines run") == "2 of 3 machines run"
+    clock.advance(180)
+    assert progress.still("2 of 3 machines run") == "2 of 3 machines run"
+    clock.advance(1)
+    assert progress.still("2 of 3 machines run") is None
+    assert progress.reason == "2 of 3 machines run", "it is shown"
+    assert progress.still(None) is None
+    assert progress.reason is None
 
 
 def entry(manager: str, *fields: str, subresource: str = "") -> dict[str, Any]:

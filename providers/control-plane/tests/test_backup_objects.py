@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 from capelin.api import Unstructured
+from capelin.api.capi import MachinePool
+from capelin.testing.fake_client import FakeClient, cluster, machine_pool
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_objects import (
     ClusterObjects,
     Reference,
     cleaned,
     owners_first,
+    read_cluster_objects,
     references_in,
     with_owners,
     without_endpoint,
@@ -131,3 +134,16 @@ def test_objects_have_a_format() -> None:
     for content in (b"{}", b"no JSON", b"[]"):
         with pytest.raises(BackupError, match="cannot be read"):
             ClusterObjects.load(content)
+
+
+async def test_a_backup_has_a_limit_of_objects_and_no_limit_of_data() -> None:
+    client = FakeClient()
+    demo = client.add(cluster("one"))
+    for number in range(501):
+        client.add(machine_pool(f"pool-{number}", demo))
+    found = await read_cluster_objects(client, "default", "one")
+    assert (len(found.items), found.is_complete) == (500, False)
+    await client.delete(MachinePool, "pool-7", "default")
+    await client.delete(MachinePool, "pool-8", "default")
+    found = await read_cluster_objects(client, "default", "one")
+    assert (len(found.items), found.is_complete) == (500, True)

@@ -1,6 +1,7 @@
 """Where users may store backups, and folders as stores."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from ipaddress import ip_network
@@ -84,6 +85,33 @@ async def test_a_destination_that_is_not_usable_is_reported(
         async with stores.open(FakeClient(), destination, "default", "one"):
             pass
     assert blocked.value.reason == reason
+
+
+async def test_two_providers_that_write_one_file_do_not_mix_it(tmp_path: Path) -> None:
+    workers = Workers(1)
+    store = FolderStore(tmp_path, Path("one"), workers)
+    first, second = await store.create("changes-1"), await store.create("changes-1")
+    await first.write(b"aaaa")
+    await second.write(b"bb")
+    await first.write(b"aaaa")
+    await second.finish()
+    assert await store.read("changes-1") == b"bb"
+    await first.finish()
+    assert await store.read("changes-1") == b"aaaaaaaa"
+    assert await store.names() == ["changes-1"]
+    workers.close()
+
+
+async def test_remains_of_uploads_are_deleted_but_not_a_segment_that_grows(tmp_path: Path) -> None:
+    workers = Workers(1)
+    store = FolderStore(tmp_path, Path("one"), workers)
+    for name in ("20261126T100000Z.snapshot", "changes-1", "changes-2"):
+        await (await store.create(name)).abort()
+    (old,) = (tmp_path / "one").glob("changes-1.*")
+    os.utime(old, (0, 0))
+    await store.abort_uploads()
+    assert [name.partition(".")[0] for name in await store.names()] == ["changes-2"]
+    workers.close()
 
 
 async def test_a_folder_that_hangs_delays_no_other_work(tmp_path: Path) -> None:

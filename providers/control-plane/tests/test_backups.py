@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from capelin_control_plane import backup_files
@@ -130,6 +131,24 @@ def test_unreadable_settings_are_reported(
 ) -> None:
     with pytest.raises(InvalidSpecError, match=message):
         due(control_plane(requested), backup(**fields), NOW)
+
+
+def test_retention_keeps_what_restores_and_the_archive_need() -> None:
+    manifests = [manifest(NOW - timedelta(hours=6 * number)) for number in range(4)]
+    last = BackupRetention(last=1)
+    rewound = replace(manifest(NOW - timedelta(hours=1)), rewound=True)
+
+    def kept(*others: Manifest, **options: Any) -> list[int]:
+        gone = expired([*others, *manifests], last, NOW, **options)
+        return [number for number, it in enumerate(manifests) if it not in gone]
+
+    assert kept() == [0]
+    assert kept(named={manifests[3].name}) == [0, 3]
+    assert kept(continuous=True) == [0, 1]
+    assert kept(rewound, continuous=True) == [0, 1], "it was taken for a restore"
+    future = manifest(NOW + timedelta(days=300))
+    assert kept(future) == [0]
+    assert future not in expired([future, *manifests], last, NOW)
 
 
 def test_retention_keeps_the_newest_backups_and_one_of_each_day() -> None:

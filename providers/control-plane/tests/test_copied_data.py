@@ -8,16 +8,17 @@ from typing import Any
 from capelin.api import Unstructured
 from capelin.api.core import Node, Secret
 from capelin.testing.fake_client import Clock, FakeClient
-from capelin_control_plane.backups import taken_at
 from capelin_control_plane.copied_data import (
     ATTACHMENTS,
     VOLUMES,
+    remove_old_tokens,
     separate_from_source,
 )
 from capelin_control_plane.rotation_clients import NODES
 
 BACKUP = "20260131T030000Z"
 MOMENT = datetime(2026, 1, 31, 3, tzinfo=UTC)
+REQUESTED = MOMENT + timedelta(hours=1)
 ACCOUNT_TOKEN = "kubernetes.io/service-account-token"
 BOOTSTRAP_TOKEN = "bootstrap.kubernetes.io/token"
 
@@ -62,7 +63,11 @@ async def test_objects_of_the_source_are_removed_and_those_of_the_copy_stay() ->
         secret("opaque", "Opaque", token=token("other")),
     ):
         await workload.create(manifest)
-    clock.now = MOMENT + timedelta(minutes=1)
+    # While the source was backed up, or with a clock that is ahead.
+    clock.now = MOMENT + timedelta(seconds=2)
+    for manifest in (Node.of("late"), attachment("late"), secret("late", BOOTSTRAP_TOKEN)):
+        await workload.create(manifest)
+    clock.now = REQUESTED + timedelta(minutes=1)
     for manifest in (
         Node.of("of-the-copy"),
         attachment("of-the-copy"),
@@ -71,12 +76,12 @@ async def test_objects_of_the_source_are_removed_and_those_of_the_copy_stay() ->
     ):
         await workload.create(manifest)
     for _ in range(2):
-        await separate_from_source(workload, own, taken_at(BACKUP))
+        await separate_from_source(workload, REQUESTED)
+        await remove_old_tokens(workload, own)
 
     deleted = [write for write in workload.writes if write.startswith("DELETE")]
     # Otherwise, a controller creates the attachments of the Node's pods again.
-    assert "/nodes/" in deleted[0]
-    assert "/volumeattachments/" in deleted[1]
+    assert ["/nodes/" in path for path in deleted[:3]] == [True, True, False]
     assert await names(workload, NODES) == {"of-the-copy"}
     assert await names(workload, ATTACHMENTS) == {"of-the-copy"}
     policies = {

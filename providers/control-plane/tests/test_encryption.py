@@ -13,10 +13,9 @@ from capelin_control_plane.api import Encryption, EncryptionProvider, SecretKey
 from capelin_control_plane.backends.pods.pki_secret import files_of
 from capelin_control_plane.backends.processes.pki_files import renew_certificates
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.component_files import OFF
+from capelin_control_plane.component_files import IDENTITY, OFF
 from capelin_control_plane.desired import InvalidSpecError
 from capelin_control_plane.encryption import (
-    IDENTITY,
     KEY_BYTES,
     NAME_BYTES,
     Goal,
@@ -26,8 +25,10 @@ from capelin_control_plane.encryption import (
     first_keyring,
     next_keyring,
     read_keyring,
+    restored_keyring,
     rewrote,
     stage,
+    taken_back,
     to_rewrite,
     used_plugin_key,
     uses_keyring,
@@ -291,6 +292,33 @@ TestCluster = Cluster.TestCase
 TestCluster.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 
 
+def test_a_new_key_is_taken_back_until_something_writes_with_it() -> None:
+    first = first_keyring(goal("a"))
+    distributing = next_keyring(first, goal("b"))
+    back = taken_back(distributing, goal("a"))
+    assert (back.ring("secrets"), back.name) == (("a",), first.name)
+    assert back.names == distributing.names, "some API servers may still have it"
+    assert taken_back(back, goal("a")) == back
+    settled = next_keyring(back, goal("a"))
+    assert (settled.previous, {*settled.keys}) == (None, {"a"})
+    assert taken_back(distributing, goal("b")) == distributing
+    assert taken_back(first, goal("a")) == first
+    promoting = next_keyring(next_keyring(distributing, goal("b")), goal("b"))
+    assert taken_back(promoting, goal("a")) == promoting
+    enabling = next_keyring(Keyring(), goal("a"))
+    assert not taken_back(enabling, Goal()).rings
+
+
+def test_after_a_restore_all_objects_are_rewritten_again() -> None:
+    keyring = Keyring(
+        {"a": key("a"), "b": key("b")}, {"secrets": ("b", "a")}, rewritten=("secrets",)
+    )
+    assert to_rewrite(keyring, goal("b")) == ()
+    restored = restored_keyring(keyring)
+    assert to_rewrite(restored, goal("b")) == ("secrets",)
+    assert next_keyring(restored, goal("b")).ring("secrets") == ("b", "a")
+
+
 def test_the_configuration_has_every_key_in_order() -> None:
     keyring = next_keyring(
         first_keyring(goal("a")), Goal(frozenset({"secrets"}), key("b", "aesgcm"))
@@ -335,6 +363,10 @@ def test_a_key_is_replaced_by_request_by_schedule_and_by_another_key_of_the_user
     assert wanted_key(scheduled, keyring, before=NOW).name == "a"
     assert wanted_key(scheduled, keyring, before=NOW + timedelta(seconds=1)).name == new
     assert wanted_key(Encryption(), keyring).name == new, "another provider"
+    # The clock was ahead when it was created, by an unknown time.
+    ahead = -timedelta(days=300)
+    assert wanted_key(scheduled, keyring, after=ahead).name == "a"
+    assert wanted_key(scheduled, keyring, before=NOW + ahead, after=ahead).name == new
 
     mine = Encryption(keys_from=SecretKey(name="mine"))
     given = wanted_key(mine, keyring, given=b"x" * 32)

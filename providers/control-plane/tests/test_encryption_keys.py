@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from capelin.api import Resource
 from capelin.api.core import ConfigMap, Secret
-from capelin.client import Config, Server
+from capelin.client import Config, NotServed, Server
 from capelin.contract import CLUSTER_NAME_LABEL, KEYRING_KEY, is_controlled_by
 from capelin.controller import Context, ObjectKey, Recorder
 from capelin.provider import Blocked
@@ -19,17 +20,23 @@ from capelin_control_plane.api import (
     ApiServer,
     CapelinControlPlane,
     Encryption,
+    EncryptionStatus,
     SecretKey,
     Spec,
+    Status,
 )
-from capelin_control_plane.encryption import read_keyring
+from capelin_control_plane.encryption import Goal, read_keyring
 from capelin_control_plane.encryption_keys import (
     ENCRYPTION_ANNOTATION,
     ROTATE_ANNOTATION,
     EncryptionKeys,
     find_encryption_keys,
 )
-from capelin_control_plane.encryption_tasks import EncryptionReport, Encryptions
+from capelin_control_plane.encryption_tasks import (
+    EncryptionReport,
+    Encryptions,
+    rewritten_objects,
+)
 from capelin_control_plane.kms_tasks import PluginChecks
 
 NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
@@ -58,6 +65,22 @@ async def test_a_control_plane_without_encryption_costs_no_request() -> None:
     client = FakeClient()
     assert await keys_of(client, control_plane()) is None
     assert client.requests == []
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_a_lost_annotation_and_setting_do_not_lose_the_keys(is_new: bool) -> None:
+    client, mine = FakeClient(), control_plane(Encryption())
+    first = await keys_of(client, mine, is_new=True)
+    assert first is not None
+    # As after kubectl replace, which keeps the status.
+    mine.metadata.annotations.clear()
+    mine.spec.api_server.encryption = None
+    mine.status = Status(encryption=EncryptionStatus(key="key"))
+    keys = await keys_of(client, mine, is_new=is_new)
+    assert keys is not None
+    assert keys.keyring == first.keyring
+    assert keys.goal == Goal(), "encryption ends in its stages"
+    assert mine.metadata.annotations[ENCRYPTION_ANNOTATION] == first.keyring.name
 
 
 async def test_a_new_control_plane_begins_with_a_key() -> None:
@@ -152,7 +175,7 @@ class Scene:
 
         async def reconcile() -> EncryptionReport | None:
             keys = await keys_of(self.management, self.mine)
-            report = await encryptions.reconcile(ctx, self.mine, keys, lambda: config, settled=True)
+            report = await encryptions.reconcile(ctx, self.mine, keys, lambda: config)
             return report if report.status is None or report.status.stage is None else None
 
         try:
@@ -200,3 +223,21 @@ async def test_a_provider_killed_after_every_write_completes_each_change(
     assert await scene.rings() == {}
     await keys_of(scene.management, scene.mine)
     assert ENCRYPTION_ANNOTATION not in scene.mine.metadata.annotations
+
+
+GROUP = "external-secrets.io"
+SECRET_STORES = Resource(GROUP, "v1", "SecretStore", "secretstores")
+PUSH_SECRETS = Resource(GROUP, "v1alpha1", "PushSecret", "pushsecrets")
+
+
+async def test_custom_resources_outside_the_preferred_version_are_rewritten() -> None:
+    workload = FakeClient(SECRET_STORES, PUSH_SECRETS)
+    metadata = {"name": "mine", "namespace": "default"}
+    await workload.create(
+        {"apiVersion": f"{GROUP}/v1alpha1", "kind": "PushSecret", "metadata": metadata}
+    )
+    assert [count async for count in rewritten_objects(workload, f"pushsecrets.{GROUP}")] == [1]
+    # Objects may be stored although the resource is missing now.
+    with pytest.raises(NotServed, match="without widgets"):
+        _ = [count async for count in rewritten_objects(workload, f"widgets.{GROUP}")]
+    assert [count async for count in rewritten_objects(workload, "widgets.example.com")] == []

@@ -322,7 +322,12 @@ class Scene:
         self.mine.metadata.annotations[ENCRYPTION_ANNOTATION] = keys.keyring.name
         config = Config(Server("https://fake.invalid"))
         report = await self.encryptions.reconcile(
-            ctx, self.mine, keys, lambda: config, settled=not restoring, restoring=restoring
+            ctx,
+            self.mine,
+            keys,
+            lambda: config,
+            waiting="x" if restoring else "",
+            restoring=restoring,
         )
         await until(lambda: not self.checks.is_running(identity))
         return report

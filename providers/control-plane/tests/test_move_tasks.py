@@ -149,6 +149,9 @@ class World:
     async def release(self, key: ObjectKey) -> None:
         raise AssertionError(key)
 
+    async def start_again(self, key: ObjectKey, address: str) -> frozenset[str]:
+        raise AssertionError(key, address)
+
     async def allocated(self) -> set[ObjectKey]:
         return {KEY}
 
@@ -159,9 +162,9 @@ class World:
         pass
 
     async def prepare_restore(
-        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
+        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot, *, bump: int
     ) -> None:
-        raise AssertionError(key, desired, read)
+        raise AssertionError(key, desired, read, bump)
 
     def client_config(self, endpoint: Endpoint) -> Config:
         raise AssertionError(endpoint)
@@ -568,7 +571,7 @@ async def test_a_control_plane_that_sleeps_reports_that_its_move_waits(rig: Rig)
     movable = find_condition(status.conditions, MOVABLE) if status else None
     assert movable is not None
     assert (movable.status, movable.reason) == ("False", "MovePostponed")
-    assert "wake it" in movable.message
+    assert "the end of a sleep" in movable.message
     assert isinstance(result, After)
 
 

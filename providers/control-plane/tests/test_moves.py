@@ -128,10 +128,10 @@ def test_objects_that_clusterctl_leaves_behind_need_a_label() -> None:
         ({"restore": "20260131T030000Z"}, SERVES, "a restore"),
         ({}, replace(SERVES, restore=Phase.STARTING), "a restore"),
         ({"encryption": EncryptionFiles(changing=True)}, SERVES, "encryption"),
-        ({"rotation": 1}, SERVES, "rotated"),
-        ({"asleep": True}, Observed(), "wake it"),
-        ({}, Observed(), "started or replaced"),
-        ({}, replace(SERVES, complete=False), "started or replaced"),
+        ({"rotation": 1}, SERVES, "a rotation of CAs"),
+        ({"asleep": True}, Observed(), "a sleep"),
+        ({}, Observed(), "a rollout of API servers"),
+        ({}, replace(SERVES, complete=False), "a change of etcd's members"),
     ],
 )
 def test_a_move_waits_for_other_operations(

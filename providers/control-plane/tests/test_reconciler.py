@@ -60,6 +60,8 @@ class FakeBackend:
     """Control planes with resources in the backend."""
     versions: set[str] = field(default_factory=set[str])
     """The desired versions."""
+    ended: frozenset[str] = frozenset()
+    """Instances that have ended, of a control plane that is paused."""
 
     async def allocate(
         self, key: ObjectKey, desired: ControlPlane, authorities: Authorities, address: str | None
@@ -90,6 +92,10 @@ class FakeBackend:
     async def release(self, key: ObjectKey) -> None:
         self.calls.append(f"release {key.name}")
 
+    async def start_again(self, key: ObjectKey, address: str) -> frozenset[str]:
+        self.calls.append(f"start {key.name} at {address} again")
+        return self.ended
+
     async def allocated(self) -> set[ObjectKey]:
         return self.keys
 
@@ -105,9 +111,9 @@ class FakeBackend:
         raise MembershipError(f"{key} has no etcd {index}")
 
     async def prepare_restore(
-        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
+        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot, *, bump: int
     ) -> None:
-        raise AssertionError(f"{key} has no data: {desired.restore}, {read}")
+        raise AssertionError(f"{key} has no data: {desired.restore}, {read}, {bump}")
 
     def client_config(self, endpoint: Endpoint) -> Config:
         raise AssertionError(f"nothing answers at {endpoint}")
@@ -226,6 +232,23 @@ async def test_a_paused_control_plane_is_released_and_not_deleted(scene: Scene) 
         await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
         await until(scene.gone)
     assert "delete" not in " ".join(scene.backend.calls)
+
+
+async def test_ended_components_of_a_paused_control_plane_start_again(scene: Scene) -> None:
+    await scene.create()
+    scene.backend.observed = Observed(statuses=(replace(STARTING, ready=True),))
+    async with scene.managed():
+        await until(lambda: scene.has_condition("Paused", "False", "NotPaused"))
+        scene.backend.ended = frozenset({"kube-apiserver-0", "etcd-0"})
+        await scene.annotate(**{PAUSED_ANNOTATION: ""})
+        await until(lambda: scene.has_condition("Available", "Unknown", "EndedWhilePaused"))
+        condition = await scene.condition("Available")
+        assert condition is not None
+        assert "start again: etcd-0, kube-apiserver-0" in condition.message
+        assert f"start one at {ADDRESS} again" in scene.backend.calls
+        scene.backend.ended = frozenset()
+        scene.wake(ObjectKey(scene.namespace, "one"))
+        await until(lambda: scene.has_condition("Available", "Unknown", "Paused"))
 
 
 async def test_the_deletion_of_a_paused_control_plane_waits(scene: Scene) -> None:

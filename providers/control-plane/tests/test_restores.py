@@ -17,6 +17,7 @@ from capelin_control_plane.restores import (
     RestoreFiles,
     backup_of,
     check_backup,
+    moment_of,
     restore_phase,
     restore_request,
     revision_bump,
@@ -107,7 +108,7 @@ def test_only_names_of_backups_are_accepted(value: str) -> None:
         ("a", EncryptionFiles(EncryptionFile("a", b"")), None),
         (OFF, EncryptionFiles(EncryptionFile("a", b"")), "keys of encryption at rest changed"),
         ("a", EncryptionFiles(), "keys of encryption at rest changed"),
-        ("a", EncryptionFiles(EncryptionFile("a", b""), changing=True), "is being changed"),
+        ("a", EncryptionFiles(EncryptionFile("a", b""), changing=True), None),
     ],
 )
 def test_other_encryption_keys_prevent_a_restore(
@@ -128,14 +129,47 @@ def test_a_request_names_the_backup_and_its_moment(source: str | None, prefix: s
     assert restore_request(NAME, now, source) == f"{prefix}{REQUEST}"
 
 
-def test_a_later_restore_has_higher_revisions() -> None:
-    requests = (
-        "20260131T030000Z",
-        "20260131T030000Z@2026-01-31T04:00:00Z",
-        "20200131T030000Z@2026-01-31T04:00:01Z",
-        "prod/20200131T030000Z@2027-01-31T04:00:01Z",
+@pytest.mark.parametrize(
+    ("stored", "present", "readable"),
+    [
+        ({}, {}, True),
+        ({"secrets": ("a",)}, {"secrets": ("a", "b")}, True),
+        ({"secrets": ("a", "b")}, {"secrets": ("b", "a")}, True),
+        ({}, {"secrets": ("identity", "a")}, True),
+        ({"secrets": ("a", "b")}, {"secrets": ("b",)}, False),
+        ({}, {"secrets": ("a",)}, False),
+        ({"secrets": ("a",)}, {}, False),
+        ({"secrets": ("a",)}, {"secrets": ("a",), "configmaps": ("a",)}, False),
+    ],
+)
+def test_a_restore_needs_every_key_of_the_backup_and_no_end_of_a_change(
+    stored: dict[str, tuple[str, ...]], present: dict[str, tuple[str, ...]], readable: bool
+) -> None:
+    backup = replace(manifest(datetime(2026, 1, 31, tzinfo=UTC)), encryption="x", rings=stored)
+    files = EncryptionFiles(EncryptionFile("y", b""), changing=True, rings=present)
+    desired = replace(desired_control_plane("v1.34.4"), encryption=files, rotation=1)
+    if readable:
+        check_backup(backup, desired, "a")
+    else:
+        with pytest.raises(Blocked, match="keys of encryption at rest changed"):
+            check_backup(backup, desired, "a")
+
+
+def test_revisions_grow_with_each_restore_in_any_order() -> None:
+    first, clients = 100, [100]
+    # A, a backup B of it, B, and A again, with some writes each time.
+    second = first + revision_bump(f"{NAME}@2026-01-31T04:00:00Z", first) + 50
+    clients.append(second)
+    third = second + revision_bump(f"{NAME}@2026-01-31T04:00:01Z", second - 20) + 50
+    clients.append(third)
+    clients.append(first + revision_bump(f"prod/{NAME}@2026-01-31T04:00:02Z", first))
+    assert clients == sorted(clients)
+    assert clients[-1] < 2**63
+    assert revision_bump(f"{NAME}@2026-01-31T04:00:02Z", 2**63) == 0
+
+
+def test_a_request_without_a_moment_is_recognized() -> None:
+    assert moment_of(REQUEST) == datetime(2026, 1, 31, 4, tzinfo=UTC)
+    assert (
+        moment_of(NAME) is moment_of(f"{NAME}@1") is moment_of(f"{NAME}@2026-01-31T04:00") is None
     )
-    bumps = [revision_bump(request) for request in requests]
-    assert bumps == sorted(bumps)
-    assert bumps[2] - bumps[1] == 1_000_000
-    assert revision_bump("20260131T030000Z@1") == bumps[0]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from capelin.pki import KeyPair, is_issued_by, new_ca, new_service_account_keys, split_pem
-from capelin.provider import Blocked
 from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.pki_secret import files_of, pki_data
 from capelin_control_plane.backends.processes.pki_files import renew_certificates
@@ -108,6 +107,16 @@ def test_progress_has_the_oldest_key_and_the_newest_step() -> None:
     progress = Progress.of(keys)
     assert (progress.step, progress.since) == (0, NOW)
     assert progress.created == NOW - timedelta(len(PURPOSES) - 1)
+
+
+def test_certificates_that_a_user_has_added_stay_trusted() -> None:
+    added = tuple(new_pair("ca").certificate_pem for _ in range(2))
+    first = Keys(new_pair("ca"), Rotation(created=NOW), added)
+    for steps in range(1, 9):
+        keys = after(first, steps)
+        assert set(added) <= set(keys.trusted), steps
+        own = 2 if keys.rotation.stage else 1
+        assert len(split_pem(keys.bundle)) == len(added) + own
 
 
 def test_a_private_key_stays_in_the_secret_while_its_ca_is_trusted() -> None:
@@ -425,11 +434,8 @@ def test_tokens_and_a_confirmation_are_awaited() -> None:
     )
 
 
-def test_a_backup_from_before_a_rotation_is_restored_after_it_and_not_during_a_rollout() -> None:
+def test_a_backup_from_before_a_rotation_is_restored_in_each_of_its_stages() -> None:
     keys, desired = rotated(4), desired_control_plane("v1.34.4")
     backup = replace(manifest(NOW), authority=keys.first or "")
-    for steps in (0, 3, 4):
+    for steps in range(6):
         check_backup(backup, replace(desired, rotation=steps), keys.identity)
-    for steps in (1, 2, 5):
-        with pytest.raises(Blocked, match="authorities are being rotated"):
-            check_backup(backup, replace(desired, rotation=steps), keys.identity)

@@ -22,6 +22,7 @@ from capelin_control_plane import rotation_tasks
 from capelin_control_plane.api import CapelinControlPlane, Rotation, Spec
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.component_files import EncryptionFiles
+from capelin_control_plane.exclusion import in_progress
 from capelin_control_plane.instances import InstanceStatus, Observed
 from capelin_control_plane.rotation import TOKEN_LIFETIME, authority_name
 from capelin_control_plane.rotation_clients import (
@@ -122,6 +123,7 @@ class Rig:
             self.mine,
             desired,
             self.observed,
+            running=in_progress(desired, self.observed),
             authorities=keys,
             config=lambda: Config(Server("https://127.0.0.1:1")),
         )
@@ -229,6 +231,7 @@ async def test_an_old_cache_repeats_no_step(rig: Rig) -> None:
         rig.mine,
         replace(desired_control_plane("v1.34.4"), now=rig.now),
         SETTLED,
+        running=(),
         authorities=stale,
         config=lambda: Config(Server("https://127.0.0.1:1")),
     )
@@ -236,25 +239,32 @@ async def test_an_old_cache_repeats_no_step(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    "observed",
+    ("observed", "obstacle"),
     [
-        Observed(),
-        replace(SETTLED, complete=False),
-        replace(SETTLED, stopping=frozenset({"etcd-0"})),
-        replace(SETTLED, statuses=(replace(READY, current=False),)),
-        replace(SETTLED, statuses=(READY, replace(READY, name="etcd-0", ready=False))),
-        replace(SETTLED, blocked=Blocked("X", "x")),
+        (Observed(), "a rollout of API servers"),
+        (replace(SETTLED, complete=False), "a change of etcd's members"),
+        (replace(SETTLED, stopping=frozenset({"etcd-0"})), "every component to be ready"),
+        (replace(SETTLED, statuses=(replace(READY, current=False),)), "a rollout of API servers"),
+        (
+            replace(
+                SETTLED, statuses=(READY, replace(READY, name="e", component="etcd", ready=False))
+            ),
+            "every component to be ready",
+        ),
+        (replace(SETTLED, blocked=Blocked("X", "x")), "every component to be ready"),
     ],
 )
-async def test_a_step_waits_for_every_component(rig: Rig, observed: Observed) -> None:
+async def test_a_step_waits_for_every_component_and_names_the_obstacle(
+    rig: Rig, observed: Observed, obstacle: str
+) -> None:
     rig.observed = observed
     rig.request()
-    assert "every component to be ready" in await rig.reaches("RotationPostponed")
+    assert obstacle in await rig.reaches("RotationPostponed")
     rig.observed = SETTLED
     await rig.reconcile()
     rig.observed = observed
     before = await rig.secrets()
-    await rig.reaches("TrustingAuthorities")
+    assert obstacle in await rig.reaches("TrustingAuthorities")
     assert await rig.secrets() == before
 
 

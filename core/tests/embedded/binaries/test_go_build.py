@@ -129,7 +129,7 @@ async def test_programs_of_one_version_share_a_build(binaries: "Making", go: "Fa
     assert all(f" k8s.io/kubernetes/cmd/{name}" in build for name in names)
     for name, binary in fetched.items():
         assert binary.path.name == name
-        assert binary.version == "v1.34.4"
+        assert binary.version == "v1.36.3"
         assert f"echo k8s.io/kubernetes/cmd/{name}\n" in binary.path.read_text()
 
 
@@ -156,9 +156,9 @@ async def test_has_builds_nothing(binaries: "Making", go: "FakeGo") -> None:
 
 
 async def test_two_versions_have_separate_builds(binaries: "Making", go: "FakeGo") -> None:
-    await binaries(go=go).fetch(["kubectl", "kubectl@v1.33.13", "kubectl@v1.34.4"])
+    await binaries(go=go).fetch(["kubectl", "kubectl@v1.35.4", "kubectl@v1.36.3"])
     stamps = [re.findall(r"gitVersion=(\S+)", build) for build in go.builds()]
-    assert sorted(stamps) == [["v1.33.13"], ["v1.34.4"]]
+    assert sorted(stamps) == [["v1.35.4"], ["v1.36.3"]]
 
 
 async def test_only_missing_programs_are_built(binaries: "Making", go: "FakeGo") -> None:
@@ -192,11 +192,11 @@ def test_a_batch_contains_each_name_once() -> None:
     ("name", "stamps"),
     [
         (
-            "kube-apiserver@v1.33.13",
+            "kube-apiserver@v1.35.4",
             (
-                "-X k8s.io/component-base/version.gitVersion=v1.33.13"
+                "-X k8s.io/component-base/version.gitVersion=v1.35.4"
                 " -X k8s.io/component-base/version.gitMajor=1"
-                " -X k8s.io/component-base/version.gitMinor=33"
+                " -X k8s.io/component-base/version.gitMinor=35"
             ),
         ),
         (
@@ -258,7 +258,7 @@ async def test_an_old_go_fails_with_the_required_version(
     go.is_version(version)
     go.has_toolchain_setting(setting)
     assert await failure_of(binaries(go=go)) == (
-        f"{tmp_path}/go/bin/go is Go {version[2:]}, and etcd v3.6.8 needs Go 1.24 or later"
+        f"{tmp_path}/go/bin/go is Go {version[2:]}, and etcd v3.6.8 needs Go 1.24.0 or later"
         " (GOTOOLCHAIN=auto would let Go 1.21 and later fetch that itself)"
     )
     assert not go.builds()
@@ -274,7 +274,7 @@ async def test_an_old_go_with_toolchains_reports_the_download(
     assert go.environment()["GOTOOLCHAIN"] == setting
     ((_, what, way, message),) = [event for event in progress.events if event[0] == "noted"]
     assert (what, way) == ("etcd v3.6.8", "go build")
-    assert message.endswith("go is Go 1.23.4 and fetches Go 1.24, which etcd v3.6.8 needs")
+    assert message.endswith("go is Go 1.23.4 and fetches Go 1.24.0, which etcd v3.6.8 needs")
 
 
 @pytest.mark.parametrize("version", ["go1.24", "go1.26rc1", "go1.27.0 X:nodwarf5", "go1.100.0"])
@@ -333,13 +333,13 @@ async def test_the_error_lists_all_attempted_sources(
     with pytest.raises(NotObtainableError) as failure:
         await binaries().path("kube-apiserver")
     assert str(failure.value) == (
-        "kube-apiserver v1.34.4 is not available. Attempts:\n"
+        "kube-apiserver v1.36.3 is not available. Attempts:\n"
         "  folder: none is set (CAPELIN_BINARIES and KUBEBUILDER_ASSETS are not set)\n"
         f"  cache: {tmp_path}/cache does not hold it\n"
-        "  image registry.k8s.io/kube-apiserver:v1.34.4: 127.0.0.1 does not answer"
+        "  image registry.k8s.io/kube-apiserver:v1.36.3: 127.0.0.1 does not answer"
         " (connection refused)\n"
         "  go build: PATH has no go command\n"
-        "Install Go 1.24.0 or later (https://go.dev/dl) and allow access to a Go module proxy,"
+        "Install Go 1.26.0 or later (https://go.dev/dl) and allow access to a Go module proxy,"
         " allow access to registry.k8s.io, or set a folder that contains kube-apiserver:"
         " CAPELIN_BINARIES=FOLDER"
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Making = Callable[..., Binaries]
     Serve = Callable[..., Awaitable[Registry]]
 
-NAME, TAG = "kube-apiserver", "v1.34.4"
+NAME, TAG = "kube-apiserver", "v1.36.3"
 IMAGE = f"registry.k8s.io/{NAME}:{TAG}"
 CREDENTIALS = "it requires credentials, but Capelin pulls only public images"
 PROGRAM = {f"usr/local/bin/{NAME}": b"#!/bin/sh\n# the real one\n"}
@@ -398,7 +398,7 @@ async def test_a_pinned_digest_takes_precedence_over_the_tag(
 
 async def test_etcd_is_pinned(binaries: "Making", registry: "Registry") -> None:
     registry.add_image("etcd", "3.6.8-0", {"usr/local/bin/etcd": b"forged"})
-    assert "the registry has no sha256:042ef9c0" in await failure_of(binaries(), "etcd")
+    assert "the registry has no sha256:39718941" in await failure_of(binaries(), "etcd")
 
 
 def no_pins(_project: object, _version: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Config, Server, User
-from capelin.embedded.binaries import TESTED_KUBERNETES
+from capelin.embedded.binaries import DEFAULT_KUBERNETES
 from capelin.embedded.management.attach import Attachment
 from capelin.embedded.management.environment import Environment, ExistingServer, Settings
 from capelin.embedded.management.providers import OPTIONAL_PROVIDERS
@@ -45,8 +45,8 @@ def desired(
     return next(step.settings for step in steps if isinstance(step, StartSupervisor))
 
 
-def test_the_first_plan_uses_the_oldest_tested_version() -> None:
-    settings = Settings(kubernetes_version=TESTED_KUBERNETES[0], providers=["dev"])
+def test_the_first_plan_uses_the_default_version() -> None:
+    settings = Settings(kubernetes_version=DEFAULT_KUBERNETES, providers=["dev"])
     assert plan_up(UpRequest(providers=("dev",)), Observed("demo")) == (
         FetchPrograms(settings),
         StartSupervisor(settings),
@@ -56,7 +56,7 @@ def test_the_first_plan_uses_the_oldest_tested_version() -> None:
 
 
 def test_an_existing_environment_has_the_same_steps() -> None:
-    before = Settings(kubernetes_version="v1.33.13", ports={"a/health": 1})
+    before = Settings(kubernetes_version="v1.35.4", ports={"a/health": 1})
     assert plan_up(UpRequest(), Observed("demo", before)) == (
         FetchPrograms(before),
         StartSupervisor(before),
@@ -91,16 +91,16 @@ def test_an_existing_api_server_is_checked_before_the_supervisor_starts() -> Non
 
 
 def test_new_providers_are_added_to_existing_ones() -> None:
-    first = desired(None, UpRequest(kubernetes_version="v1.34.4", providers=("kubeadm",)))
+    first = desired(None, UpRequest(kubernetes_version="v1.36.3", providers=("kubeadm",)))
     second = desired(
         first.model_copy(update={"ports": {"a/health": 1}}),
-        UpRequest(kubernetes_version="v1.34.4", providers=("dev",)),
+        UpRequest(kubernetes_version="v1.36.3", providers=("dev",)),
     )
     assert second.providers == ["dev", "kubeadm"]
     assert second.ports == {"a/health": 1}
 
 
-@pytest.mark.parametrize(("before", "after"), [("v1.33.1", "v1.33.13"), ("v1.34.4", "v1.34.4")])
+@pytest.mark.parametrize(("before", "after"), [("v1.33.1", "v1.33.13"), ("v1.36.3", "v1.36.3")])
 def test_a_removed_version_becomes_a_later_patch(before: str, after: str) -> None:
     settings = Settings(kubernetes_version=before, ports={"a/health": 1})
     assert desired(settings, UpRequest()) == settings.model_copy(
@@ -114,7 +114,7 @@ def test_an_unsupported_version_fails_with_a_hint() -> None:
 
 
 def test_an_older_capelin_rejects_an_environment_of_a_newer_one() -> None:
-    before = Settings(kubernetes_version="v1.33.13", capelin="0.10.0")
+    before = Settings(kubernetes_version="v1.35.4", capelin="0.10.0")
     with pytest.raises(InvalidInputError, match=r"This is Capelin 0\.9\.0"):
         plan_up(UpRequest(), Observed("demo", before, capelin="0.9.0"))
     steps = plan_up(UpRequest(), Observed("demo", before, capelin="0.11.0"))
@@ -122,8 +122,8 @@ def test_an_older_capelin_rejects_an_environment_of_a_newer_one() -> None:
 
 
 def test_a_management_cluster_keeps_its_version() -> None:
-    with pytest.raises(InvalidInputError, match=r"demo runs Kubernetes v1\.33\.13"):
-        desired(Settings(kubernetes_version="v1.33.13"), UpRequest(kubernetes_version="v1.34.4"))
+    with pytest.raises(InvalidInputError, match=r"demo runs Kubernetes v1\.35\.4"):
+        desired(Settings(kubernetes_version="v1.35.4"), UpRequest(kubernetes_version="v1.36.3"))
 
 
 def test_a_management_cluster_needs_a_version_that_cluster_api_supports() -> None:
@@ -137,17 +137,17 @@ def test_a_management_cluster_needs_a_version_that_cluster_api_supports() -> Non
 
 def test_clusters_may_have_another_version_than_an_existing_api_server() -> None:
     before = Settings(
-        kubernetes_version="v1.33.13",
+        kubernetes_version="v1.35.4",
         providers=["dev"],
         existing=EXISTING,
         ports={"cluster-api/health": 1},
     )
     updated = desired(
         before,
-        UpRequest(kubernetes_version="v1.34.4", providers=("kubeadm",)),
+        UpRequest(kubernetes_version="v1.36.3", providers=("kubeadm",)),
         Attachment(CONFIG, EXISTING.model_copy(update={"address": "127.0.0.2"})),
     )
-    assert updated.kubernetes_version == "v1.34.4"
+    assert updated.kubernetes_version == "v1.36.3"
     assert updated.server_version == "v1.35.0+k3s1"
     assert updated.providers == ["dev", "kubeadm"]
     assert updated.ports == {"cluster-api/health": 1}
@@ -159,7 +159,7 @@ def test_an_environment_keeps_its_target() -> None:
     existing, process = UpRequest(target="existing"), UpRequest(target="process")
     assert choose_target(UpRequest(), "demo", None) == "process"
     assert choose_target(existing, "demo", None) == "existing"
-    before = Settings(kubernetes_version="v1.34.4", existing=EXISTING)
+    before = Settings(kubernetes_version="v1.36.3", existing=EXISTING)
     assert choose_target(UpRequest(), "demo", before) == "existing"
     assert choose_target(existing, "demo", before) == "existing"
     with pytest.raises(InvalidInputError, match="demo has the target existing"):
@@ -174,7 +174,7 @@ def test_a_kubeconfig_needs_the_target_existing() -> None:
 
 
 def test_an_old_environment_without_a_target_is_a_process(environment: Environment) -> None:
-    environment.settings_file.write_text('{"kubernetesVersion": "v1.34.4"}')
+    environment.settings_file.write_text('{"kubernetesVersion": "v1.36.3"}')
     request = UpRequest(target="process")
     assert choose_target(request, "demo", environment.settings()) == "process"
 
@@ -222,7 +222,7 @@ def test_an_environment_remembers_whether_it_prefetches(
     settings = (
         None
         if before is None
-        else Settings(kubernetes_version=TESTED_KUBERNETES[0], prefetch=before)
+        else Settings(kubernetes_version=DEFAULT_KUBERNETES, prefetch=before)
     )
     steps = plan_up(UpRequest(prefetch=requested), Observed("demo", settings))
     (started,) = (step for step in steps if isinstance(step, StartSupervisor))

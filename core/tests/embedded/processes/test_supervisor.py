@@ -532,6 +532,7 @@ async def test_ready_fails_with_the_reason_for_each_unready_process(folder: Path
 
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a", ready=never), declared("b", "a"))
+        await until(lambda: supervisor.states["a"].reason == "no answer")
         with pytest.raises(NotReadyError) as error:
             await supervisor.ready(within=0.05)
         assert str(error.value) == (

@@ -4,12 +4,13 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from capelin.api.capi import Cluster
 from capelin.client import Client
-from capelin.contract import is_asleep
+from capelin.contract import is_asleep, paused
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.management import (
     Environment,
@@ -41,12 +42,15 @@ from capelin_infra.environments.kind_target import KindOptions, in_kind_cluster,
 from capelin_infra.environments.kubeconfigs import workload_kubeconfig
 from capelin_infra.environments.kubernetes_versions import parse_version
 from capelin_infra.environments.program_cache import fetch_workload_programs
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_infra.status.readiness import not_ready_reason, observe_cluster
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.invocation import command_name, environment_option
 from capelin_infra.terminal.tables import Format, print_data
 from capelin_infra.terminal.timings import timings_data, timings_table
 from capelin_infra.terminal.waiting import Deadline, wait_for
+
+_LONGEST_WITHOUT_PROGRESS: Final = 180.0
+"""In seconds. A cluster that shows the same reason for longer was not ready before the stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,22 +191,41 @@ async def start(name: str, *, within: float) -> None:
             )
 
 
+@dataclass(slots=True)
+class Progress:
+    """Why a cluster is not as before, until that does not change any more."""
+
+    now: Callable[[], float] = time.monotonic
+    reason: str | None = None
+    since: float = 0.0
+
+    def still(self, reason: str | None) -> str | None:
+        """The reason to wait. None if it is ready, or was not ready before either."""
+        if reason != self.reason:
+            self.reason, self.since = reason, self.now()
+        return None if self.now() - self.since > _LONGEST_WITHOUT_PROGRESS else reason
+
+
 async def _follow(
     client: Client, cluster: Cluster, checklist: Checklist, deadline: Deadline
 ) -> None:
     """Wait until a cluster is as it was before the environment stopped."""
+    name, namespace = cluster.name, cluster.namespace or "default"
+    progress, is_paused = Progress(), paused(cluster, cluster).status == "True"
 
     async def problem() -> str | None:
-        answers = await api_answers(client, cluster)
-        return None if answers else "its API server does not answer yet"
+        # Its conditions are from before the stop, until their controllers write them again.
+        if is_hosted(cluster) and not await api_answers(client, cluster):
+            return progress.still("its API server does not answer yet")
+        if is_paused:
+            return progress.still(None)
+        return progress.still(not_ready_reason(await observe_cluster(client, name, namespace)))
 
-    name, namespace = cluster.name, cluster.namespace or "default"
     with checklist.step(f"cluster {name}") as line:
-        show = checklist.showing(line)
-        if is_hosted(cluster):
-            # Its conditions are from before the stop, until their controllers write them again.
-            await wait_for(f"cluster {name}", problem, deadline.left, show)
-        await wait_until_ready(client, name, namespace, deadline.left, show)
+        await wait_for(f"cluster {name}", problem, deadline.left, checklist.showing(line))
+        line.detail = "is paused" if is_paused else ""
+        if progress.reason is not None:
+            line.detail = f"is not ready, and others do not wait for it: {progress.reason}"
 
 
 async def _print_next_steps(

@@ -75,6 +75,8 @@ class ClusterObjects:
     items: tuple[Unstructured, ...]
     omitted: tuple[str, ...] = ()
     """Objects that the provider may not read."""
+    is_complete: bool = True
+    """Whether all others are here. Their number has a limit."""
 
     def dump(self) -> bytes:
         """The content of the file in a backup."""
@@ -112,7 +114,8 @@ async def read_cluster_objects(client: Client, namespace: str, cluster: str) -> 
         if reference in found or str(reference) in omitted:
             continue
         if len(found) == _MOST_OBJECTS:
-            raise BackupError(f"Cluster {cluster} has more than {_MOST_OBJECTS} objects")
+            # The backup of etcd is worth more than the others.
+            return ClusterObjects(tuple(found.values()), tuple(omitted), is_complete=False)
         kind = reference.group, reference.kind
         if kind not in resources:
             resources[kind] = await served_resource(client, *kind)

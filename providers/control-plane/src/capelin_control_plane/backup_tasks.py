@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from capelin.api.core import Secret
 from capelin.client import Client, ClientError
-from capelin.contract import ConditionSpec, find_condition, secret_name
+from capelin.contract import CLUSTER_NAME_LABEL, ConditionSpec, find_condition, secret_name
 from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked
 
@@ -39,10 +39,12 @@ from capelin_control_plane.backups import (
     interval,
 )
 from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.desired import ControlPlane, InvalidSpecError
+from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane, InvalidSpecError
 from capelin_control_plane.etcd_api import MembershipError
 from capelin_control_plane.reasons import Reason
+from capelin_control_plane.restores import backup_of, source_of
 from capelin_control_plane.rotation import PURPOSES
+from capelin_control_plane.schedules import is_future
 from capelin_control_plane.stores import Store, StoreError
 from capelin_control_plane.tasks import Tasks
 
@@ -118,7 +120,8 @@ class Backups(Tasks[_Run]):
             self.forget(key)
             return None
         requested = obj.metadata.annotations.get(BACKUP_ANNOTATION)
-        settings = (backup, requested, data.authority)
+        # A task with the keys of an earlier epoch would name them in its manifest.
+        settings = (backup, requested, data.authority, data.epoch)
         run = self.state(key)
         result = None if run is None else run.result
         tries = 0
@@ -185,7 +188,8 @@ class BackupJob:
             MembershipError: etcd has no quorum.
         """
         async with self._store() as store:
-            newest = next(iter(self._own(await read_backups(store))), None)
+            own, _ = self._own(await read_backups(store))
+            newest = next(iter(own), None)
             if newest is not None and newest.taken_at >= since:
                 async with self.data.etcd() as etcd:
                     if newest.revision == await etcd.last_revision():
@@ -197,23 +201,40 @@ class BackupJob:
 
     async def _reconcile(self, store: Store, moments: Due) -> BackupState:
         listed = await read_backups(store)
-        own = self._own(listed)
+        own, future = self._own(listed)
+        condition = _FINE
+        if future:
+            names = ", ".join(manifest.name for manifest in future[:5])
+            condition = _unhealthy(Reason.BACKUP_FROM_FUTURE, f"{len(future)} of them: {names}")
+        if listed.damaged:
+            names = ", ".join(listed.damaged[:5])
+            condition = _unhealthy(Reason.BACKUP_DAMAGED, f"{len(listed.damaged)} of them: {names}")
         if moments.includes(own[0] if own else None):
             manifest = await self._take(store)
             own.insert(0, manifest)
             message = f"{manifest.name}: revision {manifest.revision}"
             self.ctx.event(self.data.obj, "Normal", "BackedUp", message)
-            for old in expired(own, self.backup.retention, self.ctx.now()):
-                await delete_backup(store, old.name)
-            if not self.backup.continuous:
-                segments = segments_of(listed.names, self.data.authority)
-                await delete_segments(store, self.data.authority, segments)
-        condition = _FINE
-        if listed.damaged:
-            names = ", ".join(listed.damaged[:5])
-            condition = _unhealthy(Reason.BACKUP_DAMAGED, f"{len(listed.damaged)} of them: {names}")
+            try:
+                await self._delete_expired(store, own, listed)
+            except StoreError as error:
+                # The backup itself is good.
+                condition = _unhealthy(Reason.BACKUPS_NOT_DELETED, str(error))
         epoch = own[0].epoch if own else ""
         return BackupState(condition, _last(own), moments.next, epoch)
+
+    async def _delete_expired(self, store: Store, own: list[Manifest], listed: Listed) -> None:
+        old = expired(
+            own,
+            self.backup.retention,
+            self.ctx.now(),
+            continuous=self.backup.continuous,
+            named=await named_backups(self.ctx.client, *self.data.place),
+        )
+        for manifest in old:
+            await delete_backup(store, manifest.name)
+        if not self.backup.continuous:
+            segments = segments_of(listed.names, self.data.authority)
+            await delete_segments(store, self.data.authority, segments)
 
     def failed(self, error: Exception, before: BackupState | None) -> BackupState:
         reason, message = Reason.BACKUP_FAILED, str(error) or type(error).__name__
@@ -233,6 +254,9 @@ class BackupJob:
         key = await encryption_key(self.ctx.client, self.backup, namespace)
         authorities = await _authorities(self.ctx.client, data.desired)
         objects = await read_cluster_objects(self.ctx.client, namespace, cluster)
+        if not objects.is_complete:
+            message = f"it has only {len(objects.items)} of the Cluster's objects, and all of etcd"
+            self.ctx.event(data.obj, "Warning", "ObjectsOmitted", message)
         async with self.data.etcd() as etcd:
             if is_final:
                 # The member itself may lag behind writes that others have acknowledged.
@@ -251,24 +275,44 @@ class BackupJob:
                 seconds=0,
                 snapshot_bytes=0,
                 encryption=data.desired.encryption.name,
+                rings=dict(data.desired.encryption.rings),
                 epoch=data.epoch,
             )
             await delete_leftovers(store)
             writer = BackupWriter(store, manifest.name, key, self.data.authority)
             await writer.authorities(authorities)
             await writer.objects(objects.dump())
-            async with aclosing(etcd.snapshot()) as pieces:
+            async with self.data.snapshot_lock, aclosing(etcd.snapshot()) as pieces:
                 size = await writer.snapshot(pieces)
         seconds = round((self.ctx.now() - begun).total_seconds(), 3)
         manifest = replace(manifest, seconds=seconds, snapshot_bytes=size)
         await writer.publish(manifest)
         return manifest
 
-    def _own(self, listed: Listed) -> list[Manifest]:
-        """The backups of this control plane, and not of an earlier one of its name."""
-        return [
-            manifest for manifest in listed.manifests if manifest.authority == self.data.authority
-        ]
+    def _own(self, listed: Listed) -> tuple[list[Manifest], list[Manifest]]:
+        """The backups of this control plane, not of an earlier one of its name.
+
+        Those that a wrong clock dates in the future are apart.
+        """
+        now = self.ctx.now()
+        own = [it for it in listed.manifests if it.authority == self.data.authority]
+        return (
+            [it for it in own if not is_future(it.taken_at, now)],
+            [it for it in own if is_future(it.taken_at, now)],
+        )
+
+
+async def named_backups(client: Client, namespace: str, cluster: str) -> frozenset[str]:
+    """The backups of a Cluster that restores of it or of its copies name, done or not."""
+    listed = await client.list(CapelinControlPlane, namespace)
+    requests = [
+        (it.metadata.labels.get(CLUSTER_NAME_LABEL), it.metadata.annotations[RESTORE_ANNOTATION])
+        for it in listed.items
+        if RESTORE_ANNOTATION in it.metadata.annotations
+    ]
+    return frozenset(
+        backup_of(request) for of, request in requests if (source_of(request) or of) == cluster
+    )
 
 
 async def encryption_key(client: Client, backup: EtcdBackup, namespace: str) -> bytes:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from capelin_control_plane.api import BackupRetention, CapelinControlPlane, EtcdBackup
 from capelin_control_plane.component_files import OFF
 from capelin_control_plane.desired import annotated_moment
-from capelin_control_plane.schedules import around, interval_of, occurrences, zone
+from capelin_control_plane.schedules import around, interval_of, is_future, occurrences, zone
 
 BACKUP_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/backup-after"
 """Its value is a moment. The provider takes a backup if the newest one is older."""
@@ -39,8 +39,12 @@ class Manifest:
     snapshot_bytes: int
     encryption: str = OFF
     """The name of the API servers' configuration of encryption at rest."""
+    rings: dict[str, tuple[str, ...]] | None = None
+    """By resource, the names of the keys that its objects may have. Earlier releases have none."""
     epoch: str = ""
     """The CAs, keys and version that the data needs."""
+    rewound: bool = False
+    """Whether it was created from another backup and archived changes."""
 
     @property
     def name(self) -> str:
@@ -65,7 +69,11 @@ class Due:
     """The backup that an archive of changes continues."""
 
     def includes(self, newest: Manifest | None) -> bool:
-        """Whether a backup is due. The first one is due if it has any moment."""
+        """Whether a backup is due. The first one is due if it has any moment.
+
+        Args:
+            newest: The newest one. One from the future has an unknown age and does not count.
+        """
         if newest is None:
             return (self.last or self.next or self.needed) is not None
         if self.needed is not None and not self.needed.is_met_by(newest.revision, newest.epoch):
@@ -130,11 +138,29 @@ def interval(backup: EtcdBackup, now: datetime) -> timedelta | None:
 
 
 def expired(
-    manifests: Collection[Manifest], retention: BackupRetention, now: datetime
+    manifests: Collection[Manifest],
+    retention: BackupRetention,
+    now: datetime,
+    *,
+    continuous: bool = False,
+    named: Collection[str] = (),
 ) -> list[Manifest]:
-    """The backups to delete: neither among the newest, nor the newest of a recent day in UTC."""
+    """The backups to delete: neither among the newest, nor the newest of a recent day in UTC.
+
+    Args:
+        manifests: The backups. Those from the future stay, and do not count.
+        retention: Which ones to keep.
+        now: The present.
+        continuous: Whether the archive of changes needs the last backup but one.
+        named: The backups that restores name. They stay.
+    """
     newest_first = sorted(manifests, key=lambda manifest: manifest.taken_at, reverse=True)
-    kept = {manifest.name for manifest in newest_first[: retention.last]}
+    newest_first = [it for it in newest_first if not is_future(it.taken_at, now)]
+    # Those of earlier moments were taken for a restore, and must not push others out.
+    taken = [it for it in newest_first if not it.rewound]
+    last = taken[: max(retention.last, 2 if continuous else 1)]
+    oldest = min((it.taken_at for it in last), default=now)
+    kept = {*named, *(it.name for it in newest_first if it.taken_at >= oldest)}
     oldest_day = (now.astimezone(UTC) - timedelta(days=retention.days)).date()
     days: dict[object, str] = {}
     for manifest in newest_first:

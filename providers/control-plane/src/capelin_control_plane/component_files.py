@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath, PurePosixPath
 from typing import Final
@@ -15,6 +16,8 @@ ENCRYPTION_PREFIX = "encryption-"
 AUTHORITIES_PREFIX: Final = "authorities-"
 """The names of empty files that identify CAs begin with it: on pods, all files change at once."""
 
+IDENTITY: Final = "identity"
+"""In the place of a key: objects are stored as they are."""
 OFF: Final = "off"
 """The name of a configuration that encrypts nothing."""
 
@@ -57,6 +60,8 @@ class EncryptionFiles:
     """The one of API servers that are to be replaced."""
     changing: bool = False
     """Whether stored objects can have different keys."""
+    rings: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """By resource, the names of the keys that API servers read with."""
 
     @property
     def name(self) -> str:

@@ -1,8 +1,9 @@
 """The data of a control plane, for its backups, its archive and its restores."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from capelin.controller import ObjectKey
@@ -28,6 +29,8 @@ class ControlPlaneData:
     """Opens a connection to its etcd."""
     epoch: str = ""
     """The present keys and version."""
+    snapshot_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a snapshot is read. A member that defragments meanwhile would hang."""
 
     @classmethod
     def of(
@@ -36,10 +39,12 @@ class ControlPlaneData:
         desired: ControlPlane,
         authorities: Authorities,
         etcd: OpenEtcd,
+        snapshot_lock: asyncio.Lock | None = None,
     ) -> Self:
         """The data of a control plane with these keys and this version."""
         epoch = epoch_of(desired.version, desired.encryption.name, authorities.digest)
-        return cls(obj, desired, authorities.identity, etcd, epoch)
+        lock = snapshot_lock or asyncio.Lock()
+        return cls(obj, desired, authorities.identity, etcd, epoch, lock)
 
     @property
     def key(self) -> ObjectKey:

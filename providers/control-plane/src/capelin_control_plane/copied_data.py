@@ -19,13 +19,12 @@ ATTACHMENTS: Final = Resource(
 _BOOTSTRAP_TOKEN: Final = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 
 
-async def separate_from_source(workload: Client, key: str, moment: datetime) -> None:
+async def separate_from_source(workload: Client, moment: datetime) -> None:
     """Remove the source's objects. It can be repeated.
 
     Args:
         workload: The API of the copy.
-        key: The ID of the service account key of the copy.
-        moment: The moment of the backup. Later objects belong to the copy.
+        moment: The moment of the request. Later objects belong to the copy.
     """
     async for volume in workload.iterate(VOLUMES):
         # The source uses the volumes.
@@ -45,8 +44,17 @@ async def separate_from_source(workload: Client, key: str, moment: datetime) -> 
     async for token in workload.iterate(SECRETS, fields={"type": _BOOTSTRAP_TOKEN}):
         if _is_copied(token, moment):
             await _delete(workload, SECRETS, token)
+
+
+async def remove_old_tokens(workload: Client, key: str) -> None:
+    """Empty the Secrets with tokens that API servers do not accept. It can be repeated.
+
+    Args:
+        workload: The API of the restored cluster.
+        key: The ID of its service account key.
+    """
     async for secret in find_old_tokens(workload, key):
-        # The controller manager creates a token with the key of the copy.
+        # The controller manager creates a token with the present key.
         metadata = secret["metadata"]
         patch = {"metadata": {"uid": metadata["uid"]}, "data": {"token": None}}
         await workload.patch(SECRETS, metadata["name"], metadata["namespace"], patch)

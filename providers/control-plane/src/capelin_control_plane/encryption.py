@@ -17,13 +17,12 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter
 
 from capelin_control_plane.api import Encryption, EncryptionProvider
-from capelin_control_plane.component_files import OFF, EncryptionFile, EncryptionFiles
+from capelin_control_plane.component_files import IDENTITY, OFF, EncryptionFile, EncryptionFiles
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.kms import Plugins, kms_provider, provider_name, socket_of
+from capelin_control_plane.schedules import is_older
 
-IDENTITY: Final = "identity"
-"""In the place of a key: objects are stored as they are."""
 KEY_BYTES: Final = 32
 NAME_BYTES: Final = 4
 _MOST_KEYS: Final = 4
@@ -74,6 +73,11 @@ class Keyring:
         return not (self.rings or self.previous)
 
     @property
+    def is_changing(self) -> bool:
+        """Whether stored objects can have different keys."""
+        return self.previous is not None or any(len(ring) > 1 for ring in self.rings.values())
+
+    @property
     def name(self) -> str:
         """The name of the present configuration."""
         return _name(self.rings)
@@ -92,9 +96,8 @@ class Keyring:
         Raises:
             Blocked: a plugin with a key is not one of them.
         """
-        changing = self.previous is not None or any(len(ring) > 1 for ring in self.rings.values())
         current, previous = (self._file(ring, plugins) for ring in (self.rings, self.previous))
-        return EncryptionFiles(current, previous, changing)
+        return EncryptionFiles(current, previous, self.is_changing, self.rings)
 
     def _file(self, rings: Mapping[str, Ring] | None, plugins: Plugins) -> EncryptionFile | None:
         if not rings:
@@ -203,7 +206,7 @@ def desired_goal(
     key = max(candidates, key=lambda candidate: candidate.created, default=None)
     if key is not None and secret is None:
         due = rotation_due(encryption, key)
-        is_old = rotate_before is not None and key.created < rotate_before
+        is_old = rotate_before is not None and is_older(key.created, rotate_before, now)
         if is_old or (due is not None and due <= now):
             key = None
     if key is None:
@@ -290,9 +293,25 @@ def rewrote(keyring: Keyring, resources: Iterable[str], goal: Goal) -> Keyring:
 
 
 def restored_keyring(keyring: Keyring) -> Keyring:
-    """The keyring after a restore: stored objects may have earlier keys of their plugin."""
+    """The keyring after a restore: stored objects may have any of its keys."""
     keys = {name: replace(key, plugin_key=None) for name, key in keyring.keys.items()}
-    return replace(keyring, keys=keys)
+    return replace(keyring, keys=keys, rewritten=())
+
+
+def taken_back(keyring: Keyring, goal: Goal) -> Keyring:
+    """The keyring without new keys that nothing writes with yet, if the goal needs none of them.
+
+    API servers need not be ready: they may never be, with a plugin that does not work.
+    """
+    previous = keyring.previous
+    if previous is None or previous == keyring.rings:
+        return keyring
+    for resource in keyring.rings.keys() | previous.keys():
+        before, now = previous.get(resource, _PLAIN), keyring.ring(resource)
+        added = now[len(before) :]
+        if now != (*before, *added) or goal.target(resource) in added:
+            return keyring
+    return replace(keyring, rings=previous, previous=keyring.rings)
 
 
 def stage(keyring: Keyring, goal: Goal) -> Stage | None:

@@ -11,7 +11,7 @@ from capelin.client import Client
 from capelin.contract import KEYRING_KEY, encryption_secret, secret_name
 from capelin.provider import Blocked
 
-from capelin_control_plane.api import CapelinControlPlane, SecretKey
+from capelin_control_plane.api import CapelinControlPlane, SecretKey, Status
 from capelin_control_plane.component_files import EncryptionFiles
 from capelin_control_plane.desired import annotated_moment
 from capelin_control_plane.encryption import (
@@ -92,11 +92,15 @@ async def find_encryption_keys(
     """
     settings = obj.spec.api_server.encryption
     used = obj.metadata.annotations.get(ENCRYPTION_ANNOTATION)
-    if settings is None and used is None:
+    # Users can remove the annotation, and stored objects still need the keys.
+    was_used = used is not None or (obj.status or Status()).encryption is not None
+    if settings is None and not (was_used or is_new):
         return None
     name = secret_name(cluster, "encryption")
-    secret = await find_secret(client if is_new else client.cached, obj, name)
+    secret = await find_secret(client if is_new else client.cached, obj, name, is_new=is_new)
     keyring = _checked(name, secret, used)
+    if settings is None and used is None and keyring.is_empty:
+        return None
     rotate_before = annotated_moment(obj, ROTATE_ANNOTATION)
     given, problem = None, None
     try:

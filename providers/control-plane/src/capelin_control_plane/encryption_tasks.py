@@ -22,8 +22,8 @@ from capelin.contract import ConditionSpec
 from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.api import CapelinControlPlane, EncryptionStatus
+from capelin_control_plane.component_files import IDENTITY
 from capelin_control_plane.encryption import (
-    IDENTITY,
     Goal,
     Keyring,
     Ring,
@@ -33,6 +33,7 @@ from capelin_control_plane.encryption import (
     restored_keyring,
     rewrote,
     stage,
+    taken_back,
     to_rewrite,
     used_plugin_key,
 )
@@ -79,6 +80,8 @@ class EncryptionReport:
     status: EncryptionStatus | None
     next: datetime | None = None
     """When to look again."""
+    changing: bool = False
+    """Whether stored objects can have different keys now."""
 
 
 @dataclass(slots=True)
@@ -115,17 +118,18 @@ class Encryptions(Tasks[_Rewrite]):
         keys: EncryptionKeys | None,
         config: Callable[[], Config],
         *,
-        settled: bool,
+        waiting: str = "",
         restoring: bool = False,
     ) -> EncryptionReport:
-        """Take the next stage if every API server has taken the last one, and check its plugin.
+        """Take the next stage unless it has to wait, and check the plugin.
 
         Args:
             ctx: The context of the reconcile.
             obj: The control plane.
             keys: Its keys.
             config: How to reach its API servers.
-            settled: Whether every API server runs with the present configuration of these keys.
+            waiting: The obstacle of the next stage. Without one, every API server runs with the
+                present configuration of these keys.
             restoring: Whether objects of an earlier time come back.
         """
         key = ObjectKey(obj.namespace or "", obj.name)
@@ -135,10 +139,15 @@ class Encryptions(Tasks[_Rewrite]):
             self._plugins.forget(key)
         else:
             check = self._plugins.reconcile(ctx, key, used.name, config)
+        if restoring:
+            # A rewrite of objects that are replaced must not count for those that come back.
+            self.forget(key)
         if keys is not None and restoring and keys.keyring != restored_keyring(keys.keyring):
             keys = await store(ctx.client, obj, keys, restored_keyring(keys.keyring))
-        keys, rewrite = await self._advance(ctx, obj, keys, config, settled=settled)
-        report = _report(keys, rewrite, check)
+        keys, rewrite = await self._advance(
+            ctx, obj, keys, config, settled=not waiting, restoring=restoring
+        )
+        report = _report(keys, rewrite, check, waiting)
         moments = [report.next, check and check.next]
         if keys is not None and keys.problem is not None:
             moments.append(ctx.now() + _RETRY)
@@ -152,6 +161,7 @@ class Encryptions(Tasks[_Rewrite]):
         config: Callable[[], Config],
         *,
         settled: bool,
+        restoring: bool,
     ) -> tuple[EncryptionKeys | None, _Rewrite | None]:
         key = ObjectKey(obj.namespace or "", obj.name)
         if keys is None or keys.goal is None:
@@ -165,10 +175,12 @@ class Encryptions(Tasks[_Rewrite]):
         ):
             self.forget(key)
             rewrite = None
-        if not settled:
-            return keys, rewrite
         following, pending = keyring, to_rewrite(keyring, goal)
-        if rewrite is None or rewrite.resources != pending:
+        if not restoring and (back := taken_back(keyring, goal)) != keyring:
+            following = back
+        elif not settled:
+            return keys, rewrite
+        elif rewrite is None or rewrite.resources != pending:
             following = next_keyring(keyring, goal)
         elif rewrite.complete:
             following = rewrote(keyring, pending, goal)
@@ -286,17 +298,26 @@ async def _listed(
 
 
 async def _resource(workload: Client, name: str) -> Resource | None:
-    """A resource such as `widgets.example.com`. None if the workload cluster has none."""
+    """A resource such as `widgets.example.com`. None if the workload cluster has no such group.
+
+    Raises:
+        NotServed: none of the group's versions has it now. Its objects would lose their key.
+    """
     plural, _, group = name.partition(".")
-    group_version = "v1"
+    versions = ["v1"]
     if group:
         try:
             described: Any = await workload.request("GET", f"/apis/{group}")
         except NotServed:
             return None
-        group_version = described["preferredVersion"]["groupVersion"]
-    resources = await workload.resources(group_version)
-    return next((resource for resource in resources if resource.plural == plural), None)
+        listed = (described["preferredVersion"], *described["versions"])
+        names = dict.fromkeys(version["version"] for version in listed)
+        versions = [f"{group}/{name}" for name in names]
+    for version in versions:
+        for resource in await workload.resources(version):
+            if resource.plural == plural:
+                return resource
+    raise NotServed(404, "NotFound", f"the workload cluster has the group {group} without {plural}")
 
 
 def _metadata_of(kind: str) -> str:
@@ -319,7 +340,7 @@ def _record(
 
 
 def _report(
-    keys: EncryptionKeys | None, rewrite: _Rewrite | None, check: PluginCheck | None
+    keys: EncryptionKeys | None, rewrite: _Rewrite | None, check: PluginCheck | None, waiting: str
 ) -> EncryptionReport:
     if keys is None:
         return EncryptionReport(None, None)
@@ -339,6 +360,7 @@ def _report(
         IDENTITY in keyring.ring(resource) for resource in resources
     )
     reason, message = ENCRYPTION_AT_REST, ""
+    suffix = f". Waiting for {waiting}" if waiting else ""
     if keys.problem is not None:
         reason, message = keys.problem.reason, str(keys.problem)
     elif rewrite is not None and rewrite.failure:
@@ -350,9 +372,9 @@ def _report(
         plugin = keyring.keys[check.key].plugin
         reason, message = Reason.KMS_PLUGIN_NOT_HEALTHY, _NO_ANSWER.format(plugin)
     elif goal is not None and has_other_plugin_key(keyring, goal):
-        reason, message = Reason.ENCRYPTION_CHANGING, _OTHER_PLUGIN_KEY
+        reason, message = Reason.ENCRYPTION_CHANGING, _OTHER_PLUGIN_KEY + suffix
     elif current is not None:
-        reason, message = Reason.ENCRYPTION_CHANGING, _MESSAGES[current]
+        reason, message = Reason.ENCRYPTION_CHANGING, _MESSAGES[current] + suffix
     elif not resources:
         # It is off, and nothing remains to be done.
         return EncryptionReport(None, None)
@@ -361,4 +383,5 @@ def _report(
         ConditionSpec(ENCRYPTION_AT_REST, "True" if is_encrypted else "False", reason, message),
         status,
         next_,
+        changing=keyring.is_changing,
     )

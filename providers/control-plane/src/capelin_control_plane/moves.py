@@ -27,9 +27,9 @@ from capelin_control_plane.desired import (
     InvalidSpecError,
     annotated_moment,
 )
+from capelin_control_plane.exclusion import Operation, in_progress, obstacle, waiting_text
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.reasons import Reason
-from capelin_control_plane.rotation import is_rolling
 
 MOVE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/move-requested"
 """Its value is a moment. In the hour after it, a pause of the Cluster is that of a move."""
@@ -247,14 +247,6 @@ def _refusal(
 
 def _obstacle(desired: ControlPlane, observed: Observed) -> str:
     """The operation to wait for: the other management cluster could not complete it."""
-    if desired.asleep:
-        return "the control plane sleeps: wake it, and wait until it is available"
-    if desired.restore is not None or observed.restore is not None:
-        return "a restore is in progress: wait until it is complete"
-    if desired.encryption.changing:
-        return "encryption at rest is being changed: wait until EncryptionAtRest has no stage"
-    if is_rolling(desired.rotation):
-        return "the certificate authorities are being rotated, and components restart: wait"
-    if not observed.answers or not observed.complete:
-        return "components are being started or replaced: wait until the control plane is available"
-    return ""
+    readiness = "" if observed.answers else "an API server to be ready"
+    text = waiting_text(obstacle(Operation.MOVE, in_progress(desired, observed)), readiness)
+    return f"a move waits for {text}" if text else ""

@@ -1,7 +1,7 @@
 """The long operations of running control planes: each has tasks that end with the provider."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,10 +20,10 @@ from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.encryption import uses_keyring
 from capelin_control_plane.encryption_keys import EncryptionKeys
 from capelin_control_plane.encryption_tasks import EncryptionReport, Encryptions
+from capelin_control_plane.exclusion import Operation, in_progress, obstacle, waiting_text
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.kms_tasks import PluginChecks
 from capelin_control_plane.restore_tasks import Restores
-from capelin_control_plane.rotation import is_rolling
 from capelin_control_plane.rotation_tasks import Rotations
 from capelin_control_plane.space_tasks import SpaceTasks
 
@@ -52,6 +52,7 @@ class Operations:
         self._plugins = PluginChecks(wake)
         self._encryptions = Encryptions(wake, self._plugins)
         self._rotations = Rotations(wake)
+        self._locks: dict[ObjectKey, asyncio.Lock] = {}
         self._tasks = (
             *(self._backups, self._archives, self._restores),
             *(self._space, self._encryptions, self._plugins),
@@ -61,6 +62,10 @@ class Operations:
     def metrics(self) -> BackupMetrics:
         """The metrics of backups."""
         return self._backups.metrics
+
+    def snapshot_lock(self, key: ObjectKey) -> asyncio.Lock:
+        """Held while a snapshot of a control plane's etcd is read, or a member defragments."""
+        return self._locks.setdefault(key, asyncio.Lock())
 
     def plugin_key(self, key: ObjectKey, now: datetime) -> tuple[str, str] | None:
         """The name of a key, and the KMS plugin's key that all API servers use for it."""
@@ -76,6 +81,7 @@ class Operations:
         keys: EncryptionKeys | None,
         backend: Backend,
         config: Callable[[], Config],
+        is_moving: bool = False,
     ) -> OperationsReport:
         """Start the tasks of operations that are due, and take their next steps.
 
@@ -87,12 +93,23 @@ class Operations:
             keys: Its keys of encryption at rest.
             backend: Its backend.
             config: How to reach its API servers.
+            is_moving: Whether the next pause is that of a move.
         """
+        running = in_progress(data.desired, observed, is_moving=is_moving)
         backup, archive = self._back_up(ctx, data)
-        space = self._check_space(ctx, data, observed, backend)
-        encryption = await self._encrypt(ctx, data, observed, keys, config)
+        space = self._check_space(ctx, data, observed, backend, running)
+        encryption = await self._encrypt(ctx, data, observed, keys, config, running=running)
+        if encryption.changing:
+            # It may have begun just now.
+            running |= {Operation.ENCRYPTION}
         rotation = await self._rotations.reconcile(
-            ctx, data.obj, data.desired, observed, authorities=authorities, config=config
+            ctx,
+            data.obj,
+            data.desired,
+            observed,
+            running=running,
+            authorities=authorities,
+            config=config,
         )
         restore = self._restores.reconcile(ctx, data, backend=backend, phase=observed.restore)
         moments = (backup and backup.next, encryption.next, rotation.next)
@@ -125,13 +142,25 @@ class Operations:
         return backup, () if archive is None else (archive.condition_with(backup),)
 
     def _check_space(
-        self, ctx: Context, data: ControlPlaneData, observed: Observed, backend: Backend
+        self,
+        ctx: Context,
+        data: ControlPlaneData,
+        observed: Observed,
+        backend: Backend,
+        running: Collection[Operation],
     ) -> ConditionSpec | None:
-        """Check etcd's space, unless its members change."""
+        """Check etcd's space, unless no API server answers."""
         if not observed.answers:
             return self._space.last(data.key)
-        size, key = data.desired.etcd_replicas, data.key
-        return self._space.reconcile(ctx, data.obj, size, lambda index: backend.etcd(key, index))
+        key = data.key
+        return self._space.reconcile(
+            ctx,
+            data.obj,
+            data.desired.etcd_replicas,
+            lambda index: backend.etcd(key, index),
+            lock=data.snapshot_lock,
+            waits=obstacle(Operation.SPACE, running) is not None,
+        )
 
     async def _encrypt(
         self,
@@ -140,12 +169,17 @@ class Operations:
         observed: Observed,
         keys: EncryptionKeys | None,
         config: Callable[[], Config],
+        *,
+        running: Collection[Operation],
     ) -> EncryptionReport:
         """Take the next stage of encryption, unless something else changes the API servers."""
-        desired = data.desired
-        # It brings back objects from before a rewrite.
-        restoring = (desired.restore, observed.restore) != (None, None)
-        settled = uses_keyring(desired, observed) and not is_rolling(desired.rotation)
+        is_ready = uses_keyring(data.desired, observed)
+        readiness = "" if is_ready else "every API server to be ready"
         return await self._encryptions.reconcile(
-            ctx, data.obj, keys, config, settled=settled and not restoring, restoring=restoring
+            ctx,
+            data.obj,
+            keys,
+            config,
+            waiting=waiting_text(obstacle(Operation.ENCRYPTION, running), readiness),
+            restoring=Operation.RESTORE in running,
         )

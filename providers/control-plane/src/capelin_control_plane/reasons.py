@@ -1,6 +1,6 @@
 """The reasons of a control plane's conditions, for the code and for the troubleshooting page."""
 
-from capelin.contract import ASLEEP, WAKING
+from capelin.contract import ASLEEP, PAUSED, WAKING
 from capelin.provider import Reasons
 
 
@@ -26,6 +26,11 @@ class Reason(Reasons):
         "CertificatesNotUsable",
         "the Secret of a CA is invalid",
         "correct the Secret that the message names, or restore it from a backup",
+    )
+    SECRETS_REMAIN = (
+        "SecretsRemain",
+        "Secrets of a deleted control plane of the same name are still being deleted",
+        "wait. If they remain, remove their owner to keep them, or delete them",
     )
     CLUSTER_HAS_OTHER_ENDPOINT = (
         "ClusterHasOtherEndpoint",
@@ -254,6 +259,19 @@ class Reason(Reasons):
         "backups in the destination have no readable manifest or lack a file",
         "delete the files that begin with the names in the message. The other backups are usable",
     )
+    BACKUP_FROM_FUTURE = (
+        "BackupFromFuture",
+        "a backup is dated later than now: the provider's clock was ahead, or is behind",
+        (
+            "set the clock. Backups continue, and this one does not count. It can be restored. "
+            "Delete its files when you do not need it any more"
+        ),
+    )
+    BACKUPS_NOT_DELETED = (
+        "BackupsNotDeleted",
+        "the last backup is good, and the destination refuses to delete an expired one",
+        "allow the deletion, or leave it to the bucket's lifecycle rules and keep more backups",
+    )
     ETCD_OUT_OF_SPACE = (
         "EtcdOutOfSpace",
         "etcd reached its quota and rejects writes, or did a moment ago",
@@ -379,6 +397,16 @@ class Reason(Reasons):
         WAKING,
         "the control plane starts after a sleep, and does not serve yet",
         "wait. If it remains, read the conditions of etcd and the API servers",
+    )
+    ENDED_WHILE_PAUSED = (
+        "EndedWhilePaused",
+        "components of a paused control plane have ended, for example with their machine",
+        "wait: they start again. A pause ends all other repairs, so end it if they do not",
+    )
+    PAUSED = (
+        PAUSED,
+        "the control plane is paused, and its components run again, unchecked",
+        "end the pause",
     )
     WORKERS_REMAIN = (
         "WaitingForWorkersDeletion",

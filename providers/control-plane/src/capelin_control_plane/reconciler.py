@@ -112,6 +112,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     """Reconciles hosted control planes."""
 
     finalizer = FINALIZER
+    paused_retry_seconds = 30.0
     watches = (Owns(Secret, labels={CLUSTER_NAME_LABEL: None}), *_WATCHED)
     permissions = (
         Permission("cluster.x-k8s.io", ("machines", "machinepools"), ("list",)),
@@ -206,7 +207,10 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         return present.model_copy(update={"external_managed_control_plane": True})
 
     async def on_paused(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> None:
-        """Stop supervising. The control plane keeps running, unless its move was requested."""
+        """Stop supervising. The control plane keeps running, unless its move was requested.
+
+        Its instances start again if they end, for example with their machine. Nothing else changes.
+        """
         key, backend = _key(obj), self._backends.get("Pods")
         self._orphans.keep(key)
         if isinstance(backend, MovingBackend) and is_moving(obj, ctx.now()):
@@ -216,6 +220,12 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             ctx.set_conditions(*self._moves.reconcile(ctx, obj, backend, prepare))
             return
         await self._release(key)
+        address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
+        own = self._backends.get(self._backend_name(obj))
+        if own is not None and address is not None and not stays_asleep(obj, ctx.now()):
+            ended = await own.start_again(key, address)
+            if (condition := conditions.available_while_paused(obj, ended)) is not None:
+                ctx.set_conditions(condition)
 
     async def on_missing(self, _: Context, key: ObjectKey) -> None:
         """Stop supervising a control plane whose finalizer was removed."""
@@ -233,7 +243,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         address = await allocated_address(ctx, obj)
         try:
             sleep = sleep_state(obj, now)
-            desired, authorities, keys = await self._desired(ctx, obj, is_new=address is None)
+            is_new = address is None and not self.is_initialized(obj.status or Status())
+            desired, authorities, keys = await self._desired(ctx, obj, is_new=is_new)
             desired = replace(desired, asleep=sleep.asleep and desired.restore is None)
             endpoint = await backend.allocate(key, desired, authorities, address)
         except Blocked as blocked:
@@ -262,7 +273,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 ctx, obj, desired, observed, progress=authorities.progress, moments=moments
             )
         config = partial(backend.client_config, endpoint)
-        data = ControlPlaneData.of(obj, desired, authorities, partial(backend.etcd, key))
+        etcd, lock = partial(backend.etcd, key), self._operations.snapshot_lock(key)
+        data = ControlPlaneData.of(obj, desired, authorities, etcd, lock)
         operations = await self._operations.reconcile(
             ctx,
             data,
@@ -271,6 +283,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             keys=keys,
             backend=backend,
             config=config,
+            is_moving=move.accepted is not None,
         )
         ctx.set_status(
             conditions.running_status(

@@ -18,14 +18,21 @@ from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_files import read_backups, read_snapshot
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import encryption_key
-from capelin_control_plane.backups import taken_at
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.copied_data import separate_from_source
+from capelin_control_plane.copied_data import remove_old_tokens, separate_from_source
 from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.reasons import Reason
-from capelin_control_plane.restores import Phase, backup_of, check_backup, source_of
+from capelin_control_plane.restores import (
+    Phase,
+    backup_of,
+    check_backup,
+    moment_of,
+    restore_request,
+    revision_bump,
+    source_of,
+)
 from capelin_control_plane.rotation_clients import account_key_id
 from capelin_control_plane.stores import StoreError
 from capelin_control_plane.tasks import Tasks
@@ -118,25 +125,29 @@ async def complete_restore(
 ) -> bool:
     """Remove the annotation if the restored control plane serves. Returns whether it did.
 
-    A copy is first separated from its source.
+    A copy is first separated from its source. In place, tokens of a dropped key may be back.
     """
     is_ready = observed.complete and observed.answers and all(s.ready for s in observed.statuses)
     if observed.restore is not Phase.STARTING or desired.restore is None or not is_ready:
         return False
     source = source_of(desired.restore)
-    if source is not None:
-        try:
-            async with (
-                asyncio.timeout(_SEPARATION_SECONDS),
-                Client(config(), manager="capelin-restore") as workload,
-            ):
-                moment = taken_at(backup_of(desired.restore))
-                await separate_from_source(workload, account_key_id(authorities), moment)
-        except (ClientError, TimeoutError) as error:
-            text = str(error) or f"the API took more than {_SEPARATION_SECONDS:g} s"
-            message = f"objects of Cluster {source} cannot be removed from the copy: {text}"
-            ctx.set_conditions(ConditionSpec(RESTORING, "True", Phase.STARTING, message))
-            return False
+    try:
+        async with (
+            asyncio.timeout(_SEPARATION_SECONDS),
+            Client(config(), manager="capelin-restore") as workload,
+        ):
+            if source is not None:
+                # The moment of the request is later than all data of the source.
+                moment = moment_of(desired.restore) or desired.now
+                await separate_from_source(workload, moment)
+            if source is not None or authorities.progress.stage is None:
+                await remove_old_tokens(workload, account_key_id(authorities))
+    except (ClientError, TimeoutError) as error:
+        text = str(error) or f"the API took more than {_SEPARATION_SECONDS:g} s"
+        whose = "the backup" if source is None else f"Cluster {source}"
+        message = f"objects of {whose} cannot be removed from the restored data: {text}"
+        ctx.set_conditions(ConditionSpec(RESTORING, "True", Phase.STARTING, message))
+        return False
     if not await withdraw_restore(ctx.client, obj, desired.restore):
         return False
     message = f"the control plane continues from backup {backup_of(desired.restore)}"
@@ -153,7 +164,7 @@ async def withdraw_restore(
         client: The client of the management cluster.
         obj: The control plane.
         request: The request to withdraw.
-        previous: The request that it replaced, which is put back.
+        previous: The request that takes its place.
     """
     path = f"/metadata/annotations/{RESTORE_ANNOTATION.replace('/', '~1')}"
     change = {"op": "remove"} if previous is None else {"op": "replace", "value": previous}
@@ -196,6 +207,10 @@ class _Job:
                 "spec.etcd.backup is not set",
                 "it names the folder and the key of the backups",
             )
+        if moment_of(request) is None:
+            # Revisions would not grow with a second restore of this backup.
+            await self._add_moment(request)
+            return
         name, client, namespace = backup_of(request), self.ctx.client, data.desired.namespace
         destination, source = backup.destination, source_of(request)
         cluster = source or data.desired.cluster
@@ -212,7 +227,13 @@ class _Job:
             check_backup(manifest, data.desired, None if source else data.authority)
             key = await encryption_key(client, backup, namespace)
             read = partial(read_snapshot, store, manifest, key)
-            await self.backend.prepare_restore(data.key, data.desired, read)
+            bump = revision_bump(request, manifest.revision)
+            await self.backend.prepare_restore(data.key, data.desired, read, bump=bump)
+
+    async def _add_moment(self, request: str) -> None:
+        source, name = source_of(request), backup_of(request)
+        following = restore_request(name, self.ctx.now(), source)
+        await withdraw_restore(self.ctx.client, self.data.obj, request, following)
 
     def failure(self, error: Exception) -> ConditionSpec:
         """The condition that shows an error."""

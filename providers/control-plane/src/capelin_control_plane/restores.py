@@ -7,17 +7,14 @@ The annotation on the control plane is the whole operation: it names the backup,
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final
 
 from capelin.provider import Blocked
 from capelin.versions import Version
 
-from capelin_control_plane.backups import Manifest
+from capelin_control_plane.backups import Manifest, taken_at
+from capelin_control_plane.component_files import IDENTITY, EncryptionFiles
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.reasons import Reason
-from capelin_control_plane.rotation import is_rolling
-
-_SMALLEST_BUMP: Final = 1_000_000_000
 
 
 class Phase(StrEnum):
@@ -62,17 +59,27 @@ def backup_of(request: str) -> str:
     return request.partition("@")[0].rpartition("/")[2]
 
 
-def revision_bump(request: str) -> int:
+def moment_of(request: str) -> datetime | None:
+    """The moment of a request. None if it has none: two requests for a backup would be equal."""
+    try:
+        moment = datetime.fromisoformat(request.partition("@")[2])
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
+
+
+def revision_bump(request: str, revision: int) -> int:
     """How much the revisions of restored data grow: those of a later restore are higher.
 
-    Clients rely on that. Microseconds grow faster than any writes.
+    Clients rely on that, also after restores of restored data. Nanoseconds grow faster than any
+    writes, so the sum is the goal, and not the bump.
+
+    Args:
+        request: The request, with its moment.
+        revision: The revision of the backup.
     """
-    for text in (request.partition("@")[2], backup_of(request)):
-        try:
-            return int(datetime.fromisoformat(text).timestamp() * 1_000_000)
-        except ValueError:
-            continue
-    return _SMALLEST_BUMP
+    moment = moment_of(request) or taken_at(backup_of(request))
+    return max(int(moment.timestamp() * 1_000_000_000) - revision, 0)
 
 
 def source_of(request: str) -> str | None:
@@ -116,21 +123,11 @@ def check_backup(manifest: Manifest, desired: ControlPlane, authority: str | Non
             f"backup {manifest.name} belongs to a control plane with another CA",
             "restore the CAs and keys of the backup first, or name a backup of this control plane",
         )
-    if desired.encryption.changing:
-        raise _refused(
-            "encryption at rest is being changed, and stored objects have different keys",
-            "wait until the condition EncryptionAtRest has no stage",
-        )
-    if manifest.encryption != desired.encryption.name:
+    if not _is_readable(manifest, desired.encryption):
         raise _refused(
             f"the keys of encryption at rest changed after backup {manifest.name}: API servers"
             " could not read its objects",
             "name a backup from after the change",
-        )
-    if is_rolling(desired.rotation):
-        raise _refused(
-            "the certificate authorities are being rotated, and components restart",
-            "wait until the condition RotatingAuthorities has the reason WaitingForClients",
         )
     stored, version = Version.parse(manifest.kubernetes_version), Version.parse(desired.version)
     if (stored.major, stored.minor) > (version.major, version.minor):
@@ -145,6 +142,17 @@ def check_backup(manifest: Manifest, desired: ControlPlane, authority: str | Non
             f" {desired.version} reads only data of one minor version before",
             "name a newer backup",
         )
+
+
+def _is_readable(manifest: Manifest, encryption: EncryptionFiles) -> bool:
+    """Whether API servers with the present keys read all objects of a backup."""
+    if manifest.rings is None:
+        return manifest.encryption == encryption.name
+    stored, present = manifest.rings, encryption.rings
+    return all(
+        {*stored.get(resource, (IDENTITY,))} <= {*present.get(resource, (IDENTITY,))}
+        for resource in stored.keys() | present.keys()
+    )
 
 
 def _refused(message: str, hint: str) -> Blocked:

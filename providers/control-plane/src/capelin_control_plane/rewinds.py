@@ -60,7 +60,9 @@ async def backup_as_of(
             if taken_at is None:
                 return base
             status = await etcd.status()
-            manifest = replace(base, taken_at=taken_at, revision=status.revision, seconds=0)
+            manifest = replace(
+                base, taken_at=taken_at, revision=status.revision, seconds=0, rewound=True
+            )
             present = next((it for it in manifests if it.name == manifest.name), None)
             if present is not None:
                 # An earlier command created it, or the provider took one at this moment.
@@ -106,7 +108,12 @@ def base_backup(manifests: Sequence[Manifest], moment: datetime | None) -> Manif
     Raises:
         BackupError: all are later, or none exists.
     """
-    before = [it for it in manifests if moment is None or it.taken_at <= moment]
+    # Its snapshot may have all writes until its end.
+    before = [
+        it
+        for it in manifests
+        if moment is None or it.taken_at + timedelta(seconds=it.seconds) <= moment
+    ]
     if not before:
         oldest = min((it.name for it in manifests), default="none")
         raise BackupError(f"no backup is as old as this moment. The oldest one: {oldest}")

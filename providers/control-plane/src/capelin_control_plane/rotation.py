@@ -125,6 +125,8 @@ def advanced(keys: Keys, new: Callable[[], KeyPair], now: datetime) -> Keys:
     """
     rotation = replace(keys.rotation, step=keys.rotation.step + 1, since=now)
     other = rotation.other
+    # A user may have added certificates to those that clients trust.
+    added = tuple(it for it in keys.trusted if other is None or it.decode() != other.public)
     match keys.rotation.stage:
         case None:
             pair = new()
@@ -135,7 +137,7 @@ def advanced(keys: Keys, new: Callable[[], KeyPair], now: datetime) -> Keys:
                 other=Former(public.decode(), pair.private_key_pem.decode()),
                 identity=keys.identity,
             )
-            return Keys(keys.signer, rotation, (public,))
+            return Keys(keys.signer, rotation, (public, *added))
         case "Trusting" if other is not None:
             signer = KeyPair(other.public.encode(), other.private.encode())
             former = keys.signer
@@ -144,9 +146,9 @@ def advanced(keys: Keys, new: Callable[[], KeyPair], now: datetime) -> Keys:
                 other=Former(former.certificate_pem.decode(), former.private_key_pem.decode()),
                 crosses=_crossed(signer, former, rotation.crosses),
             )
-            return Keys(signer, rotation, (former.certificate_pem,))
+            return Keys(signer, rotation, (former.certificate_pem, *added))
         case "Waiting":
-            return Keys(keys.signer, replace(rotation, other=None))
+            return Keys(keys.signer, replace(rotation, other=None), added)
         case _:
             return replace(keys, rotation=rotation)
 

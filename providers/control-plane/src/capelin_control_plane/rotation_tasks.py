@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -19,6 +19,7 @@ from capelin_control_plane.desired import (
     annotated_moment,
     moment_in,
 )
+from capelin_control_plane.exclusion import Operation, obstacle, waiting_text
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.reasons import Reason
 from capelin_control_plane.rotation import (
@@ -34,7 +35,7 @@ from capelin_control_plane.rotation_clients import (
     find_clients,
     unjoined_machines,
 )
-from capelin_control_plane.schedules import around, occurrences
+from capelin_control_plane.schedules import around, is_future, is_older, occurrences
 from capelin_control_plane.secrets import advance
 
 ROTATE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/rotate-authorities-before"
@@ -75,10 +76,11 @@ class Requests:
     """The latest one in the past."""
     next: datetime | None
     """The next one in the future."""
+    now: datetime
 
     def includes(self, created: datetime) -> bool:
         """Whether CAs and keys of this age have to be replaced."""
-        return self.last is not None and created < self.last
+        return self.last is not None and is_older(created, self.last, self.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Rotations:
         desired: ControlPlane,
         observed: Observed,
         *,
+        running: Collection[Operation],
         authorities: Authorities,
         config: Callable[[], Config],
     ) -> RotationReport:
@@ -115,23 +118,25 @@ class Rotations:
             obj: The control plane.
             desired: Its desired state.
             observed: Its observed state.
+            running: The operations in progress.
             authorities: Its CAs and keys.
             config: How to reach its API servers.
         """
         key, progress = ObjectKey(obj.namespace or "", obj.name), authorities.progress
+        now = desired.now
         if progress.stage is None:
             self.forget(key)
         try:
-            requests = rotation_requests(obj, desired.now)
+            requests = rotation_requests(obj, now)
             if progress.stage is None and not requests.includes(progress.created):
                 return RotationReport(next=requests.next)
             drop, force = requested_drop(obj)
-            report = _delayed(progress, desired, observed)
+            report = _delayed(progress, desired, observed, running)
         except InvalidSpecError as error:
             return RotationReport((_refused(str(error)),))
-        if drop is not None and drop < progress.created:
+        if drop is not None and drop < progress.created and not is_future(progress.created, now):
             drop = None  # It was about an earlier rotation.
-        confirmed = drop is not None and drop <= desired.now
+        confirmed = drop is not None and drop <= now
         if report is None and progress.stage == "Waiting" and not (confirmed and force):
             report = await self._wait(
                 ctx, desired, authorities, key=key, config=config, confirmed=confirmed
@@ -217,7 +222,7 @@ def rotation_requests(obj: CapelinControlPlane, now: datetime) -> Requests:
             field=f"{field_}.schedule",
             zone_field=f"{field_}.timeZone",
         )
-    return Requests(*around(moments, now))
+    return Requests(*around(moments, now), now)
 
 
 def requested_drop(obj: CapelinControlPlane) -> tuple[datetime | None, bool]:
@@ -233,21 +238,17 @@ def requested_drop(obj: CapelinControlPlane) -> tuple[datetime | None, bool]:
 
 
 def _delayed(
-    progress: Progress, desired: ControlPlane, observed: Observed
+    progress: Progress, desired: ControlPlane, observed: Observed, running: Collection[Operation]
 ) -> RotationReport | None:
     """Why the next step has to wait. None if nothing prevents it."""
     if progress.users:
         names = ", ".join(secret_name(desired.cluster, purpose) for purpose in progress.users)
         message = f"Secret {names} belongs to a user, and the provider does not change it"
         return RotationReport((_refused(f"{message}: remove the annotation"),))
-    other = None
-    if (desired.restore, observed.restore) != (None, None):
-        other = "the end of a restore"
-    elif desired.encryption.changing:
-        other = "the end of a change of encryption at rest"
-    elif not is_settled(observed):
-        other = "every component to be ready"
-    return None if other is None else RotationReport((_condition(progress.stage, other),))
+    requested = Operation.CLIENTS if progress.stage == "Waiting" else Operation.ROTATION
+    readiness = "" if is_settled(observed) else "every component to be ready"
+    text = waiting_text(obstacle(requested, running), readiness)
+    return RotationReport((_condition(progress.stage, text),)) if text else None
 
 
 def _refused(message: str) -> ConditionSpec:
@@ -264,6 +265,7 @@ def _condition(stage: Stage | None, waiting: str = "") -> ConditionSpec:
         message = f"waiting for {waiting}"
         return ConditionSpec(ROTATING, "False", Reason.ROTATION_POSTPONED, message)
     reason, message = _MESSAGES[stage or "Trusting"]
+    message += f". Waiting for {waiting}" if waiting else ""
     return ConditionSpec(ROTATING, "True", reason, message)
 
 

@@ -2,11 +2,25 @@
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
 from capelin_control_plane.desired import InvalidSpecError
+
+CLOCK_ERROR: Final = timedelta(minutes=10)
+"""How far the clocks of two providers may differ."""
+
+
+def is_future(moment: datetime, now: datetime) -> bool:
+    """Whether a recorded moment cannot be true: the clock was ahead then, or is behind now."""
+    return moment > now + CLOCK_ERROR
+
+
+def is_older(created: datetime, request: datetime, now: datetime) -> bool:
+    """Whether something has to be replaced by a request. One from the future has an unknown age."""
+    return created < request or is_future(created, now)
 
 
 def occurrences(

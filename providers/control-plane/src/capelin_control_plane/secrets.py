@@ -5,6 +5,7 @@ import base64
 from collections.abc import Mapping
 from datetime import datetime
 
+from capelin.api import OwnerReference
 from capelin.api.core import Secret
 from capelin.client import AlreadyExists, Client, Config, Server, User, new_kubeconfig
 from capelin.contract import (
@@ -84,7 +85,7 @@ async def ensure_authorities(
 
     async def ensure(purpose: Purpose) -> Secret | None:
         name = secret_name(desired.cluster, purpose)
-        secret = await find_secret(reader, control_plane, name)
+        secret = await find_secret(reader, control_plane, name, is_new=may_create)
         if secret is None and may_create:
             return await _create(client, control_plane, desired, purpose)
         return secret
@@ -300,10 +301,21 @@ def _new_kubeconfig(
 
 
 async def find_secret(
-    client: Client, control_plane: CapelinControlPlane, name: str
+    client: Client, control_plane: CapelinControlPlane, name: str, *, is_new: bool = False
 ) -> Secret | None:
-    """A Secret with keys. If the provider has created it, it gets its lost owner again."""
+    """A Secret with keys. If the provider has created it, it gets its lost owner again.
+
+    Raises:
+        Blocked: the control plane is new, and the Secret belongs to another one of its name.
+    """
     secret = await client.find(Secret, name, control_plane.namespace)
+    owner = secret and controller_of(secret.metadata.owner_references)
+    if is_new and owner is not None and is_predecessor(owner, control_plane):
+        raise Blocked(
+            Reason.SECRETS_REMAIN,
+            f"Secret {name} belongs to a deleted control plane of this name, and the garbage"
+            " collector deletes it",
+        )
     if secret is None or CREATED_ANNOTATION not in secret.metadata.annotations:
         # A user's own secret is never changed, nor deleted with the control plane.
         return secret
@@ -320,6 +332,13 @@ async def find_secret(
         }
     }
     return await client.patch(Secret, name, control_plane.namespace, patch)
+
+
+def is_predecessor(owner: OwnerReference, control_plane: CapelinControlPlane) -> bool:
+    """Whether an owner was another object of the same kind and name."""
+    own = reference_to(control_plane)
+    same = (owner.kind, owner.name) == (own.kind, own.name)
+    return same and bool(control_plane.uid) and owner.uid != control_plane.uid
 
 
 async def _create(

@@ -13,10 +13,11 @@ from capelin.contract import ASLEEP, is_condition_true
 from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.backups import BACKUP_ANNOTATION
 from capelin_control_plane.desired import ControlPlane, InvalidSpecError, annotated_moment
+from capelin_control_plane.exclusion import Operation, obstacle
 from capelin_control_plane.instances import Observed
 from capelin_control_plane.rotation import Progress
 from capelin_control_plane.rotation_tasks import rotation_requests
-from capelin_control_plane.schedules import occurrences
+from capelin_control_plane.schedules import is_older, occurrences
 
 SLEEP_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/sleep-after"
 """Its value is a moment, after which the control plane sleeps."""
@@ -84,16 +85,23 @@ def waiting_requests(
     backup = _moment(control_plane, BACKUP_ANNOTATION)
     last = status.backup.time if status.backup else None
     versions = {count.version for count in status.versions}
-    requests = {
-        f"the upgrade to {desired.version}": bool(versions) and desired.version not in versions,
-        f"the change of etcd to {desired.etcd_replicas} members": observed.voters
-        not in {0, desired.etcd_replicas},
-        "a change of encryption at rest": desired.encryption.changing,
-        "a backup": backup is not None and backup <= now and (last is None or last < backup),
-        "a rotation of CAs": progress.stage is not None
-        or _is_rotation_due(control_plane, progress, now),
-    }
-    return tuple(request for request, waits in requests.items() if waits)
+    is_upgraded = not versions or desired.version in versions
+    is_due = backup is not None and backup <= now and (last is None or is_older(last, backup, now))
+    is_rotating = progress.stage is not None or _is_rotation_due(control_plane, progress, now)
+    is_resized = observed.voters in {0, desired.etcd_replicas}
+    members = f"the change of etcd to {desired.etcd_replicas} members"
+    requests = (
+        (Operation.ROLLOUT, f"the upgrade to {desired.version}", not is_upgraded),
+        (Operation.MEMBERS, members, not is_resized),
+        (Operation.ENCRYPTION, str(Operation.ENCRYPTION), desired.encryption.changing),
+        (Operation.BACKUP, str(Operation.BACKUP), is_due),
+        (Operation.ROTATION, "a rotation of CAs", is_rotating),
+    )
+    return tuple(
+        text
+        for operation, text, is_requested in requests
+        if is_requested and obstacle(operation, {Operation.SLEEP}) is not None
+    )
 
 
 def _is_rotation_due(control_plane: CapelinControlPlane, progress: Progress, now: datetime) -> bool:

@@ -44,7 +44,14 @@ class SpaceTasks(Tasks[_Run]):
     """Checks the databases of all control planes regularly. etcd itself is the only state."""
 
     def reconcile(
-        self, ctx: Context, obj: CapelinControlPlane, size: int, member: OpenMember
+        self,
+        ctx: Context,
+        obj: CapelinControlPlane,
+        size: int,
+        member: OpenMember,
+        *,
+        lock: asyncio.Lock,
+        waits: bool = False,
     ) -> ConditionSpec | None:
         """Check its etcd if the last check was minutes ago. Returns the last result.
 
@@ -53,11 +60,13 @@ class SpaceTasks(Tasks[_Run]):
             obj: The control plane.
             size: The number of members.
             member: Opens a connection to one of them.
+            lock: Held while a snapshot is read: the member would hang until its end.
+            waits: Whether it waits for another operation, unless etcd rejects writes.
         """
         key, now = ObjectKey(obj.namespace or "", obj.name), ctx.now()
         run = self.state(key)
         if run is None or (not self.is_running(key) and abs(now - run.begun) >= _PERIOD):
-            job = _Job(ctx, obj, size, member)
+            job = _Job(ctx, obj, size, member, lock, waits)
             run = _Run(now, None if run is None else run.condition)
             self.start(key, run, self._run(key, run, job))
         return run.condition
@@ -89,12 +98,16 @@ class _Job:
     obj: CapelinControlPlane
     size: int
     member: OpenMember
+    lock: asyncio.Lock
+    waits: bool
 
     async def run(self) -> ConditionSpec:
         compacted = False
         for _ in range(_MOST_STEPS):
             members, alarms, revision = await self._observe()
             step = next_space_step(members, self.size, alarm=bool(alarms), compacted=compacted)
+            if self.waits and not alarms:
+                step = None
             match step:
                 case Compact():
                     self._warn("etcd reached its quota and rejects writes: compacting it")
@@ -102,7 +115,7 @@ class _Job:
                     async with self.member(members[0].index) as etcd:
                         await etcd.compact(revision)
                 case Defragment(index):
-                    async with self.member(index) as etcd:
+                    async with self.lock, self.member(index) as etcd:
                         await etcd.defragment()
                 case MoveLeadership(leader, to):
                     target = next(member.id for member in members if member.index == to)

@@ -1,6 +1,6 @@
 """Status and conditions of a control plane, from its desired and its observed state. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from capelin.contract import (
@@ -107,6 +107,21 @@ def _selector(control_plane: CapelinControlPlane) -> str:
     names = Names(control_plane.namespace or "", control_plane.name)
     labels = names.labels("kube-apiserver")
     return ",".join(f"{label}={value}" for label, value in sorted(labels.items()))
+
+
+def available_while_paused(
+    control_plane: CapelinControlPlane, ended: Collection[str]
+) -> ConditionSpec | None:
+    """The condition of a paused control plane. None if nothing has ended: it stays as it is."""
+    if ended:
+        names = ", ".join(sorted(ended))
+        message = f"the control plane is paused, and its ended components start again: {names}"
+        return ConditionSpec(AVAILABLE, "Unknown", Reason.ENDED_WHILE_PAUSED, message)
+    last = find_condition((control_plane.status or Status()).conditions, AVAILABLE)
+    if last is None or last.reason != str(Reason.ENDED_WHILE_PAUSED):
+        return None
+    message = "all components run again. Nothing checks them while the control plane is paused"
+    return ConditionSpec(AVAILABLE, "Unknown", Reason.PAUSED, message)
 
 
 def certificates_available(blocked: Blocked | None = None) -> ConditionSpec:

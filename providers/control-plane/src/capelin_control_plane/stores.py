@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from io import BufferedWriter, FileIO
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import mkstemp
 from threading import Thread
 from typing import Any, Final, Protocol, TypeVar
 
@@ -19,6 +22,7 @@ LARGEST_READ: Final = 64 << 10
 MOST_FILES: Final = 20_000
 """More files in a store are an error: they belong to something else."""
 _PARTIAL: Final = ".partial"
+_LONGEST_SEGMENT_SECONDS: Final = 3600.0
 _PIECE: Final = 1 << 20
 
 T = TypeVar("T")
@@ -130,7 +134,8 @@ class FolderStore:
             self.workers.submit(file.close)
 
     async def create(self, name: str) -> "_FolderUpload":
-        return _FolderUpload(self, await self.run(self._open, name), self._path / name)
+        file, partial = await self.run(self._open, name)
+        return _FolderUpload(self, file, partial, self._path / name)
 
     async def delete(self, name: str) -> None:
         await self.run(_unlink, self._path / name)
@@ -138,16 +143,16 @@ class FolderStore:
     async def abort_uploads(self) -> None:
         await self.run(_delete_partial, self._path)
 
-    def _open(self, name: str) -> BufferedWriter:
+    def _open(self, name: str) -> tuple[BufferedWriter, Path]:
         if not self._root.is_dir():
             # A volume that is not mounted must not fill the disk below it.
             raise StoreError("the folder of the option --backup-folder does not exist")
         path = self._root
         for part in self._folder.parts:
             path = private_folder(path / part)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        descriptor = os.open(path / f"{name}{_PARTIAL}", flags, 0o600)
-        return os.fdopen(descriptor, "wb")
+        # Another provider may write a file of this name at the same time.
+        descriptor, partial = mkstemp(_PARTIAL, f"{name}.", path)
+        return os.fdopen(descriptor, "wb"), Path(partial)
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a function in a worker."""
@@ -158,8 +163,8 @@ class FolderStore:
 
 
 class _FolderUpload:
-    def __init__(self, store: FolderStore, file: BufferedWriter, path: Path) -> None:
-        self._store, self._file, self._path = store, file, path
+    def __init__(self, store: FolderStore, file: BufferedWriter, partial: Path, path: Path) -> None:
+        self._store, self._file, self._partial, self._path = store, file, partial, path
 
     async def write(self, data: bytes) -> None:
         await self._store.run(self._file.write, data)
@@ -175,7 +180,7 @@ class _FolderUpload:
         with self._file as file:
             file.flush()
             os.fsync(file.fileno())
-        self._path.with_name(f"{self._path.name}{_PARTIAL}").replace(self._path)
+        self._partial.replace(self._path)
         descriptor = os.open(self._path.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -219,5 +224,9 @@ def _unlink(path: Path) -> None:
 
 
 def _delete_partial(folder: Path) -> None:
-    for path in folder.glob(f"[0-9]*{_PARTIAL}"):
-        path.unlink(missing_ok=True)
+    for path in folder.glob(f"*{_PARTIAL}"):
+        # The archive may write a segment now.
+        is_backup = path.name[:1].isdigit()
+        with suppress(FileNotFoundError):
+            if is_backup or time.time() - path.stat().st_mtime > _LONGEST_SEGMENT_SECONDS:
+                path.unlink()

@@ -41,6 +41,7 @@ __all__ = ["rig"]
 pytestmark = pytest.mark.timeout(60)
 
 REQUEST = "20260131T030000Z@2026-01-31T04:00:00Z"
+BUMP = 10**9
 IMAGE = "registry.example/capelin-control-plane:v1"
 SNAPSHOT = bytes(range(256)) * 8192
 
@@ -61,7 +62,9 @@ def restoring(members: int = 1, **changes: Any) -> ControlPlane:
 
 def manifest_of(desired: ControlPlane, *, is_placed: bool = True) -> Unstructured:
     etcd = objects_of(desired).etcd
-    return restore_pod(desired, NAMES, 0, etcd, image=IMAGE, restored=None, is_placed=is_placed)
+    return restore_pod(
+        desired, NAMES, 0, etcd, image=IMAGE, restored=None, bump=BUMP, is_placed=is_placed
+    )
 
 
 def pod_of(desired: ControlPlane, phase: str = "Pending", **status: Any) -> Pod:
@@ -140,14 +143,14 @@ async def test_restored_data_in_memory_is_impossible(rig: Rig) -> None:
     desired = replace(rig.desired, restore=REQUEST, pods=pods)
     await rig.apply(desired)
     with pytest.raises(Blocked, match="data in memory"):
-        await rig.backend.prepare_restore(rig.key, desired, snapshot)
+        await rig.backend.prepare_restore(rig.key, desired, snapshot, bump=BUMP)
 
 
 async def test_a_provider_outside_of_the_cluster_needs_an_image(rig: Rig) -> None:
     desired = replace(rig.desired, restore=REQUEST)
     await rig.apply(desired)
     with pytest.raises(Blocked, match="--restore-image"):
-        await rig.backend.prepare_restore(rig.key, desired, snapshot)
+        await rig.backend.prepare_restore(rig.key, desired, snapshot, bump=BUMP)
 
 
 async def test_a_provider_in_a_pod_finds_its_own_image(
@@ -247,7 +250,7 @@ async def test_one_write_replaces_the_data_of_all_members(rig: Rig, kubelet: Kub
 
     desired = replace(rig.desired, restore=REQUEST)
     assert await phase_of(rig, desired) is Phase.PREPARING
-    await rig.backend.prepare_restore(rig.key, desired, snapshot)
+    await rig.backend.prepare_restore(rig.key, desired, snapshot, bump=BUMP)
     assert f"{NAME}-0" in await rig.members()
     await reach(rig, desired, Phase.REPLACING)
     assert set(await rig.members()) == {f"one-restore-etcd-{index}" for index in range(3)}
@@ -281,7 +284,7 @@ async def test_a_withdrawn_request_leaves_the_old_data_in_use(rig: Rig, kubelet:
     await rig.run_members()
     desired = replace(rig.desired, restore=REQUEST)
     await rig.apply(desired)
-    await rig.backend.prepare_restore(rig.key, desired, snapshot)
+    await rig.backend.prepare_restore(rig.key, desired, snapshot, bump=BUMP)
     await reach(rig, desired, Phase.REPLACING)
     assert await phase_of(rig, rig.desired) is None
     assert await data_flag(rig) == "/var/lib/etcd/data"
@@ -295,7 +298,7 @@ async def test_a_damaged_snapshot_never_stops_a_control_plane(rig: Rig, kubelet:
     desired = replace(rig.desired, restore=REQUEST)
     await rig.apply(desired)
     with pytest.raises(BackupError, match="is damaged"):
-        await rig.backend.prepare_restore(rig.key, desired, damaged)
+        await rig.backend.prepare_restore(rig.key, desired, damaged, bump=BUMP)
     assert await phase_of(rig, desired) is Phase.PREPARING
     assert f"{NAME}-0" in await rig.members()
 
@@ -336,7 +339,7 @@ async def test_providers_that_die_after_each_write_complete_a_restore(
                 phase = await phase_of(rig, desired)
                 phases.add(phase)
                 if phase is Phase.PREPARING:
-                    await rig.backend.prepare_restore(rig.key, desired, snapshot)
+                    await rig.backend.prepare_restore(rig.key, desired, snapshot, bump=BUMP)
             except Killed:
                 writes += 1
     rig.backend = PodsBackend(rig.client, rig.namespace, IMAGE)

@@ -49,7 +49,8 @@ async def test_a_full_etcd_accepts_writes_again(rig: Rig) -> None:
             await _fill(client)
         tasks = SpaceTasks(wake)
         try:
-            tasks.reconcile(ctx, mine, 3, partial(rig.backend.etcd, KEY))
+            etcd, lock = partial(rig.backend.etcd, KEY), asyncio.Lock()
+            tasks.reconcile(ctx, mine, 3, etcd, lock=lock)
             async with asyncio.timeout(60):
                 await woken.wait()
             condition = tasks.last(KEY)

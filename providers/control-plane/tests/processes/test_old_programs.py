@@ -14,7 +14,7 @@ from capelin_control_plane.instances import Observed
 from ..factories import with_arguments  # noqa: TID252 - a folder without a name
 from .rig import KEY, OLD, Idle, Rig, all_ready_at_once, control_plane, settled
 
-MISSING = "v1.34.99"
+MISSING = "v1.36.99"
 SCHEDULER = "kube-scheduler-0"
 
 

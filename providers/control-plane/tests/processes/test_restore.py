@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 MEBIBYTES = int(os.environ.get("CAPELIN_TEST_RESTORE_MIB", "8"))
 """The size of the large restore. 1024 gives the figure."""
 REQUEST = "20260131T030000Z@2026-01-31T04:00:00Z"
+BUMP = 10**9
 
 
 async def snapshot(rig: Rig, file: Path) -> None:
@@ -52,7 +53,7 @@ async def restore(rig: Rig, desired: ControlPlane, file: Path) -> None:
 
     desired = replace(desired, restore=REQUEST)
     assert (await rig.reconcile(desired)).restore is Phase.PREPARING
-    await rig.backend.prepare_restore(KEY, desired, partial(pieces_of, file))
+    await rig.backend.prepare_restore(KEY, desired, partial(pieces_of, file), bump=BUMP)
 
     def restored(observed: Observed) -> bool:
         return observed.restore is Phase.STARTING and settled(observed)
@@ -235,14 +236,14 @@ def test_a_provider_that_dies_at_any_write_leaves_a_restore_that_continues(
         try:
             restore_files.replace_data(state_dir, now)
         except Killed:
-            files = restore_files.read_restore(state_dir)
+            files = restore_files.read_restore(state_dir, REQUEST, 1)
             assert files.replacing or files.prepared or files.restored
-    if restore_files.read_restore(state_dir).restored is None or (
-        restore_files.read_restore(state_dir).replacing
+    if restore_files.read_restore(state_dir, REQUEST, 1).restored is None or (
+        restore_files.read_restore(state_dir, REQUEST, 1).replacing
     ):
         restore_files.replace_data(state_dir, now)
 
-    files = restore_files.read_restore(state_dir)
+    files = restore_files.read_restore(state_dir, REQUEST, 1)
     assert (files.prepared, files.replacing, files.restored) == (None, False, REQUEST)
     assert (state_dir.etcd_data(0) / "member/wal/0.wal").read_text() == "new"
     assert member_data.joined_members(state_dir) == {0}
@@ -265,7 +266,7 @@ async def test_another_provider_completes_a_restore(rig: Rig, tmp_path: Path) ->
 
     wanted = replace(desired, restore=REQUEST)
     await rig.reconcile(wanted)
-    await rig.backend.prepare_restore(KEY, wanted, partial(pieces_of, file))
+    await rig.backend.prepare_restore(KEY, wanted, partial(pieces_of, file), bump=BUMP)
     await rig.reconcile(wanted)
     # It dies while everything stops, and the user withdraws the request after the point of no
     # return.
@@ -281,7 +282,7 @@ async def test_another_provider_completes_a_restore(rig: Rig, tmp_path: Path) ->
     await rig.until(wanted, lambda found: found.restore is Phase.STARTING)
     await rig.backend.release(KEY)
     await rig.until(desired, settled)
-    assert restore_files.read_restore(state_dir).restored == REQUEST
+    assert restore_files.read_restore(state_dir, REQUEST, 1).restored == REQUEST
     async with rig.client() as client:
         with pytest.raises(NotFound):
             await client.get(ConfigMap, "after", "default")

@@ -376,4 +376,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 def _parts(version: str) -> tuple[int, ...]:
     # go1.26rc1 and "go1.26.8 X:nodwarf5" count as the release they belong to: no semantic versions.
-    return tuple(int(part) for part in re.findall(r"\d+", version.split(maxsplit=1)[0])[:3])
+    numbers = re.match(r"\D*(\d+(?:\.\d+)*)", version)
+    parts = [int(part) for part in numbers[1].split(".")] if numbers else []
+    # go1.24 is go1.24.0.
+    return tuple([*parts, 0, 0, 0][:3])

@@ -67,6 +67,13 @@ class Backend(Protocol):
         """Stop supervising a control plane. It keeps running."""
         ...
 
+    async def start_again(self, key: ObjectKey, address: str) -> frozenset[str]:
+        """Start instances of a released control plane that have ended, and change nothing else.
+
+        Returns the names of those that do not run yet.
+        """
+        ...
+
     async def allocated(self) -> set[ObjectKey]:
         """The objects that something on this backend belongs to, whether or not they exist."""
         ...
@@ -86,7 +93,7 @@ class Backend(Protocol):
         ...
 
     async def prepare_restore(
-        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
+        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot, *, bump: int
     ) -> None:
         """Create the data of the requested restore, which is not in use yet. Takes long.
 
@@ -94,6 +101,7 @@ class Backend(Protocol):
             key: The object's namespace and name.
             desired: The desired state, with the request.
             read: Reads the snapshot.
+            bump: How much its revisions grow.
         """
         ...
 

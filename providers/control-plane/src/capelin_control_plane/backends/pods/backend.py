@@ -234,6 +234,8 @@ class PodsBackend:
         if observed.restore is Phase.REPLACING:
             state = known.etcd_state.of_restore(desired.restore, desired.etcd_replicas)
             replaced = etcd_state(desired, known.names, state)
+            # A late write of a former leader must not undo a newer restore.
+            replaced["metadata"]["resourceVersion"] = known.state["metadata"]["resourceVersion"]
             known.state = await self._own.ensure(replaced, known.state)
             return True
         if observed.restore is not Phase.PREPARING:
@@ -318,6 +320,11 @@ class PodsBackend:
     async def release(self, key: ObjectKey) -> None:
         self._known.pop(key, None)
 
+    async def start_again(self, key: ObjectKey, address: str) -> frozenset[str]:
+        """Nothing to do: Kubernetes keeps the pods running."""
+        del key, address
+        return frozenset()
+
     async def allocated(self) -> set[ObjectKey]:
         """The objects that etcd clusters belong to."""
         listed = await self._client.list(
@@ -348,7 +355,7 @@ class PodsBackend:
             yield api
 
     async def prepare_restore(
-        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
+        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot, *, bump: int
     ) -> None:
         """Create the data of all members in their volumes."""
         known = self._known.get(key)
@@ -370,6 +377,7 @@ class PodsBackend:
                 known.objects.etcd,
                 image=image,
                 restored=known.etcd_state.restored,
+                bump=bump,
                 is_placed=known.names.member(index) in placed,
             )
             for index in range(desired.etcd_replicas)

@@ -22,7 +22,7 @@ from capelin_control_plane.backends.pods.objects import Workload
 from capelin_control_plane.backends.pods.pod_status import exit_message, failure_of, is_running
 from capelin_control_plane.backends.pods.workloads import ETCD_VOLUME, folder_of
 from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.restores import RestoreFiles, revision_bump
+from capelin_control_plane.restores import RestoreFiles
 
 COMPONENT: Final = "etcd-restore"
 """The label of these pods."""
@@ -38,6 +38,7 @@ def restore_pod(
     *,
     image: str,
     restored: str | None,
+    bump: int,
     is_placed: bool,
 ) -> Unstructured:
     """The pod that creates the data of a member.
@@ -49,6 +50,7 @@ def restore_pod(
         etcd: The workload of the members, whose settings apply to this pod too.
         image: The image of the provider, with etcdutl.
         restored: The restore whose data is in use.
+        bump: How much the revisions grow.
         is_placed: Whether the member has a pod. Its volume may be usable on the same node only.
     """
     template: Unstructured = deepcopy(etcd.manifest["spec"]["template"])
@@ -69,7 +71,7 @@ def restore_pod(
             f"--in-use={folder_of(restored)}",
             f"--name={member}",
             f"--token={names.namespace}/{names.control_plane}@{request}",
-            f"--bump-revision={revision_bump(request)}",
+            f"--bump-revision={bump}",
             *members,
         ],
         "resources": own["resources"],

@@ -13,8 +13,11 @@ from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries, BinariesError
 from capelin.embedded.processes import (
     AlreadySupervisedError,
+    NotReadyError,
     Supervisor,
+    SupervisorFailedError,
     kill_all,
+    marked_processes,
 )
 from capelin.provider import Blocked
 
@@ -54,7 +57,7 @@ from capelin_control_plane.backends.processes.state_dir import (
     find_state_dir,
     state_dirs_of,
 )
-from capelin_control_plane.backends.processes.supervised import Supervised
+from capelin_control_plane.backends.processes.supervised import Supervised, processes_of
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError, ready_member
@@ -72,6 +75,7 @@ from capelin_control_plane.restores import restore_phase
 
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND_PROGRAMS = 1.0
+_SECONDS_TO_START_AGAIN = 10.0
 _DELETED = ".deleted"
 _log = logging.getLogger(__name__)
 
@@ -90,6 +94,8 @@ class ProcessesBackend:
         self._unreadable: set[Path] = set()
         self._fetching: dict[str, asyncio.Task[Mapping[Component, Program]]] = {}
         self._throttle = StartupThrottle(wake)
+        self._starting: dict[ObjectKey, asyncio.Task[None]] = {}
+        """By control plane that is paused, the task that starts its instances."""
 
     async def allocate(
         self,
@@ -161,7 +167,7 @@ class ProcessesBackend:
             controllers_may_start=self._throttle.controllers_may_start(key, answers=answers),
             blocked=blocked,
             renew_at=supervised.renew_at,
-            restore=_restore_phase(supervised, desired),
+            restore=await _restore_phase(supervised, desired),
         )
 
     async def apply(
@@ -223,7 +229,7 @@ class ProcessesBackend:
                 await members.replace_member(supervised, step.replacement)
 
     async def prepare_restore(
-        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot
+        self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot, *, bump: int
     ) -> None:
         """Create the data of the requested restore."""
         supervised = self._supervised.get(key)
@@ -235,7 +241,12 @@ class ProcessesBackend:
             raise Blocked(Reason.RESTORE_FAILED, str(error)) from error
         with disk_errors_block():
             await restore_files.prepare(
-                supervised.state_dir, desired.restore, desired.etcd_replicas, etcdutl, read
+                supervised.state_dir,
+                desired.restore,
+                desired.etcd_replicas,
+                etcdutl,
+                read,
+                bump=bump,
             )
 
     async def _stop_for_restore(self, supervised: Supervised) -> bool:
@@ -267,6 +278,22 @@ class ProcessesBackend:
                 if state_dir.address == address:
                     with suppress(Blocked):
                         await self._declare_once(await self._supervise(key, state_dir))
+
+    async def start_again(self, key: ObjectKey, address: str) -> frozenset[str]:
+        """Start planned instances that have ended, in a task that holds the lock for seconds only.
+
+        So another provider or `capelin recover` can take over a control plane that is paused.
+        """
+        ended = frozenset[str]()
+        for state_dir in state_dirs_of(self._state, key):
+            if state_dir.address == address:
+                marked = await asyncio.to_thread(marked_processes, state_dir.run)
+                planned = {instance.name for instance in state_dir.read_plan().instances}
+                ended = frozenset(planned - {process.name for process in marked})
+                task = self._starting.get(key)
+                if ended and (task is None or task.done()):
+                    self._starting[key] = asyncio.create_task(_start_planned(state_dir))
+        return ended
 
     async def release(self, key: ObjectKey) -> None:
         self._throttle.forget(key)
@@ -309,7 +336,10 @@ class ProcessesBackend:
                     await asyncio.to_thread(shutil.rmtree, deleted)
 
     async def close(self) -> None:
-        """Nothing to do: supervisors and locks end with the provider."""
+        """Supervisors and locks end with the provider."""
+        for task in self._starting.values():
+            task.cancel()
+        await asyncio.gather(*self._starting.values(), return_exceptions=True)
 
     @asynccontextmanager
     async def etcd(self, key: ObjectKey, index: int | None = None) -> AsyncGenerator[EtcdApi]:
@@ -360,6 +390,9 @@ class ProcessesBackend:
 
     async def _supervise(self, key: ObjectKey, state_dir: StateDir) -> Supervised:
         """Take the lock of a state directory. Nothing is started or stopped yet."""
+        if (starting := self._starting.pop(key, None)) is not None:
+            starting.cancel()
+            await asyncio.wait({starting})
         present = self._supervised.get(key)
         if present is not None and present.state_dir == state_dir and not present.watching.done():
             return present
@@ -429,8 +462,20 @@ class ProcessesBackend:
         return {program: Program(version, binaries[name].path) for program, name in names.items()}
 
 
-def _restore_phase(supervised: Supervised, desired: ControlPlane) -> RestorePhase | None:
-    files = restore_files.read_restore(supervised.state_dir)
+async def _start_planned(state_dir: StateDir) -> None:
+    """Start what was planned, in its order. The next attempt continues."""
+    try:
+        async with Supervisor(state_dir.run) as supervisor:
+            supervisor.declare(*processes_of(state_dir, state_dir.read_plan()))
+            await supervisor.ready(_SECONDS_TO_START_AGAIN)
+    except (AlreadySupervisedError, NotReadyError, SupervisorFailedError, OSError) as error:
+        _log.info("the control plane at %s does not run completely: %s", state_dir.address, error)
+
+
+async def _restore_phase(supervised: Supervised, desired: ControlPlane) -> RestorePhase | None:
+    files = await asyncio.to_thread(
+        restore_files.read_restore, supervised.state_dir, desired.restore, desired.etcd_replicas
+    )
     if desired.restore is None and not files.replacing:
         return None
     planned = {instance.component for instance in supervised.plan.instances}

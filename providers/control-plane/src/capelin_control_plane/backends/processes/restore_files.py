@@ -22,7 +22,7 @@ from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.backup_files import write_snapshot
 from capelin_control_plane.etcd import MOST_MEMBERS
 from capelin_control_plane.etcd_snapshots import RestoredCluster, restore_member
-from capelin_control_plane.restores import RestoreFiles, revision_bump
+from capelin_control_plane.restores import RestoreFiles
 
 _PARTIAL: Final = "restore-partial-"
 _PREPARED: Final = "restore-prepared"
@@ -42,9 +42,15 @@ class _Record:
 _ADAPTER: Final = TypeAdapter(_Record)
 
 
-def read_restore(state_dir: StateDir) -> RestoreFiles:
-    """The files of a restore as they are."""
+def read_restore(state_dir: StateDir, request: str | None, size: int) -> RestoreFiles:
+    """The files of a restore. Data for another request or number of members is deleted.
+
+    Such data was checked for the keys of its time, and not for those of a later request.
+    """
     prepared = _read(state_dir.path / _PREPARED / _RECORD)
+    if prepared is not None and prepared != _Record(request or "", tuple(range(size))):
+        discard(state_dir)
+        prepared = None
     restored = _read(state_dir.path / _RESTORED)
     return RestoreFiles(
         prepared=prepared and prepared.request,
@@ -59,10 +65,10 @@ def is_stopped(state_dir: StateDir) -> bool:
 
 
 async def prepare(
-    state_dir: StateDir, request: str, size: int, etcdutl: Path, read: ReadSnapshot
+    state_dir: StateDir, request: str, size: int, etcdutl: Path, read: ReadSnapshot, *, bump: int
 ) -> None:
     """Create the data of all members. It is not in use before `replace_data`."""
-    if read_restore(state_dir).prepared == request:
+    if (await asyncio.to_thread(read_restore, state_dir, request, size)).prepared == request:
         return
     await asyncio.to_thread(discard, state_dir)
     # A name of its own: a program of an earlier provider may still write.
@@ -71,7 +77,6 @@ async def prepare(
         snapshot = partial / "etcd.db"
         await write_snapshot(snapshot, read())
         members = {f"etcd-{index}": etcd_peer_url(state_dir, index) for index in range(size)}
-        bump = revision_bump(request)
         cluster = RestoredCluster(members, f"{state_dir.address}-{request}", bump)
         for name in members:
             await restore_member(etcdutl, snapshot, cluster, name, partial / name)

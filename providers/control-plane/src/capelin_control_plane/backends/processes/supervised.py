@@ -106,10 +106,7 @@ class Supervised:
 
     def declare(self) -> None:
         """Run the instances of the plan."""
-        plan, state_dir = self.plan, self.state_dir
-        self.supervisor.declare(
-            *(_declared(state_dir, instance, plan) for instance in plan.instances)
-        )
+        self.supervisor.declare(*processes_of(self.state_dir, self.plan))
 
     def set_plan(self, plan: Plan) -> None:
         """Store a plan, and run its instances."""
@@ -136,6 +133,11 @@ class Supervised:
 
     def _names(self, *phases: Phase) -> set[str]:
         return {name for name, state in self.supervisor.states.items() if state.phase in phases}
+
+
+def processes_of(state_dir: StateDir, plan: Plan) -> list[ProcessSpec]:
+    """The processes of a plan."""
+    return [_declared(state_dir, instance, plan) for instance in plan.instances]
 
 
 def _declared(state_dir: StateDir, instance: Instance, plan: Plan) -> ProcessSpec:
