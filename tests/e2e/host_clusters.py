@@ -67,7 +67,8 @@ async def return_all(cluster: HostCluster, hosts: Sequence[HostContainer]) -> No
     await cluster.delete_cluster()
     await until(cluster.hosts, lambda found: set(found.values()) == {"Free"}, within=300)
     for host in hosts:
-        assert await host.state() ^ host.fresh == set()
+        difference = sorted(await host.state() ^ host.fresh)
+        assert not difference, "\n".join([host.name, *difference, await host.clean_output()])
 
 
 async def add_credentials(client: Client, namespace: str, user: asyncssh.SSHKey) -> None:

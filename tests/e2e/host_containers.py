@@ -53,6 +53,10 @@ class HostContainer:
         """The same at this moment."""
         return await state_of(self.name)
 
+    async def clean_output(self) -> str:
+        """The output of its last clean-up."""
+        return await docker("exec", self.name, "cat", "/var/lib/capelin/clean/output")
+
 
 async def state_of(name: str) -> frozenset[str]:
     return frozenset((await docker("exec", name, "sh", "-c", _STATE)).splitlines())

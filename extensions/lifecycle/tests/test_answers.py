@@ -1,21 +1,32 @@
 """Answers of hooks before any reconciler has run, and the results that they queue."""
 
 import asyncio
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from capelin.api import Unstructured
-from capelin.client import Client, ClientError, Config, ConfigError, Unreachable
+from capelin.client import Client, ClientError, Config, ConfigError, Forbidden, Unreachable
+from capelin.runtime import Failure
+from capelin.runtime.fixtures import sample_cluster
+from capelin.runtime.messages import read
+from capelin.runtime.v1alpha1 import ValidateTopology
+from capelin.testing.extensions import fake_request
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_lifecycle.api.policies import Policy
 from capelin_lifecycle.api.results import LifecycleResult
 from capelin_lifecycle.decision import Answer
 from capelin_lifecycle.engine import Engine
-from capelin_lifecycle.hooks import answer_for
-from capelin_lifecycle.policies.clusters import WholeCluster, occurrence_of, result_name
+from capelin_lifecycle.hooks import Settings, TopologyHandlers, answer_for
+from capelin_lifecycle.policies.clusters import (
+    WholeCluster,
+    occurrence_of,
+    result_name,
+    topology_cluster,
+)
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.reconcilers.pending import PendingResult, PendingResults
 from capelin_lifecycle.reconcilers.records import new_result
@@ -150,6 +161,60 @@ async def test_a_hook_creates_the_result_of_work_before_it_answers() -> None:
     assert replica.queued == {}
 
 
+WORK = {"job": {"template": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}}}
+
+
+async def test_results_of_smaller_orders_exist_before_that_of_work() -> None:
+    replica = Replica(policy("approve"), policy("wipe", order=10, action=WORK))
+    client = FakeClient(LifecycleResult)
+    replica.engine.connect(client, "system")
+    await replica.answer()
+    created = [r.spec.policy.name for r in (await client.list(LifecycleResult)).items]
+    assert sorted(created) == ["approve", "wipe"]
+
+
+async def test_no_result_of_work_exists_if_that_of_a_smaller_order_is_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replica = Replica(policy("approve"), policy("wipe", order=10, action=WORK))
+    client = FakeClient(LifecycleResult)
+    replica.engine.connect(client, "system")
+    create = client.create
+
+    async def create_work(result: LifecycleResult, **options: Any) -> LifecycleResult:
+        if result.spec.action == "approval":
+            raise Forbidden(403, "Forbidden", "exceeded quota")
+        return await create(result, **options)
+
+    monkeypatch.setattr(client, "create", create_work)
+    with pytest.raises(Forbidden):
+        await replica.answer()
+    assert (await client.list(LifecycleResult)).items == []
+
+
+async def test_unknown_namespace_differs_from_a_namespace_without_labels() -> None:
+    production = {"matchLabels": {"stage": "production"}}
+    replica = Replica(policy(namespace=None, namespaceSelector=production))
+    answer = await replica.answer()
+    assert (answer.is_known, answer.message) == (False, "namespace team is not known yet")
+    replica.engine.store.namespaces["team"] = {"stage": "test"}
+    assert await replica.answer() == Answer()
+
+
+@pytest.mark.parametrize("is_blind", [True, False], ids=["no policies", "no cluster"])
+async def test_a_notice_that_core_calls_once_fails_until_policies_and_cluster_are_known(
+    *, is_blind: bool
+) -> None:
+    once = policy(hook="AfterControlPlaneInitialized", action=WORK, onFailure="Continue")
+    replica = Replica(once)
+    if is_blind:
+        replica.engine.store.synced.clear()
+    answer = await answer_for(
+        replica.engine, "AfterControlPlaneInitialized", request(), blocks=False
+    )
+    assert not answer.is_known
+
+
 def result_of(name: str, done: str | None = None) -> PendingResult:
     return PendingResult(known(name), name, occurrence(), NOW, done)
 
@@ -193,3 +258,24 @@ async def test_result_is_created_after_an_outage(
     await until(lambda: not pending.waiting)
     assert [result.name for result in (await client.list(LifecycleResult)).items] == ["a", "c"]
     working.cancel()
+
+
+@pytest.mark.parametrize(("stage", "is_held"), [("production", True), ("test", False)])
+async def test_selectors_hold_for_topologies(stage: str, *, is_held: bool) -> None:
+    check = policy(
+        "sizes",
+        namespace=None,
+        hook="ValidateTopology",
+        clusterSelector={"matchLabels": {"stage": "production"}},
+        action={"approvedPlan": {"required": True}},
+    )
+    replica = Replica(check)
+    document = fake_request(ValidateTopology, sample_cluster("prod"))
+    topology = read(ValidateTopology.request_type(), document)
+    named = topology_cluster(topology)
+    cluster = manifest(stage=stage)
+    cluster["metadata"] |= {"name": named.cluster, "namespace": named.namespace, "uid": named.uid}
+    replica.add_cluster(cluster)
+    call: Any = SimpleNamespace(request=topology, settings=Settings(policy="sizes"))
+    with pytest.raises(Failure) if is_held else nullcontext():
+        await TopologyHandlers(replica.engine).validation(call)

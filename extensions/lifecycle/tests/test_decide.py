@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from capelin_lifecycle.decision import Answer, Facts, answer, decide, lets_pass
+from capelin_lifecycle.api.names import Phase
+from capelin_lifecycle.decision import Answer, Facts, answer, decide, in_time, lets_pass
 from capelin_lifecycle.policies.clusters import KnownCluster, PolicyKey, result_name
 from capelin_lifecycle.policies.verdict import Verdict, failed, waiting
 
@@ -57,32 +58,43 @@ def test_on_failure_decides_whether_the_next_order_starts(
 
 
 CALLED = datetime(2026, 1, 1, tzinfo=UTC)
-STARTED = Facts(CALLED, started=CALLED)
 
 
 @pytest.mark.parametrize(
-    ("spec", "facts", "minutes", "verdict"),
+    ("spec", "facts", "verdict"),
     [
-        ({}, Facts(CALLED), 61, None),
-        ({}, STARTED, 60, None),
-        ({}, STARTED, 61, failed("not done within 1h0m0s")),
-        ({}, replace(STARTED, earlier="a"), 61, waiting("waits for policy a")),
-        ({"problem": "no CEL"}, STARTED, 61, waiting("the policy cannot be used: no CEL", 15)),
+        ({}, Facts(CALLED), None),
+        ({}, Facts(CALLED, earlier="a"), waiting("waits for policy a")),
+        ({"problem": "no CEL"}, Facts(CALLED), waiting("the policy cannot be used: no CEL", 15)),
         (
             {"problem": "no CEL", "suspend": True},
-            STARTED,
-            61,
+            Facts(CALLED),
             waiting("the policy is suspended", 15),
         ),
     ],
 )
 def test_an_action_stops_for_the_first_obstacle(
-    spec: dict[str, Any], facts: Facts, minutes: int, verdict: Verdict | None
+    spec: dict[str, Any], facts: Facts, verdict: Verdict | None
 ) -> None:
     policy = known(timeout="1h", action={"job": {"template": {}}}, **spec)
-    now = CALLED + timedelta(minutes=minutes)
     cluster = KnownCluster.of({"metadata": {"name": "demo", "namespace": "team"}})
-    assert decide(policy, cluster, occurrence(), facts, now) == verdict
+    assert decide(policy, cluster, occurrence(), facts, CALLED) == verdict
+
+
+@pytest.mark.parametrize(
+    ("phase", "minutes", "expected"),
+    [
+        ("Running", 60, "Running"),
+        ("Running", 61, "Failed"),
+        # It ended in time, and the extension looked later.
+        ("Done", 61, "Done"),
+    ],
+)
+def test_only_an_action_that_runs_is_late(phase: Phase, minutes: int, expected: Phase) -> None:
+    now = CALLED + timedelta(minutes=minutes)
+    outcome = in_time(known(timeout="1h"), Verdict(phase), CALLED, now)
+    assert outcome.phase == expected
+    assert (outcome.message == "not done within 1h0m0s") is (expected == "Failed")
 
 
 def test_messages_are_bounded() -> None:

@@ -115,7 +115,8 @@ async def test_a_service_decides_from_the_whole_cluster(service: Service) -> Non
             "sent an invalid response (the guide describes the format)",
         ),
         (
-            lambda: web.json_response({"phase": "Maybe"}),
+            # A phase of results, and not of services: the action would never be looked at again.
+            lambda: web.json_response({"phase": "Paused"}),
             "sent an invalid response (the guide describes the format)",
         ),
         (

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from capelin.api import BaseObject, Unstructured
+from capelin.api.core import ConfigMap
 from capelin.contract import DELETE_FOR_MOVE_ANNOTATION, PAUSED_ANNOTATION, find_condition
 from capelin.controller import Context, Result
 from capelin.testing.fake_client import Clock, FakeClient
@@ -29,6 +30,7 @@ from capelin_lifecycle.reconcilers.results import ResultReconciler
 from .factories import OneWorkload, policy
 
 JOB = {"job": {"template": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}}}
+MANIFESTS = {"apply": {"sources": [{"configMap": "manifests"}]}}
 APPROVAL = {"approval": {"approvers": ["alice"]}}
 HOOK = "AfterClusterUpgrade"
 
@@ -68,14 +70,20 @@ class Management:
         )
         self.store.note(changed)
 
-    def add_policy(self, uid: str = "first", **spec: Any) -> KnownPolicy:
+    def add_policy(self, uid: str = "first", name: str = "p", **spec: Any) -> KnownPolicy:
         fields: dict[str, Any] = {"hook": HOOK, "action": JOB, **spec}
-        made = policy("p", **fields)
+        made = policy(name, **fields)
         made.metadata.uid = uid
         assert isinstance(made, LifecyclePolicy)
         stored = self.client.add(made)
         self.store.note(stored)
         return KnownPolicy.of(stored)
+
+    async def change_policy(self, **spec: Any) -> KnownPolicy:
+        patch = {"spec": spec}
+        changed = await self.client.patch(LifecyclePolicy, "p", "team", patch)
+        self.store.note(changed)
+        return KnownPolicy.of(changed)
 
     async def call(self, known: KnownPolicy) -> None:
         """Do the work of a hook for the policy."""
@@ -94,6 +102,14 @@ class Management:
             to_version="v1.34.4",
             target_version="v1.34.4",
         )
+
+    def add_manifest(self, version: str) -> None:
+        """Set the manifest that the action `MANIFESTS` applies."""
+        text = (
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cm, namespace: default}\n"
+            f'data: {{version: "{version}"}}\n'
+        )
+        self.client.add(ConfigMap.of("manifests", "team", data={"m.yaml": text}))
 
     async def results(self) -> list[LifecycleResult]:
         return (await self.client.list(LifecycleResult)).items
@@ -260,6 +276,149 @@ async def test_a_paused_policy_does_not_change(here: Management) -> None:
     condition = find_condition((paused.status or PolicyStatus()).conditions, "Paused")
     assert condition is not None
     assert condition.status == "True"
+
+
+async def test_pauses_do_not_count_as_the_time_of_an_action(here: Management, clock: Clock) -> None:
+    await here.call(here.add_policy(timeout="1h"))
+    await here.reconcile()
+    await here.pause()
+    await here.reconcile()
+    clock.advance(2 * 3600)
+    await here.pause(is_paused=False)
+    await here.reconcile()
+    assert await here.phase() == "Running"
+    clock.advance(3601)
+    await here.reconcile()
+    assert await here.phase() == "Failed"
+
+
+async def test_a_job_that_ended_in_time_is_done_when_it_is_observed_late(
+    here: Management, clock: Clock
+) -> None:
+    await here.call(here.add_policy(timeout="1h"))
+    await here.reconcile()
+    await here.finish_job()
+    clock.advance(2 * 3600)
+    await here.reconcile()
+    assert await here.phase() == "Done"
+
+
+# Changes of policies
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"clusterSelector": {"matchLabels": {"stage": "test"}}},
+        {"hook": "BeforeClusterDelete"},
+        {"versions": {"to": "<1.34"}},
+    ],
+)
+async def test_work_that_has_not_begun_does_not_begin_for_a_policy_that_selects_other_clusters(
+    here: Management, spec: Unstructured
+) -> None:
+    here.store.namespaces["team"] = {}
+    await here.call(here.add_policy())
+    await here.change_policy(**spec)
+    await here.reconcile()
+    assert (await here.results(), await here.jobs()) == ([], [])
+
+
+async def test_work_that_runs_ends_although_its_policy_selects_other_clusters(
+    here: Management,
+) -> None:
+    here.store.namespaces["team"] = {}
+    await here.call(here.add_policy())
+    await here.reconcile()
+    await here.change_policy(clusterSelector={"matchLabels": {"stage": "test"}})
+    await here.reconcile()
+    assert await here.phase() == "Running"
+    await here.finish_job("Failed")
+    await here.reconcile()
+    await here.change_policy(timeout="3h")
+    await here.reconcile()
+    # No other attempt for this Cluster.
+    assert here.created_jobs == 1
+
+
+async def test_manifests_of_a_policy_that_selects_other_clusters_stay_as_they_are(
+    here: Management,
+) -> None:
+    here.store.namespaces["team"] = {}
+    await here.call(here.add_policy(action=MANIFESTS))
+    here.add_manifest("1")
+    await here.reconcile()
+    await here.reconcile()
+    assert await here.phase() == "Done"
+    here.add_manifest("2")
+    await here.change_policy(clusterSelector={"matchLabels": {"stage": "test"}})
+    await here.reconcile()
+    assert (await here.workload.get(ConfigMap, "cm", "default")).data == {"version": "1"}
+    result = await here.result()
+    assert result.status is not None
+    assert "no longer selects the Cluster" in result.status.message
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["runs", "failed"])
+async def test_another_action_ends_the_former_one(here: Management, ended: bool) -> None:
+    await here.call(here.add_policy())
+    await here.reconcile()
+    if ended:
+        await here.finish_job("Failed")
+        await here.reconcile()
+    changed = await here.change_policy(action={"job": None, **APPROVAL})
+    await here.reconcile()
+    await here.reconcile()
+    assert (await here.results(), await here.jobs()) == ([], [])
+    await here.call(changed)
+    await here.reconcile()
+    assert (await here.result()).spec.action == "approval"
+    assert await here.phase() == "Waiting"
+
+
+async def test_work_in_place_of_an_approval_has_its_own_result(here: Management) -> None:
+    await here.call(here.add_policy(action=APPROVAL))
+    await here.reconcile()
+    changed = await here.change_policy(action={"approval": None, **JOB})
+    await here.reconcile()
+    assert (await here.results(), await here.jobs()) == ([], [])
+    await here.call(changed)
+    await here.reconcile()
+    assert (await here.result()).metadata.finalizers == [RESULT_FINALIZER]
+    assert len(await here.jobs()) == 1
+
+
+async def test_another_action_deletes_the_manifests_of_the_former_one(here: Management) -> None:
+    here.add_manifest("1")
+    await here.call(here.add_policy(action=MANIFESTS))
+    await here.reconcile()
+    await here.reconcile()
+    assert await here.phase() == "Done"
+    await here.change_policy(action={"apply": None, **JOB})
+    await here.reconcile()
+    await here.reconcile()
+    assert await here.results() == []
+    assert await here.workload.find(ConfigMap, "cm", "default") is None
+
+
+async def test_work_waits_for_a_smaller_order_without_a_result(
+    here: Management, clock: Clock
+) -> None:
+    here.store.namespaces["team"] = {}
+    first = here.add_policy("second", "first", order=-1, action=APPROVAL)
+    known = here.add_policy()
+    clock.advance(5)
+    await here.call(known)
+    await here.reconcile()
+    result = await here.result()
+    assert result.status is not None
+    assert (result.status.phase, result.status.message) == ("Waiting", "waits for policy first")
+    assert await here.jobs() == []
+    # A policy that did not exist at the call of the hook may never get a result.
+    here.store.note(await here.client.get(LifecyclePolicy, first.name, "team"), gone=True)
+    here.add_policy("third", "late", order=-1, action=APPROVAL)
+    await here.reconcile()
+    assert len(await here.jobs()) == 1
 
 
 # Moving

@@ -35,7 +35,7 @@ async def reconcile(run: Run) -> Verdict:
 
 
 async def clean_up(run: Run) -> None:
-    cleanup = Cleanup(run.client, run.workloads, run.result, run.cluster)
+    cleanup = Cleanup(run.client, run.workloads, run.result)
     await RUNNERS[run.policy.spec.action.name].cleanup(cleanup)
 
 
@@ -123,6 +123,39 @@ async def test_a_job_in_the_management_cluster_runs_in_the_namespace_of_its_clus
     (made,) = (await world.client.list(JOBS)).items
     assert made["metadata"]["namespace"] == "team"
     await clean_up(world.again(run, outcome))
+    assert not (await world.client.list(JOBS)).items
+
+
+async def test_a_job_does_not_delete_itself() -> None:
+    world = World(JOBS, PODS)
+    template = {**POD, "ttlSecondsAfterFinished": 1}
+    run = world.run(known(hook="AfterClusterUpgrade", action={"job": {"template": template}}))
+    await reconcile(run)
+    assert "ttlSecondsAfterFinished" not in (await only(world, JOBS))["spec"]
+
+
+async def test_a_new_attempt_ends_the_job_of_the_last_one() -> None:
+    world = World(JOBS, PODS)
+    run = world.run(known(hook="AfterClusterUpgrade", action={"job": {"template": POD}}))
+    again = world.again(run, await reconcile(run))
+    first = await only(world, JOBS)
+    assert again.result.record is not None
+    again.result.record.attempt = 2
+    outcome = await reconcile(again)
+    second = await only(world, JOBS)
+    assert second["metadata"]["name"] != first["metadata"]["name"]
+    # Both are deleted with the result, if the first has ended meanwhile.
+    assert len(outcome.created or ()) == 2
+
+
+async def test_cleanup_of_a_deleted_cluster_ends_jobs_of_the_management_cluster() -> None:
+    world = World()
+    world.client.install(JOBS)
+    job = {"template": POD, "target": "Management"}
+    run = world.run(known(hook="BeforeClusterDelete", action={"job": job}))
+    again = world.again(run, await reconcile(run))
+    cleanup = Cleanup(run.client, run.workloads, again.result, has_workload=False)
+    await RUNNERS["job"].cleanup(cleanup)
     assert not (await world.client.list(JOBS)).items
 
 
@@ -419,6 +452,46 @@ async def test_manifests_are_applied_and_pruned() -> None:
 
     await clean_up(world.again(run, outcome))
     assert await world.workload.find(ConfigMap, "cpi", "kube-system") is None
+
+
+async def test_another_version_of_a_manifest_is_the_same_object() -> None:
+    old, new = (Resource("db.example", version, "Db", "dbs") for version in ("v1beta1", "v1"))
+    world = World(old, new)
+
+    def manifests(version: str) -> dict[str, str]:
+        text = f"apiVersion: db.example/{version}\nkind: Db\nmetadata: {{name: a, namespace: b}}\n"
+        return {"m.yaml": text}
+
+    world.client.add(ConfigMap.of("one", "team", data=manifests("v1beta1")))
+    run = world.run(known(action=sources("one")))
+    outcome = await applied(world, run)
+    assert outcome.phase == "Done"
+    await world.client.patch(ConfigMap, "one", "team", {"data": manifests("v1")})
+    world.workload.requests.clear()
+    again = world.again(run, outcome)
+    world.client.add(again.result)
+    assert (await applied(world, again)).phase == "Done"
+    assert [request.method for request in world.workload.requests if request.method != "GET"] == [
+        "PATCH"
+    ]
+
+
+async def test_objects_that_another_policy_manages_stay() -> None:
+    world = World()
+    world.client.add(ConfigMap.of("one", "team", data={"cpi.yaml": CPI}))
+    old = world.run(known("cpi", action=sources("one")))
+    outcome = await applied(world, old)
+    new = world.run(known("cpi-v2", action=sources("one")))
+    assert (await applied(world, new)).phase == "Done"
+    await clean_up(world.again(old, outcome))
+    assert await world.workload.find(ConfigMap, "cpi", "kube-system") is not None
+    # Neither does pruning, after the manifest has moved to the other policy.
+    other = CPI.partition("---")[0].replace("name: cpi", "name: other")
+    await world.client.patch(ConfigMap, "one", "team", {"data": {"cpi.yaml": other}})
+    again = world.again(old, outcome)
+    world.client.add(again.result)
+    assert (await applied(world, again)).message == "1 objects are applied and ready"
+    assert await world.workload.find(ConfigMap, "cpi", "kube-system") is not None
 
 
 async def test_sources_are_chosen_by_version() -> None:

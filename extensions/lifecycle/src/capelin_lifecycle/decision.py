@@ -5,7 +5,7 @@ collects them, and calls it again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +16,7 @@ from capelin_lifecycle.actions.quota import Census, quota_verdict
 from capelin_lifecycle.actions.validate import rules_verdict
 from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
-from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, failed, waiting
+from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, waiting
 
 INVALID_RETRY_SECONDS = 30
 FAILED_RETRY_SECONDS = 30
@@ -34,8 +34,6 @@ class Facts:
     """Id of the result, which approvals name. Empty if no result exists yet."""
     earlier: str | None = None
     """A policy of a smaller order that is not done."""
-    started: datetime | None = None
-    """When the action started to run, if it has."""
     values: Sequence[Any] | None = None
     """The values of the policy's rules, once they are evaluated."""
     census: Census | None = None
@@ -49,7 +47,7 @@ def decide(
 
     Then the values of rules or the census of a quota are missing, or the action has to run.
     """
-    if (obstacle := _obstacle(policy, facts, now)) is not None:
+    if (obstacle := _obstacle(policy, facts)) is not None:
         return obstacle
     action = policy.spec.action
     if (approval := action.approval) is not None:
@@ -69,7 +67,7 @@ def decide(
     return None
 
 
-def _obstacle(policy: KnownPolicy, facts: Facts, now: datetime) -> Verdict | None:
+def _obstacle(policy: KnownPolicy, facts: Facts) -> Verdict | None:
     """Why no action can continue."""
     spec = policy.spec
     if spec.suspend:
@@ -78,9 +76,21 @@ def _obstacle(policy: KnownPolicy, facts: Facts, now: datetime) -> Verdict | Non
         return waiting(f"the policy cannot be used: {policy.problem}", SLOW_SECONDS)
     if facts.earlier is not None:
         return waiting(f"waits for policy {facts.earlier}")
-    if facts.started is not None and now - facts.started > spec.timeout:
-        return failed(f"not done within {format_duration(spec.timeout)}")
     return None
+
+
+def in_time(
+    policy: KnownPolicy, outcome: Verdict, started: datetime | None, now: datetime
+) -> Verdict:
+    """The observed progress of an action that runs, or its failure if its time is over.
+
+    An action that has ended is not late, even if the extension looked at it later.
+    """
+    timeout = policy.spec.timeout
+    is_over = started is not None and now - started > timeout
+    if outcome.phase not in ("Waiting", "Running") or not is_over:
+        return outcome
+    return replace(outcome, phase="Failed", message=f"not done within {format_duration(timeout)}")
 
 
 def lets_pass(policy: KnownPolicy, verdict: Verdict | None) -> bool:

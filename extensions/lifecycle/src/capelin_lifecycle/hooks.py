@@ -51,7 +51,7 @@ from capelin_lifecycle.policies.clusters import (
     result_name,
     topology_cluster,
 )
-from capelin_lifecycle.policies.selection import KnownPolicy, selected
+from capelin_lifecycle.policies.selection import KnownPolicy, matches, needs_namespace, selected
 from capelin_lifecycle.policies.verdict import QUICK_SECONDS, Verdict
 from capelin_lifecycle.reconcilers.pending import PendingResult
 from capelin_lifecycle.reconcilers.records import new_result
@@ -145,11 +145,28 @@ class TopologyHandlers:
         policy = self._policy("ValidateTopology", call.settings.policy)
         if policy.spec.suspend:
             return proceed()
+        if not await self._is_selected(policy, request):
+            return proceed()
         await check_topology(policy, request)
         if (plan := policy.spec.action.approved_plan) is not None:
             cluster = await self._live(topology_cluster(request), "0")
             check_approved(plan, policy.name, request, cluster.annotations)
         return proceed()
+
+    async def _is_selected(self, policy: KnownPolicy, request: TopologyRequest) -> bool:
+        """Whether a policy is for the Cluster of a topology.
+
+        Raises:
+            Failure: That is not known yet, or the Cluster does not exist.
+        """
+        if policy.selects_all:
+            return True
+        cluster = await self._live(topology_cluster(request), "0")
+        occurrence = replace(cluster.occurrence, hook=policy.spec.hook)
+        namespaces = self._engine.store.namespaces
+        if needs_namespace(policy, occurrence, namespaces):
+            raise Failure(f"namespace {occurrence.namespace} is not known yet")
+        return matches(policy, occurrence, namespaces.get(occurrence.namespace))
 
     async def upgrade_plan(
         self, call: Call[hooks.GenerateUpgradePlan, None]
@@ -269,8 +286,7 @@ async def answer_for(engine: Engine, name: HookName, request: Any, *, blocks: bo
     try:
         cluster = await _live_cluster(engine, requested, requested_version(request))
     except ClientError as error:
-        text = f"{_name_of(requested)} cannot be read: {error}"
-        return Answer(_UNKNOWN_SECONDS, text, is_known=False) if blocks else Answer()
+        return _unknown(name, f"{_name_of(requested)} cannot be read: {error}", blocks=blocks)
     if (problem := contradiction(requested, cluster)) is not None:
         raise Failure(f"{name} is not for {_name_of(requested)} now: {problem}")
     if cluster.facts.is_paused:
@@ -281,10 +297,19 @@ async def answer_for(engine: Engine, name: HookName, request: Any, *, blocks: bo
     return await _answer(engine, live_occurrence(requested, cluster), cluster, blocks=blocks)
 
 
+def _unknown(name: HookName, message: str, *, blocks: bool) -> Answer:
+    """Not yet. A notice holds up no Cluster, unless core calls its hook only until it succeeds."""
+    if blocks or not LIFECYCLE_HOOKS[name].blocks():
+        return Answer(_UNKNOWN_SECONDS, message, is_known=False)
+    return Answer()
+
+
 async def _answer(
     engine: Engine, hook: Occurrence, cluster: KnownCluster, *, blocks: bool
 ) -> Answer:
     store = engine.store
+    if any(needs_namespace(policy, hook, store.namespaces) for policy in store.policies(hook.hook)):
+        return _unknown(hook.hook, f"namespace {hook.namespace} is not known yet", blocks=blocks)
     labels = store.namespaces.get(hook.namespace)
     policies = selected(store.policies(hook.hook), hook, labels)
     named = [
@@ -319,13 +344,20 @@ def _verdict_of_result(engine: Engine, key: ObjectKey, hook: Occurrence) -> Verd
 
 
 async def _create_results(engine: Engine, hook: Occurrence, undecided: Named) -> None:
-    """Create the results for which the reconciler starts work."""
-    results = [
-        new_result(policy, key.name, hook, engine.now())
-        for policy, key in undecided
-        if policy.spec.action.name in RUNNERS and engine.store.result(key) is None
-    ]
-    await asyncio.gather(*(engine.create(result) for result in results))
+    """Create the results for which the reconciler starts work.
+
+    Those of smaller orders come first. Work that does not find them would not wait for them.
+    """
+    missing = [entry for entry in undecided if engine.store.result(entry[1]) is None]
+    orders = [policy.spec.order for policy, _ in missing if policy.spec.action.name in RUNNERS]
+    last = max(orders, default=None)
+    for order, group in groupby(missing, key=lambda entry: entry[0].spec.order):
+        results = [
+            new_result(policy, key.name, hook, engine.now())
+            for policy, key in group
+            if last is not None and (order < last or policy.spec.action.name in RUNNERS)
+        ]
+        await asyncio.gather(*(engine.create(result) for result in results))
 
 
 async def _decide(
@@ -382,17 +414,20 @@ def _name_of(occurrence: Occurrence) -> str:
 
 def _without_policies(engine: Engine, occurrence: Occurrence, *, blocks: bool) -> Answer:
     """Hold up the Clusters that a policy was for when policies were last known, or else all."""
-    problem = engine.store.problem
-    if not blocks:
-        return Answer()
+    problem, name = engine.store.problem, occurrence.hook
     if engine.is_blind:
-        text = f"the policies are unknown: {problem}"
-        return Answer(_UNKNOWN_SECONDS, text, is_known=False)
-    labels = engine.store.namespaces.get(occurrence.namespace)
+        return _unknown(name, f"the policies are unknown: {problem}", blocks=blocks)
+    namespaces = engine.store.namespaces
     concerned = [
-        policy for policy in selected(engine.policies, occurrence, labels) if policy.blocks
+        policy
+        for policy in engine.policies
+        if policy.blocks == blocks
+        and (
+            needs_namespace(policy, occurrence, namespaces)
+            or matches(policy, occurrence, namespaces.get(occurrence.namespace))
+        )
     ]
     if not concerned:
         return Answer()
-    names = ", ".join(policy.name for policy in concerned)
-    return Answer(_UNKNOWN_SECONDS, f"policy {names}: {problem}", is_known=False)
+    names = ", ".join(policy.name for policy in sorted(concerned, key=lambda it: it.sort_key))
+    return _unknown(name, f"policy {names}: {problem}", blocks=blocks)

@@ -261,3 +261,19 @@ async def test_versions_that_kubeadm_cannot_reach_are_rejected(tmp_path: Path) -
     assert status.reason == Reason.UPDATE_FAILED
     assert "upgrades one at a time" in status.message
     assert not (await world.node()).spec.unschedulable
+
+
+async def test_failed_update_is_not_the_version_of_a_host(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    claim = {"spec": {"claim": {"updateVersion": NEW}}}
+    await world.client.patch(CapelinHost, "host-1", NAMESPACE, claim)
+    failed = host(update=NEW, problem="UpdateFailed").status
+    assert failed is not None
+    await world.set_status(lambda observed: setattr(observed, "status", failed))
+    world.instance = instance(
+        version="v1.35.0", hosts=BUNDLE, host=world.instance.host, provisioned=True
+    )
+    status = await world.step()
+    assert status.reason == Reason.UPDATE_FAILED
+    assert "upgrades one at a time" in status.message
+    assert not (await world.node()).spec.unschedulable

@@ -16,6 +16,7 @@ from capelin_machine_pool.bootstrap import (
     UpdateStep,
 )
 from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost, Phase
+from capelin_machine_pool.hosts.claims import is_free
 from capelin_machine_pool.hosts.facts import HostFacts
 from capelin_machine_pool.hosts.plan import (
     Orphaned,
@@ -133,6 +134,24 @@ def test_ready_phase_of_a_former_claim_does_not_prevent_the_bootstrap() -> None:
     assert host.status is not None
     host.status.claim = "uid-former"
     assert next_host_step(host, a_machine(host=RECORDED)) is Visit.BOOTSTRAP
+
+
+def test_new_key_does_not_undo_a_bootstrap() -> None:
+    learned = VisitResult(visit=Visit.LEARN_KEY, host_key="ssh-ed25519 AAAA")
+    host = a_host(phase="Ready", claim=a_claim(), host_keys=[], trust_on_first_use=True)
+    assert outcome(host, learned).phase == "Ready"
+    free = a_host(host_keys=[], trust_on_first_use=True)
+    assert outcome(free, learned).phase == "Unavailable"
+
+
+def test_host_that_restarts_cannot_be_claimed() -> None:
+    host = a_host(address="10.0.0.8")
+    host.metadata.generation = 2
+    cycled = VisitResult(visit=Visit.POWER_CYCLE)
+    host.status = host_status(host, cycled, outcome(host, cycled).phase, NOW)
+    assert not is_free(host)
+    used = a_host(phase="Ready", claim=a_claim())
+    assert outcome(used, cycled).phase == "Ready"
 
 
 def test_clean_host_is_free() -> None:

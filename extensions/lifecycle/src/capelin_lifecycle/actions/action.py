@@ -9,6 +9,7 @@ from capelin.api.capi import Cluster
 from capelin.client import Client, WorkloadClients
 
 from capelin_lifecycle.api.results import CreatedObject, LifecycleResult
+from capelin_lifecycle.policies.clusters import PolicyKey
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import Verdict
 
@@ -57,7 +58,14 @@ class Cleanup:
     client: Client
     workloads: WorkloadClients
     result: LifecycleResult
-    cluster: Cluster
+    has_workload: bool = True
+    """Whether the workload cluster stays. Otherwise all objects in it go anyway."""
+
+    @property
+    def policy_label(self) -> str:
+        """The label of the objects that the policy of the result manages."""
+        reference = self.result.spec.policy
+        return PolicyKey(reference.kind, reference.namespace, reference.name).label
 
 
 class ActionRunner(Protocol):

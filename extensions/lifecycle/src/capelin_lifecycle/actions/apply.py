@@ -37,16 +37,18 @@ class ApplyRunner:
             return await _apply(run, client, await placed(client, manifests))
 
     async def cleanup(self, run: Cleanup) -> None:
-        if run.result.created:
+        if run.result.created and run.has_workload:
             async with workload_client(run) as client:
-                await delete_all(client, run.result.created)
+                await delete_all(client, run.result.created, run.policy_label)
 
 
 async def _apply(run: Run, client: Client, manifests: Sequence[Unstructured]) -> Verdict:
     before = await _created_before(run)
     wanted = [created_object(manifest) for manifest in manifests]
     # Record objects before applying them: a replica may die in between.
-    everything = [*wanted, *(entry for entry in before if entry not in wanted)]
+    kept = {entry.identity for entry in wanted}
+    former = [entry for entry in before if entry.identity not in kept]
+    everything = [*wanted, *former]
     if any(entry not in run.created for entry in everything):
         return Verdict("Running", "manifests are being applied", _POLL_SECONDS, everything)
     problems: list[str] = []
@@ -64,7 +66,7 @@ async def _apply(run: Run, client: Client, manifests: Sequence[Unstructured]) ->
             problems.append(f"{name} {reason}")
     if problems:
         return Verdict("Running", "; ".join(problems), _POLL_SECONDS, everything)
-    await delete_all(client, [entry for entry in before if entry not in wanted])
+    await delete_all(client, former, run.policy.key.label)
     return Verdict("Done", f"{len(manifests)} objects are applied and ready", created=wanted)
 
 

@@ -6,7 +6,7 @@ The request is a JSON object with `policy`, `hook`, `cluster` (the whole Cluster
 """
 
 import ssl
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import aiohttp
 from annotated_types import Ge, Le, MaxLen
@@ -24,7 +24,6 @@ from pydantic import ValidationError
 from capelin_lifecycle.actions.action import Lasting, Run
 from capelin_lifecycle.actions.sources import SourceError, read_secret
 from capelin_lifecycle.api.actions import Http
-from capelin_lifecycle.api.names import Phase
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import QUICK_SECONDS, SLOW_SECONDS, Verdict, done, waiting
 
@@ -34,7 +33,7 @@ _MAX_BYTES: Final = 65_536
 class Answer(Model):
     """The response of a service."""
 
-    phase: Phase
+    phase: Literal["Waiting", "Running", "Done", "Failed"]
     message: Annotated[str, MaxLen(1024)] = ""
     retry_after_seconds: Annotated[int, Ge(1), Le(600)] = QUICK_SECONDS
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from capelin.api import Resource, Unstructured
@@ -12,12 +13,14 @@ from capelin_lifecycle.actions.action import Cleanup, Run
 from capelin_lifecycle.actions.workload import (
     created_object,
     delete_all,
+    delete_own,
+    find_own,
     new_manifest,
     workload_client,
 )
 from capelin_lifecycle.api.actions import Job
 from capelin_lifecycle.policies.selection import KnownPolicy
-from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, failed
+from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, failed, waiting
 
 JOBS: Final = Resource("batch", "v1", "Job", "jobs")
 EVENTS: Final = Resource("", "v1", "Event", "events")
@@ -47,17 +50,13 @@ class JobRunner:
             manifest = job_manifest(run, job)
             metadata = manifest["metadata"]
             name = f"Job {metadata['namespace']}/{metadata['name']}"
-            created = [created_object(manifest, job.target)]
-            if created[0] not in run.created:
-                try:
-                    await client.create(manifest, resource=JOBS)
-                except AlreadyExists:
-                    # An earlier step died before its record was written.
-                    pass
-                except Invalid as error:
-                    return failed(f"the Job was rejected: {redact(str(error))}")
-                else:
-                    return Verdict("Running", f"{name} runs", SLOW_SECONDS, created)
+            own = created_object(manifest, job.target)
+            created = [*(entry for entry in run.created if entry != own), own]
+            if own not in run.created:
+                started = await self._start(run, client, manifest)
+                if started is not None:
+                    is_running = started.phase == "Running"
+                    return replace(started, created=created if is_running else None)
             live = await client.find(JOBS, metadata["name"], metadata["namespace"])
             if live is None:
                 return failed(f"Job {metadata['name']} was deleted before its end was observed")
@@ -72,18 +71,45 @@ class JobRunner:
                     log = await _log_tail(client, metadata, job.log_lines)
                     return Verdict("Failed", f"{name} failed: {reason}{log}", created=created)
 
+    async def _start(self, run: Run, client: Client, manifest: Unstructured) -> Verdict | None:
+        """Create the Job. Returns None if an earlier step died before its record was written."""
+        if (former := await self._end_former(run)) is not None:
+            return former
+        try:
+            await client.create(manifest, resource=JOBS)
+        except AlreadyExists:
+            return None
+        except Invalid as error:
+            return failed(f"the Job was rejected: {redact(str(error))}")
+        metadata = manifest["metadata"]
+        name = f"Job {metadata['namespace']}/{metadata['name']}"
+        return Verdict("Running", f"{name} runs", SLOW_SECONDS)
+
+    async def _end_former(self, run: Run) -> Verdict | None:
+        """Delete the Job of the last attempt if it runs. Returns why the new one has to wait."""
+        for entry in run.created:
+            async with _target(run, entry.target) as client:
+                former = await find_own(client, entry, run.policy.key.label)
+                if former is not None and finished(former.manifest) is None:
+                    await delete_own(client, former)
+                    if await find_own(client, entry, run.policy.key.label) is not None:
+                        return waiting(f"the Job {entry.name} of the last attempt is being deleted")
+        return None
+
     async def cleanup(self, run: Cleanup) -> None:
-        created = run.result.created
-        for target in ("Workload", "Management"):
-            entries = [entry for entry in created if entry.target == target]
+        targets = ("Workload", "Management") if run.has_workload else ("Management",)
+        for target in targets:
+            entries = [entry for entry in run.result.created if entry.target == target]
             if entries:
                 async with _target(run, target) as client:
-                    await delete_all(client, entries)
+                    await delete_all(client, entries, run.policy_label)
 
 
 def job_manifest(run: Run, job: Job) -> Unstructured:
     """The Job of a result. It ends when the policy's time is over, if not earlier."""
     spec = dict(job.template)
+    # A Job that deletes itself would have no result. It goes with the result or the policy.
+    spec.pop("ttlSecondsAfterFinished", None)
     spec.setdefault("activeDeadlineSeconds", max(1, int(run.policy.spec.timeout.total_seconds())))
     spec.setdefault("backoffLimit", 0)
     namespace = job.namespace if job.target == "Workload" else run.cluster.namespace

@@ -2,16 +2,25 @@
 
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, cast
 
 from capelin.api import Resource, Unstructured
-from capelin.client import AlreadyExists, Client, NotServed, WorkloadClients
+from capelin.client import AlreadyExists, Client, Conflict, NotServed, WorkloadClients
 
-from capelin_lifecycle.actions.action import Cleanup, Run
+from capelin_lifecycle.actions.action import POLICY_LABEL, Cleanup, Run
 from capelin_lifecycle.api.results import CreatedObject
 
 _LONGEST = 52
+
+
+@dataclass(frozen=True, slots=True)
+class OwnObject:
+    """An object that a policy created and still manages, as it was read."""
+
+    resource: Resource
+    manifest: Unstructured
 
 
 @asynccontextmanager
@@ -22,7 +31,8 @@ async def workload_client(run: Run | Cleanup) -> AsyncGenerator[Client]:
         NotFound: it has no kubeconfig yet.
     """
     workloads: WorkloadClients = run.workloads
-    async with workloads.client(run.cluster.name, run.cluster.namespace or "") as client:
+    name, namespace = run.result.spec.cluster.name, run.result.namespace or ""
+    async with workloads.client(name, namespace) as client:
         yield client
 
 
@@ -76,13 +86,33 @@ def created_object(manifest: Unstructured, target: str = "Workload") -> CreatedO
     return CreatedObject.read(entry)
 
 
-async def delete_all(client: Client, objects: Sequence[CreatedObject]) -> None:
-    """Delete objects in reverse order of creation. Skips missing objects and missing kinds."""
+async def find_own(client: Client, entry: CreatedObject, policy_label: str) -> OwnObject | None:
+    """An object that a policy created, unless another policy or a person manages it by now."""
+    try:
+        resource = await client.resource_of({"apiVersion": entry.api_version, "kind": entry.kind})
+    except NotServed:
+        return None
+    found = await client.find(resource, entry.name, entry.namespace)
+    if found is None:
+        return None
+    labels = cast("dict[str, str]", found["metadata"].get("labels") or {})
+    return OwnObject(resource, found) if labels.get(POLICY_LABEL) == policy_label else None
+
+
+async def delete_own(client: Client, own: OwnObject) -> None:
+    """Delete an object as it was read. Skips one that changed its manager since."""
+    metadata = own.manifest["metadata"]
+    with suppress(Conflict):
+        await client.delete(
+            own.resource, metadata["name"], metadata.get("namespace"), uid=metadata["uid"]
+        )
+
+
+async def delete_all(client: Client, objects: Sequence[CreatedObject], policy_label: str) -> None:
+    """Delete the objects of a policy in reverse order of creation.
+
+    Skips missing objects, missing kinds, and objects that are not the policy's.
+    """
     for entry in reversed(objects):
-        try:
-            resource = await client.resource_of(
-                {"apiVersion": entry.api_version, "kind": entry.kind}
-            )
-        except NotServed:
-            continue
-        await client.delete(resource, entry.name, entry.namespace)
+        if (own := await find_own(client, entry, policy_label)) is not None:
+            await delete_own(client, own)

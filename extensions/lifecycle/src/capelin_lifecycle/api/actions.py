@@ -232,7 +232,8 @@ class Job(Model):
     In the management cluster, the Job is in the namespace of the Cluster.
     """
     template: AnyObject
-    """Spec of the Job."""
+    """Spec of the Job. `ttlSecondsAfterFinished` has no effect: the Job is deleted with the result
+    or the policy."""
     log_lines: Annotated[int, Ge(0), Le(50)] = 10
     """Number of last lines of the log that the result shows. Use 0 if they may contain secrets."""
 

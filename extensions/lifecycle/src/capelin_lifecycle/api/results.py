@@ -98,6 +98,12 @@ class CreatedObject(Model):
     name: Annotated[str, MaxLen(253)]
     """Name of the object."""
 
+    @property
+    def identity(self) -> tuple[str, str, str, str | None, str]:
+        """The same for one object, whatever the version of its API."""
+        group = self.api_version.rpartition("/")[0]
+        return self.target, group, self.kind, self.namespace, self.name
+
 
 class ResultRecord(Model):
     """Progress of the action. Unlike the status, it survives `clusterctl move` and a restore."""

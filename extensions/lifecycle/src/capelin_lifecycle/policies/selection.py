@@ -5,7 +5,8 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from capelin.contract import PAUSED_ANNOTATION
@@ -42,6 +43,8 @@ class KnownPolicy:
     """Hash of its spec: a generation starts again when a policy is moved or restored."""
     is_paused: bool = False
     """Whether its annotation pauses it."""
+    created: datetime | None = None
+    """When it was created in this management cluster."""
 
     @classmethod
     def of(cls, policy: Policy, problem: str | None = None) -> "KnownPolicy":
@@ -56,6 +59,7 @@ class KnownPolicy:
             problem,
             digest_of(policy.spec),
             PAUSED_ANNOTATION in policy.metadata.annotations,
+            policy.metadata.creation_timestamp,
         )
 
     @staticmethod
@@ -82,6 +86,17 @@ class KnownPolicy:
         return Owner(self.uid, self.generation, namespace)
 
     @property
+    def selects_all(self) -> bool:
+        """Whether it is for all Clusters of its scope."""
+        spec = self.spec
+        namespaces = spec.namespace_selector if isinstance(spec, ClusterPolicySpec) else Selector()
+        return not spec.classes and spec.cluster_selector == namespaces == Selector()
+
+    def existed_at(self, moment: datetime | None) -> bool:
+        """Whether it surely existed at the call of a hook. Times have whole seconds."""
+        return self.created is not None and moment is not None and self.created < moment
+
+    @property
     def sort_key(self) -> tuple[int, str, str]:
         """Its place among the policies of an occurrence."""
         return self.spec.order, self.namespace or "", self.name
@@ -100,6 +115,19 @@ def selected(
     """The policies for an occurrence, in the order in which they start."""
     found = [policy for policy in policies if matches(policy, occurrence, namespace_labels)]
     return sorted(found, key=lambda policy: policy.sort_key)
+
+
+def needs_namespace(
+    policy: KnownPolicy, occurrence: Occurrence, namespaces: Mapping[str, Mapping[str, str]]
+) -> bool:
+    """Whether only the labels of a namespace decide, which the replica has not read yet."""
+    spec = policy.spec
+    if occurrence.namespace in namespaces or not isinstance(spec, ClusterPolicySpec):
+        return False
+    if spec.namespace_selector == Selector():
+        return False
+    anywhere = replace(policy, spec=spec.model_copy(update={"namespace_selector": Selector()}))
+    return matches(anywhere, occurrence, None)
 
 
 def matches(

@@ -86,10 +86,7 @@ def is_over(result: LifecycleResult) -> bool:
 
 def is_record(result: LifecycleResult) -> bool:
     """Whether it stays when its policy is deleted, since its action must not be repeated."""
-    record = result.record
-    if record is None or result.spec.action not in _WORK:
-        return False
-    return record.started is not None or record.phase is not None
+    return result.spec.action in _WORK and has_started(result)
 
 
 def stays(result: LifecycleResult, policy: KnownPolicy) -> bool:
@@ -99,15 +96,40 @@ def stays(result: LifecycleResult, policy: KnownPolicy) -> bool:
         return False
     if record.policy == policy.digest:
         return True
-    runner = RUNNERS.get(policy.spec.action.name)
-    keeps_up = runner is not None and runner.keeps_up
-    return record.phase == "Done" and (not keeps_up or policy.spec.suspend)
+    if record.phase == "Failed":
+        return False
+    return not keeps_up(result) or (policy.spec.suspend and has_action_of(result, policy))
+
+
+def keeps_up(result: LifecycleResult) -> bool:
+    """Whether the objects of its action follow changes of the policy."""
+    runner = RUNNERS.get(result.spec.action)
+    return runner is not None and runner.keeps_up
+
+
+def has_action_of(result: LifecycleResult, policy: KnownPolicy) -> bool:
+    """Whether the policy still has the action of the result. Its settings may have changed."""
+    return result.spec.action == policy.spec.action.name
+
+
+def has_started(result: LifecycleResult) -> bool:
+    """Whether its action has created something, or has ended."""
+    record = result.record
+    return record is not None and (record.started is not None or record.phase is not None)
 
 
 def next_attempt(record: ResultRecord, policy: KnownPolicy) -> ResultRecord:
     """The record of an action that starts again, since its policy has changed."""
     attempt = record.attempt + (record.phase == "Failed")
     return ResultRecord(policy=policy.digest, attempt=attempt, created=record.created)
+
+
+def after_pause(result: LifecycleResult, now: datetime) -> ResultRecord | None:
+    """The record of an action that continues after a pause, which does not count as its time."""
+    record, status = result.record, result.status
+    if record is None or record.started is None or status is None or status.phase != "Paused":
+        return None
+    return record.model_copy(update={"started": record.started + (now - status.since)})
 
 
 def record_after(

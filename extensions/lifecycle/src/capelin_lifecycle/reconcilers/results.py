@@ -35,18 +35,22 @@ from capelin_lifecycle.api.results import (
     ResultRecord,
     ResultStatus,
 )
-from capelin_lifecycle.decision import Facts, lets_pass
+from capelin_lifecycle.decision import Facts, in_time, lets_pass
 from capelin_lifecycle.judge import Judge
-from capelin_lifecycle.policies.clusters import KnownCluster, PolicyKey
-from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence, PolicyKey
+from capelin_lifecycle.policies.selection import KnownPolicy, matches
 from capelin_lifecycle.policies.store import KnownResult, Store, Subject
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, waiting
 from capelin_lifecycle.reconcilers.priority import HookPriority
 from capelin_lifecycle.reconcilers.records import (
     RESULT_FINALIZER,
     abandoned,
+    after_pause,
+    has_action_of,
+    has_started,
     is_over,
     is_record,
+    keeps_up,
     next_attempt,
     owner_reference,
     record_after,
@@ -218,6 +222,15 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             return Done()
         if policy is None:
             return await self._without_policy(ctx, result, cluster)
+        if not stays(result, policy) and self._has_no_place(result, policy, cluster_json):
+            # The next call of the hook creates a new result.
+            await ctx.client.delete(LifecycleResult, result.name, result.namespace, uid=result.uid)
+            return Done()
+        if not self._is_selected(result, policy, cluster_json) and (
+            keeps_up(result) or is_over(result)
+        ):
+            await self._show_unselected(ctx, result)
+            return Done()
         if result.cluster_uid is None:
             await _adopt(ctx, result, cluster)
         run = Run(
@@ -240,6 +253,8 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             return Done()
         if result.record is not None and result.record.phase is not None:
             await _write_record(ctx, result, next_attempt(result.record, policy))
+        if (resumed := after_pause(result, self._clock())) is not None:
+            await _write_record(ctx, result, resumed)
         runner = RUNNERS.get(result.spec.action)
         if runner is not None and runner.cleans_up:
             await ctx.add_finalizer(result, RESULT_FINALIZER)
@@ -305,17 +320,11 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         """The progress of the policy now. Any obstacle is a reason to wait."""
         policy, result, known = run.policy, run.result, KnownCluster.of(run.cluster_json)
         spec, record = result.spec, result.record
+        hook = _occurrence_of(result, known)
         facts = Facts(
             called=spec.called or result.metadata.creation_timestamp or run.now,
             result_id=result.id,
-            earlier=self._earlier(result, run.cluster.uid),
-            started=record.started if record is not None else None,
-        )
-        hook = replace(
-            known.occurrence,
-            hook=spec.hook,
-            from_version=spec.from_version,
-            to_version=spec.to_version,
+            earlier=self._earlier(result, hook),
         )
         try:
             # A step that blocks for ever must not take the turn of the others.
@@ -326,7 +335,10 @@ class ResultReconciler(Reconciler[LifecycleResult]):
                 if verdict is not None:
                     return verdict
                 runner = RUNNERS.get(policy.spec.action.name)
-                return _UNDECIDED if runner is None else await runner.reconcile(run)
+                if runner is None:
+                    return _UNDECIDED
+                outcome = await runner.reconcile(run)
+                return in_time(policy, outcome, record and record.started, run.now)
         except (ClientError, ConfigError) as error:
             return waiting(redact(str(error)), SLOW_SECONDS)
         except TimeoutError:
@@ -334,24 +346,34 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         except ExpressionError as error:
             return waiting(f"an expression has no value: {error}", SLOW_SECONDS)
 
-    def _earlier(self, result: LifecycleResult, cluster_uid: str) -> str | None:
+    def _earlier(self, result: LifecycleResult, hook: Occurrence) -> str | None:
         """A policy of a smaller order that is not done yet."""
         own = self._store.result(ObjectKey(result.namespace or "", result.name))
         if own is None:
             return None
-        policies = {policy.key: policy for policy in self._store.policies(result.spec.hook)}
+        results = {
+            other.policy: other
+            for other in self._store.results_of_cluster(own.cluster_key)
+            if other.occurrence == own.occurrence and other.is_about(hook.uid)
+        }
+        labels = self._store.namespaces.get(hook.namespace)
         names: list[tuple[int, str, str]] = []
-        for other in self._store.results_of_cluster(own.cluster_key):
-            policy = policies.get(other.policy)
-            if (
-                policy is not None
-                and not policy.spec.suspend
-                and other.occurrence == own.occurrence
-                and other.order < own.order
-                and other.is_about(cluster_uid)
-                and not lets_pass(policy, other.view)
-            ):
-                names.append((other.order, policy.namespace or "", policy.name))
+        for policy in self._store.policies(result.spec.hook):
+            other = results.get(policy.key)
+            if other is not None:
+                is_earlier = not policy.spec.suspend and other.order < own.order
+                view = other.view
+            else:
+                # Its result is about to be created, or the API server has rejected it.
+                view = None
+                is_earlier = (
+                    policy.problem is None
+                    and policy.spec.order < own.order
+                    and policy.existed_at(result.spec.called)
+                    and matches(policy, hook, labels)
+                )
+            if is_earlier and not lets_pass(policy, view):
+                names.append((policy.spec.order, policy.namespace or "", policy.name))
         return min(names)[2] if names else None
 
     async def _save(self, ctx: Context, run: Run, outcome: Verdict) -> None:
@@ -409,30 +431,28 @@ class ResultReconciler(Reconciler[LifecycleResult]):
     ) -> Result:
         """Clean up if the policy goes. Do not if only this occurrence is over."""
         runner = RUNNERS.get(result.spec.action)
+        is_over = policy is None or policy.spec.action.name != result.spec.action
         if (
             runner is not None
-            and cluster is not None
-            and (policy is None or not runner.keeps_up)
+            and (is_over or not runner.keeps_up)
             and not await self._clean_up(ctx, result, cluster)
         ):
             return After(_CLEANUP_RETRY)
         await ctx.remove_finalizer(result, RESULT_FINALIZER)
         return Done()
 
-    async def _clean_up(self, ctx: Context, result: LifecycleResult, cluster: Cluster) -> bool:
+    async def _clean_up(
+        self, ctx: Context, result: LifecycleResult, cluster: Cluster | None
+    ) -> bool:
         """Delete the objects that the action created. Returns whether that is complete."""
         runner = RUNNERS.get(result.spec.action)
-        if (
-            runner is None
-            or RESULT_FINALIZER not in result.metadata.finalizers
-            or cluster.metadata.deletion_timestamp is not None
-        ):
+        if runner is None or RESULT_FINALIZER not in result.metadata.finalizers:
             return True
+        has_workload = cluster is not None and cluster.metadata.deletion_timestamp is None
         try:
             async with asyncio.timeout(_STEP_SECONDS):
-                await runner.cleanup(
-                    Cleanup(ctx.client, self._connected_workloads(), result, cluster)
-                )
+                workloads = self._connected_workloads()
+                await runner.cleanup(Cleanup(ctx.client, workloads, result, has_workload))
         except (ClientError, ConfigError, TimeoutError) as error:
             record = result.record
             ended = record.finished if record is not None else None
@@ -441,8 +461,37 @@ class ResultReconciler(Reconciler[LifecycleResult]):
                 ctx.log.info("Cleaning up is tried again: %s", redact(str(error)))
                 return False
             text = f"objects that policy {result.spec.policy.name} created remain: {error}"
-            ctx.event(cluster, "Warning", "LifecyclePolicyLeftObjects", text)
+            ctx.event(cluster or result, "Warning", "LifecyclePolicyLeftObjects", text)
         return True
+
+    def _is_selected(
+        self, result: LifecycleResult, policy: KnownPolicy, cluster_json: Unstructured
+    ) -> bool:
+        """Whether the policy is still for the result's hook and Cluster, or may be."""
+        known = KnownCluster.of(cluster_json)
+        occurrence = _occurrence_of(result, known)
+        if occurrence.namespace not in self._store.namespaces:
+            return policy.spec.hook == occurrence.hook
+        # A suspended policy keeps its results.
+        active = replace(policy, spec=policy.spec.model_copy(update={"suspend": False}))
+        return matches(active, occurrence, self._store.namespaces[occurrence.namespace])
+
+    def _has_no_place(
+        self, result: LifecycleResult, policy: KnownPolicy, cluster_json: Unstructured
+    ) -> bool:
+        """Whether the policy has another action by now, or no longer selects what has not begun."""
+        if not has_action_of(result, policy):
+            return True
+        return not has_started(result) and not self._is_selected(result, policy, cluster_json)
+
+    async def _show_unselected(self, ctx: Context, result: LifecycleResult) -> None:
+        """Show that the action ends here. Its objects stay until the policy goes."""
+        record = result.record
+        phase = record.phase if record is not None and record.phase is not None else "Waiting"
+        before = result.status
+        since = self._clock() if before is None or before.phase != phase else before.since
+        message = "the policy no longer selects the Cluster: its objects stay as they are"
+        await ctx.patch_status(result, ResultStatus(phase=phase, message=message, since=since))
 
     def _is_outdated(self, result: LifecycleResult, cluster: Cluster) -> bool:
         """Whether the upgrade that it is about was reverted, or another one has followed.
@@ -467,6 +516,17 @@ class ResultReconciler(Reconciler[LifecycleResult]):
                 ObjectKey(result.namespace or "", result.spec.cluster.name)
             )
         )
+
+
+def _occurrence_of(result: LifecycleResult, known: KnownCluster) -> Occurrence:
+    """The occurrence of a result, for its Cluster as it is."""
+    spec = result.spec
+    return replace(
+        known.occurrence,
+        hook=spec.hook,
+        from_version=spec.from_version,
+        to_version=spec.to_version,
+    )
 
 
 async def _read_cluster(ctx: Context, result: LifecycleResult) -> Unstructured | None:

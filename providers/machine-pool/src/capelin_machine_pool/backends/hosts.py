@@ -163,7 +163,7 @@ class HostsBackend(NothingShared):
     ) -> tuple[Reason, str]:
         """Drain a Node, and have its host updated afterwards."""
         version, claim = instance.version, host.spec.claim
-        current = current_version(claim, node) if claim else ""
+        current = current_version(host, claim, node) if claim else ""
         for text in (current, version):
             if not is_version(text):
                 return Reason.UPDATE_FAILED, f"{text!r} is not a version: write v1.2.3"

@@ -45,7 +45,7 @@ def next_node_step(version: str, hosts: Hosts, host: CapelinHost, node: Node) ->
     if claim is None or not can_be_updated(hosts):
         return NodeStep.NOTHING
     done = NodeStep.UNCORDON if _is_cordoned(node) else NodeStep.NOTHING
-    if current_version(claim, node) != version:
+    if (claim.update_version or current_version(host, claim, node)) != version:
         # An update that runs is not interrupted. One that failed makes way.
         runs = not is_updated(host, claim) and failed_update(host) is None
         return NodeStep.WAIT_FOR_HOST if runs else NodeStep.DRAIN
@@ -64,9 +64,15 @@ def can_be_updated(hosts: Hosts) -> bool:
     return hosts.profile != "Image"
 
 
-def current_version(claim: HostClaim, node: Node) -> str:
-    """The version that a host has, or is updated to. Claims of earlier releases have none."""
-    return claim.update_version or claim.version or node.status.node_info.kubelet_version or ""
+def current_version(host: CapelinHost, claim: HostClaim, node: Node) -> str:
+    """The version that a host has, or is updated to. Claims of earlier releases have none.
+
+    After an update that failed, it is the one that the Node reports.
+    """
+    reported = node.status.node_info.kubelet_version or ""
+    if claim.update_version is not None and failed_update(host) is not None:
+        return reported
+    return claim.update_version or claim.version or reported
 
 
 def must_leave(pod: Pod) -> bool:

@@ -33,6 +33,7 @@ from capelin_machine_pool.hosts.plan import (
     UPDATED,
     Visit,
     failed_update,
+    is_bootstrapped,
     own_status,
 )
 from capelin_machine_pool.reasons import Reason
@@ -131,7 +132,10 @@ def outcome(host: CapelinHost, result: VisitResult) -> Outcome:
 
 def _observed(host: CapelinHost, result: VisitResult) -> Outcome:
     if result.visit is Visit.LEARN_KEY or result.state is None:
-        return _outcome("Unavailable", Reason.NOT_CHECKED, "", REACHABLE)
+        its = _outcome("Unavailable", Reason.NOT_CHECKED, "", REACHABLE)
+        # A key does not undo a bootstrap.
+        phase = host.status.phase if host.status and is_bootstrapped(host) else None
+        return its if phase is None else replace(its, phase=phase)
     if result.visit is Visit.BOOTSTRAP:
         return _bootstrap(host, result, result.state)
     if result.visit is Visit.UPDATE:
@@ -148,6 +152,9 @@ def _power_cycle(host: CapelinHost, result: VisitResult) -> Outcome:
     before = host.status.conditions if host.status else []
     kept = (ConditionSpec.kept(it) for it in before if it.type != POWER_CYCLED)
     phase: Phase = (host.status.phase if host.status else None) or "Unavailable"
+    if host.spec.claim is None and phase == "Free":
+        # It restarts, and no visit has checked it with its present spec.
+        phase = "Unavailable"
     return Outcome(phase=phase, conditions=(*kept, cycled), again_after=_SOON)
 
 

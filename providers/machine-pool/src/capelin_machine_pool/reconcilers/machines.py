@@ -259,7 +259,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
     async def _delete_instance(self, ctx: InfraMachineContext, machine: CapelinMachine) -> None:
         backend, cluster = self._backends[machine.spec.backend], ctx.cluster_or_none
         if cluster is None or not backend.deletes_nodes:
-            # An error of the management cluster is no end of the instance.
+            # An error of the management cluster does not prove that the instance is gone.
             await backend.delete(machine, None, ctx.client, ctx.now())
             return
         try:
