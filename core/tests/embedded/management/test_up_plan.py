@@ -220,9 +220,7 @@ def test_an_environment_remembers_whether_it_prefetches(
     before: bool | None, requested: bool | None, *, expected: bool
 ) -> None:
     settings = (
-        None
-        if before is None
-        else Settings(kubernetes_version=DEFAULT_KUBERNETES, prefetch=before)
+        None if before is None else Settings(kubernetes_version=DEFAULT_KUBERNETES, prefetch=before)
     )
     steps = plan_up(UpRequest(prefetch=requested), Observed("demo", settings))
     (started,) = (step for step in steps if isinstance(step, StartSupervisor))
