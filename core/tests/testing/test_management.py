@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management import Environment, Settings, UpRequest, observe
 from capelin.embedded.management.providers import OPTIONAL_PROVIDERS
 from capelin.errors import BusyError
 from capelin.testing import management
 from capelin.testing.management import ManagementCluster
 
-SETTINGS = Settings(kubernetes_version="v1.34.4", providers=["kubeadm"])
+SETTINGS = Settings(kubernetes_version=TESTED_KUBERNETES[-1], providers=["kubeadm"])
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def api_server():
 MARKED = """
 import pytest
 
-@pytest.mark.needs_programs("kwok", "kubectl@v1.34.4")
+@pytest.mark.needs_programs("kwok", "kubectl@v1.36.3")
 def test_marked(fetched_programs):
     assert fetched_programs == EXPECTED
 
@@ -140,14 +140,14 @@ def test_with_a_server(fetched_programs, api_server):
 
 
 def test_needed_contains_only_required_programs() -> None:
-    marked = ["kwok", "kubectl@v1.34.4"]
-    assert needed({"request"}, marked) == ["kubectl@v1.34.4", "kwok"]
+    marked = ["kwok", "kubectl@v1.36.3"]
+    assert needed({"request"}, marked) == ["kubectl@v1.36.3", "kwok"]
     assert needed({"api_server"}, marked) == sorted([*Settings().programs, *marked])
 
 
 def test_binaries_are_fetched_before_the_first_test(run: Run, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(PREPARED)
-    expected = sorted([*Settings().programs, "kubectl@v1.34.4", "kwok"])
+    expected = sorted([*Settings().programs, "kubectl@v1.36.3", "kwok"])
     suite = MARKED.replace("EXPECTED", repr([expected]))
     (tmp_path / "test_suite.py").write_text(suite)
     process = run.start("--strict-markers")

@@ -472,6 +472,7 @@ async def first_policy(guide: Guide) -> None:
     about = replace(
         occurrence("BeforeClusterUpgrade", namespace=guide.namespace),
         labels=cluster["metadata"]["labels"],
+        to_version="v1.36.3",
     )
     assert matches(policy, about, {})
     assert not matches(policy, replace(about, to_version="v1.35.4"), {})

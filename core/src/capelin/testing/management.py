@@ -52,10 +52,6 @@ async def started(folder: Path) -> ManagementCluster:
     """The management cluster in a folder. Starts it if it does not run."""
     cluster = ManagementCluster(Environment(folder))
     async with hold_lock(folder.parent / "start"):
-        settings = cluster.environment.settings()
-        if settings is not None and settings.kubernetes_version != TESTED_KUBERNETES[-1]:
-            # An earlier run with an earlier Capelin left it.
-            await remove_environment(cluster.environment)
         status = current_status(cluster.environment)
         if status is None or not status.is_up:
             await _bring_up(cluster.environment)
