@@ -89,12 +89,7 @@ RECIPES = {
         # Its control plane provider migrates the CoreDNS of each version that it supports.
         keeps=("github.com/coredns/corefile-migration",),
     ),
-    "kwok": Recipe(
-        ("sigs.k8s.io/kwok",),
-        shares_kubernetes=True,
-        # It traces with a module that needs a later version.
-        keeps=("go.opentelemetry.io/",),
-    ),
+    "kwok": Recipe(("sigs.k8s.io/kwok",)),
     "helm": Recipe(("helm.sh/helm/v4",)),
     "helm3": Recipe(("helm.sh/helm/v3",)),
     "cert-manager": Recipe(("github.com/cert-manager/cert-manager",)),

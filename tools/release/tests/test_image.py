@@ -170,7 +170,7 @@ def test_forged_program_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     go.chmod(0o755)
     monkeypatch.setenv("PATH", f"{go.parent}:{os.environ['PATH']}")
     spec = ImageSpec(name="fish", package="fish", module="fish", description="", programs=("kwok",))
-    with pytest.raises(ProgramError, match=r"kwok v0.8.0 for amd64 was built with other bytes"):
+    with pytest.raises(ProgramError, match=r"kwok v0.7.0 for amd64 was built with other bytes"):
         builder(tmp_path).build(spec, "amd64")
 
 

@@ -111,7 +111,7 @@ def test_the_command_prints_the_reason_of_a_failure(monkeypatch: pytest.MonkeyPa
         raise BinariesError("PATH has no go command")
 
     monkeypatch.setattr("tools.pin_modules.pin_modules", refused)
-    monkeypatch.setattr("sys.argv", ["pin", "kwok", "v0.8.0"])
+    monkeypatch.setattr("sys.argv", ["pin", "kwok", "v0.7.0"])
     with pytest.raises(SystemExit, match=r"^PATH has no go command$"):
         main()
 
@@ -124,9 +124,9 @@ async def test_pinning_writes_the_output_of_go(tmp_path: Path) -> None:
         f"""if [ "$2" = tidy ]; then echo sums > go.sum; echo "// tidy" >> go.mod
         else echo '{answer}'; fi"""
     )
-    written = await pin_modules("kwok", "v0.8.0", tmp_path / "modules", {"PATH": go.path})
-    assert written == tmp_path / "modules" / "kwok" / "v0.8.0"
+    written = await pin_modules("kwok", "v0.7.0", tmp_path / "modules", {"PATH": go.path})
+    assert written == tmp_path / "modules" / "kwok" / "v0.7.0"
     assert (written / "go.sum").read_text() == "sums\n"
-    assert (written / "go.mod").read_text().endswith("\tsigs.k8s.io/kwok v0.8.0\n)\n// tidy\n")
+    assert (written / "go.mod").read_text().endswith("\tsigs.k8s.io/kwok v0.7.0\n)\n// tidy\n")
     assert '_ "sigs.k8s.io/kwok/cmd/kwok"' in (written / "tools.go").read_text()
     assert go.environment()["GOFLAGS"] == "-mod=mod"

@@ -99,7 +99,7 @@ async def test_an_unreadable_record_counts_as_missing(cache: Cache) -> None:
 async def test_entries_are_listed_by_name(cache: Cache) -> None:
     second, first = await put(cache, "b", "kwok"), await put(cache, "a", "etcd")
     assert cache.entries() == [first, second]
-    assert [str(entry) for entry in cache.entries()] == ["etcd v3.6.8", "kwok v0.8.0"]
+    assert [str(entry) for entry in cache.entries()] == ["etcd v3.6.8", "kwok v0.7.0"]
 
 
 async def test_verify_removes_damage_that_size_and_time_do_not_show(cache: Cache) -> None:

@@ -93,7 +93,7 @@ async def test_a_program_without_a_version_is_accepted(tmp_path: Path, binaries:
         (f"kubeadm@{NEWEST}", f"{NEWEST}+vendor1"),
         ("etcd@v3.6.8", "etcd Version: 3.6.8\nGit SHA: Not provided\nGo Version: go1.26.8"),
         ("etcdctl@v3.6.8", "etcdctl version: 3.6.8\nAPI version: 3.6"),
-        ("kwok@v0.8.0", "kwok version v0.8.0 go1.26.8 (linux/amd64)"),
+        ("kwok@v0.7.0", "kwok version v0.7.0 go1.26.8 (linux/amd64)"),
     ],
 )
 async def test_the_version_is_read_from_the_output(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Making = Callable[..., Binaries]
 
-KWOK = "sigs.k8s.io/kwok@v0.8.0"
+KWOK = "sigs.k8s.io/kwok@v0.7.0"
 FILES = {f"{KWOK}/kustomize/stage.yaml": b"kind: Stage\n", f"{KWOK}/LICENSE": b"Apache\n"}
 
 
@@ -33,11 +33,11 @@ def hash_of(files: Mapping[str, bytes]) -> str:
 @pytest.fixture(autouse=True)
 def pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Module files that pin `FILES` as the content of KWOK."""
-    folder = tmp_path / "modules" / "kwok" / "v0.8.0"
+    folder = tmp_path / "modules" / "kwok" / "v0.7.0"
     folder.mkdir(parents=True)
     (folder / "go.mod").write_text("module capelin/kwok\n\ngo 1.24.0\n")
     (folder / "go.sum").write_text(
-        f"sigs.k8s.io/kwok v0.8.0/go.mod h1:other\nsigs.k8s.io/kwok v0.8.0 {hash_of(FILES)}\n"
+        f"sigs.k8s.io/kwok v0.7.0/go.mod h1:other\nsigs.k8s.io/kwok v0.7.0 {hash_of(FILES)}\n"
     )
     monkeypatch.setitem(PROJECTS, "kwok", replace(PROJECTS["kwok"], modules=tmp_path / "modules"))
 
@@ -54,7 +54,7 @@ def offer(registry: "Registry", files: Mapping[str, bytes]) -> None:
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
-    registry.documents["/sigs.k8s.io/kwok/@v/v0.8.0.zip"] = packed.getvalue()
+    registry.documents["/sigs.k8s.io/kwok/@v/v0.7.0.zip"] = packed.getvalue()
 
 
 async def failure_of(made: Binaries) -> dict[str, str]:
@@ -134,7 +134,7 @@ async def test_a_forged_module_fails(
 async def test_an_invalid_zip_file_fails(
     binaries: "Making", registry: "Registry", proxied: str
 ) -> None:
-    registry.documents["/sigs.k8s.io/kwok/@v/v0.8.0.zip"] = b"<html>"
+    registry.documents["/sigs.k8s.io/kwok/@v/v0.7.0.zip"] = b"<html>"
     tried = await failure_of(binaries(GOPROXY=proxied))
     assert tried["module proxy"] == f"{KWOK} is damaged: the download is not a zip file"
 
@@ -159,7 +159,7 @@ async def test_the_error_lists_all_attempted_sources(
     [
         ("etcd", None, "has no sources 'etcd' (known: kubernetes, cluster-api,"),
         ("cluster-api/other", None, "has no sources 'cluster-api/other'"),
-        ("kwok", "v0.1.0", "v0.1.0 is not a KWOK version that Capelin provides (known: v0.8.0)"),
+        ("kwok", "v0.1.0", "v0.1.0 is not a KWOK version that Capelin provides (known: v0.7.0)"),
     ],
 )
 async def test_module_dir_rejects_unknown_sources(
@@ -200,7 +200,7 @@ async def test_a_module_with_files_outside_of_its_folder_fails(
 ) -> None:
     foreign = {**FILES, "../../evil": b"x"}
     offer(registry, foreign)
-    folder = tmp_path / "modules" / "kwok" / "v0.8.0"
-    (folder / "go.sum").write_text(f"sigs.k8s.io/kwok v0.8.0 {hash_of(foreign)}\n")
+    folder = tmp_path / "modules" / "kwok" / "v0.7.0"
+    (folder / "go.sum").write_text(f"sigs.k8s.io/kwok v0.7.0 {hash_of(foreign)}\n")
     tried = await failure_of(binaries(GOPROXY=registry.url))
     assert tried["module proxy"] == f"{KWOK} has files outside of its folder"

@@ -24,14 +24,14 @@ def report_all_events(progress: Progress) -> None:
     progress(ProgressEvent("started", WHAT, SOURCE))
     progress(ProgressEvent("advanced", WHAT, SOURCE, done=310, unit="packages"))
     progress(ProgressEvent("noted", WHAT, SOURCE, "it takes a while"))
-    progress(ProgressEvent("started", "kwok v0.8.0", "image [b]"))
-    progress(ProgressEvent("failed", "kwok v0.8.0", "image [b]", "there is none"))
+    progress(ProgressEvent("started", "kwok v0.7.0", "image [b]"))
+    progress(ProgressEvent("failed", "kwok v0.7.0", "image [b]", "there is none"))
     progress(ProgressEvent("finished", WHAT, SOURCE))
 
 
 LINES = [
     "etcd v3.6.8: go build: it takes a while",
-    "kwok v0.8.0: image [b]: failed: there is none",
+    "kwok v0.7.0: image [b]: failed: there is none",
     "etcd v3.6.8: go build: done",
 ]
 
@@ -63,7 +63,7 @@ def test_live_progress_shows_amounts_below_the_printed_events() -> None:
     shown = stream.getvalue()
     assert all(line in shown for line in LINES)
     assert "310 packages" in shown
-    assert "kwok v0.8.0: image [b] " in shown
+    assert "kwok v0.7.0: image [b] " in shown
 
 
 def test_live_progress_hides_the_cursor_only_during_work() -> None:

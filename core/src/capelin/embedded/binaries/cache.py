@@ -168,7 +168,7 @@ class Cache:
         return self.root / "images" / f"{quote(image, safe=':')}.json"
 
     def source(self, module: str) -> Path:
-        """The folder of a Go module's files, for a `module` such as `sigs.k8s.io/kwok@v0.8.0`."""
+        """The folder of a Go module's files, for a `module` such as `sigs.k8s.io/kwok@v0.7.0`."""
         return self.root / "sources" / module
 
     def add_source(self, folder: Path, module: str) -> Path:
