@@ -71,7 +71,7 @@ def moment_of(request: str) -> datetime | None:
 def revision_bump(request: str, revision: int) -> int:
     """How much the revisions of restored data grow: those of a later restore are higher.
 
-    Clients rely on that, also after restores of restored data. Nanoseconds grow faster than any
+    Clients rely on that, also after restores of restored data. Microseconds grow faster than any
     writes, so the sum is the goal, and not the bump.
 
     Args:
@@ -79,7 +79,7 @@ def revision_bump(request: str, revision: int) -> int:
         revision: The revision of the backup.
     """
     moment = moment_of(request) or taken_at(backup_of(request))
-    return max(int(moment.timestamp() * 1_000_000_000) - revision, 0)
+    return max(int(moment.timestamp() * 1_000_000) - revision, 0)
 
 
 def source_of(request: str) -> str | None:
