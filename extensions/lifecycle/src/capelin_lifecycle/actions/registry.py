@@ -39,7 +39,7 @@ _MANIFESTS: Final = (
 )
 _TITLE: Final = "org.opencontainers.image.title"
 _UNPACK: Final = "io.deis.oras.content.unpack"
-_PARAMETER: Final = re.compile(r'(\w+)="([^"]*)"')
+_PARAMETER: Final = re.compile(r'\b(\w+)="([^"]*)"')
 _TOKEN: Final = re.compile(r"[!-~]{1,16384}")
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
