@@ -46,6 +46,12 @@ async def test_served_resource_prefers_the_preferred_version() -> None:
     )
 
 
+async def test_a_group_stays_below_its_path() -> None:
+    """A tenant may have written it."""
+    server = FakeApiServer(**{"_apis_g/../v1": {"preferredVersion": {"version": "v1"}}})
+    assert await served_resource(server, "g/../v1", "Ours") is None
+
+
 async def test_served_resource_returns_none_for_an_unserved_kind() -> None:
     assert await served_resource(server(), "g", "Missing") is None
     assert await served_resource(server(), "nowhere", "Ours") is None

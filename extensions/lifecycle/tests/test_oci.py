@@ -207,13 +207,21 @@ def sparse_archive() -> bytes:
     return gzip.compress(bytes(header) + b"a" * 512 + bytes(1024))
 
 
+def deep_archive() -> bytes:
+    """An archive with 3,000 headers before its file. tarfile reads each in a call of its own."""
+    member = tarfile.TarInfo("x")
+    member.type = tarfile.XHDTYPE
+    return gzip.compress(member.tobuf(tarfile.USTAR_FORMAT) * 3000)
+
+
 @pytest.mark.parametrize(
     ("layer", "problem"),
     [
         ((FLUX, b"no archive"), "an archive in it cannot be unpacked"),
-        ((FLUX, gzip.compress(bytes(MAX_UNPACKED + 1))), "unpacks to more than 8 MiB"),
-        ((FLUX, archive_of({"a.yaml": ADDON})[:-20]), "is cut off"),
+        ((FLUX, gzip.compress(bytes(MAX_UNPACKED + 1))), "unpack to more than 8 MiB"),
+        ((FLUX, archive_of({"a.yaml": ADDON})[:-20]), "one is cut off"),
         ((FLUX, sparse_archive()), "too large ones"),
+        ((FLUX, deep_archive()), "an archive in it cannot be unpacked"),
         ((FLUX, archive_of({f"{number}.yaml": b"" for number in range(257)})), "256 files"),
         ((FLUX, archive_of({f"{number}.md": b"" for number in range(1025)})), "too many files"),
         ((FLUX, archive_of({"a.yaml": b" " * (2**20 + 1)})), "a.yaml has more than 1 MiB"),
@@ -227,6 +235,15 @@ async def test_a_layer_that_is_rejected(
     server: Registry, layer: tuple[str, bytes], problem: str
 ) -> None:
     assert problem in await message(server.push(layer))
+
+
+def test_all_archives_of_an_artifact_share_a_limit() -> None:
+    blob = registry.Descriptor(media_type=FLUX, digest=f"sha256:{'0' * 64}", size=1)
+    files = [{f"{layer}-{file}.yaml": b" " * 2**20 for file in range(5)} for layer in range(2)]
+    parts = [registry.Layer(blob, archive_of(content)) for content in files]
+    assert len(texts_of(parts[:1])) == 5
+    with pytest.raises(registry.ArtifactError, match="unpack to more than 8 MiB"):
+        texts_of(parts)
 
 
 def test_links_are_not_followed() -> None:

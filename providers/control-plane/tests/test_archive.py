@@ -2,6 +2,7 @@
 
 import base64
 import json
+import zlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -190,6 +191,16 @@ async def test_two_providers_may_archive_the_same_changes(store: FolderStore) ->
     await write_segment(store, KEY, AUTHORITY, segment(3, batch(3, 4, 5)))
     await write_segment(store, KEY, AUTHORITY, segment(3, batch(5, 6)))
     assert await archived(store, 2) == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("line", [b"[", b"[]\n"], ids=["one line", "many lines"])
+def test_a_segment_has_a_largest_size(line: bytes) -> None:
+    """A tenant has the key, and can pack any size into a few bytes."""
+    compressor, reader = zlib.compressobj(9), SegmentReader("segment")
+    whole = line * ((1 << 20) // len(line))
+    packed = b"".join(compressor.compress(whole) for _ in range(64)) + compressor.flush()
+    with pytest.raises(BackupError, match="segment is damaged"):
+        list(reader.update(packed))
 
 
 async def test_a_damaged_segment_is_reported(store: FolderStore, tmp_path: Path) -> None:

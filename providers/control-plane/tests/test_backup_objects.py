@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from capelin.api import Unstructured
-from capelin.api.capi import MachinePool
+from capelin.api.capi import Cluster, MachinePool
 from capelin.testing.fake_client import FakeClient, cluster, machine_pool
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_objects import (
@@ -147,3 +147,16 @@ async def test_a_backup_has_a_limit_of_objects_and_no_limit_of_data() -> None:
     await client.delete(MachinePool, "pool-8", "default")
     found = await read_cluster_objects(client, "default", "one")
     assert (len(found.items), found.is_complete) == (500, True)
+
+
+async def test_references_to_missing_objects_count() -> None:
+    client = FakeClient()
+    client.add(cluster("one"))
+    missing = {"kind": "MachinePool", "apiGroup": MachinePool.resource.group}
+    references = {f"{number}Ref": {**missing, "name": f"a{number}"} for number in range(2000)}
+    patch = {"spec": {"topology": {"variables": [{"name": "a", "value": references}]}}}
+    await client.patch(Cluster, "one", "default", patch)
+    client.requests.clear()
+    found = await read_cluster_objects(client, "default", "one")
+    assert (len(found.items), found.is_complete) == (1, False)
+    assert len(client.requests) < 600

@@ -297,6 +297,13 @@ async def test_a_damaged_manifest_hides_no_other_backup(tmp_path: Path) -> None:
     assert (folder / f"{bad.name}.snapshot").exists()
 
 
+async def test_a_folder_has_a_largest_number_of_backups(tmp_path: Path) -> None:
+    for number in range(5001):
+        (tmp_path / f"{number:08d}T000000Z.json").touch()
+    with pytest.raises(StoreError, match="more than 5000 backups"):
+        list_backups(tmp_path)
+
+
 async def test_a_missing_root_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="--backup-folder"):
         await write(tmp_path / "unmounted", None, manifest(NOW).name)

@@ -6,6 +6,7 @@ nothing, wait.
 
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
 
 from capelin.api import BaseObject, OwnerReference, Resource
 from capelin.api.capi import Cluster, ContractReference
@@ -74,14 +75,16 @@ async def served_resource(client: Discovery, group: str, kind: str) -> Resource 
 
     Other providers' kinds live in the same groups, in versions of their own.
     """
+    # A tenant may have written the reference.
+    path = f"/apis/{quote(group, safe='')}"
     try:
-        described = await client.request("GET", f"/apis/{group}")
+        described = await client.request("GET", path)
     except NotServed:
         return None
     preferred = described["preferredVersion"]["version"]
     versions = [preferred, *(version["version"] for version in described["versions"])]
     for version in dict.fromkeys(versions):
-        listed = await client.request("GET", f"/apis/{group}/{version}")
+        listed = await client.request("GET", f"{path}/{version}")
         for resource in listed["resources"]:
             if resource["kind"] == kind and "/" not in resource["name"]:
                 return Resource(group, version, kind, resource["name"], resource["namespaced"])

@@ -15,6 +15,11 @@ from capelin_control_plane.etcd_api import Change
 _NAME: Final = re.compile("changes-([0-9a-f]{16})-([0-9]{20})-([0-9]{20})-([0-9a-f]{0,8})")
 _SEGMENT_BYTES: Final = 1 << 20
 _SEGMENT_AGE: Final = timedelta(minutes=5)
+_LONGEST_LINE: Final = 32 << 20
+"""A batch is one answer of etcd. A tenant has the key of the archive, and can write others."""
+_MOST_BYTES: Final = 512 << 20
+"""Of the lines of a segment. Each of them is released before the next one is read."""
+_PIECE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,8 @@ class SegmentReader:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._decompressor, self._pending = zlib.decompressobj(), b""
+        self._decompressor, self._pending = zlib.decompressobj(), bytearray()
+        self._size = 0
 
     def update(self, data: bytes) -> Iterator[Batch]:
         """The batches that are complete with more data.
@@ -130,14 +136,26 @@ class SegmentReader:
         try:
             is_complete = False
             while not is_complete:
-                content = self._decompressor.decompress(data, _SEGMENT_BYTES)
-                self._pending += content
+                content = self._decompressor.decompress(data, _PIECE)
                 data = self._decompressor.unconsumed_tail
-                is_complete = not data and len(content) < _SEGMENT_BYTES
-                *lines, self._pending = self._pending.split(b"\n")
-                yield from map(_batch, lines)
+                is_complete = not data and len(content) < _PIECE
+                yield from map(_batch, self._lines(content))
         except (zlib.error, ValueError, TypeError) as error:
             raise BackupError(f"{self._name} is damaged: {error}") from error
+
+    def _lines(self, content: bytes) -> list[bytearray]:
+        """The lines that are complete with more content."""
+        self._size += len(content)
+        begin, end, rest = content.rpartition(b"\n")
+        self._pending += begin
+        if len(self._pending) > _LONGEST_LINE or self._size > _MOST_BYTES:
+            raise BackupError(f"{self._name} is damaged: it is too large")
+        if not end:
+            self._pending += rest
+            return []
+        lines = self._pending.split(b"\n")
+        self._pending = bytearray(rest)
+        return lines
 
 
 def _line(batch: Batch) -> bytes:
@@ -146,7 +164,7 @@ def _line(batch: Batch) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode() + b"\n"
 
 
-def _batch(line: bytes) -> Batch:
+def _batch(line: bytearray) -> Batch:
     content: dict[str, Any] = json.loads(line)
     changes = tuple(Change(*change) for change in content["changes"])
     return Batch(datetime.fromisoformat(content["at"]), changes)

@@ -1,5 +1,6 @@
 """The files of the archive: one for each segment, encrypted like a backup's."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
@@ -73,5 +74,7 @@ async def _read_segment(
     reader = SegmentReader(name)
     async with aclosing(read_encrypted(store, name, key, purpose_of(authority, name))) as pieces:
         async for piece in pieces:
-            for batch in reader.update(piece):
+            batches = reader.update(piece)
+            # A batch can be large, and a tenant can have written it.
+            while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 yield batch

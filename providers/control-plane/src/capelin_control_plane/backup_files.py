@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,14 @@ from capelin_control_plane.backup_encryption import (
     purpose_of,
 )
 from capelin_control_plane.backups import Manifest
-from capelin_control_plane.stores import Store, Upload, names_in, read_small
+from capelin_control_plane.stores import (
+    MOST_FILES,
+    Store,
+    StoreError,
+    Upload,
+    names_in,
+    read_small,
+)
 
 _PIECE: Final = 2**20
 _HASH_BYTES: Final = 32
@@ -29,6 +36,7 @@ _SNAPSHOT: Final = ".snapshot"
 _OBJECTS: Final = ".objects"
 _PARTS: Final = (_AUTHORITIES, _SNAPSHOT)
 """The files of every backup. Those of earlier releases have no objects."""
+_MOST_BACKUPS: Final = MOST_FILES // 4
 _LARGEST_PART: Final = 64 << 20
 """The largest file that is read at once."""
 _READS: Final = 16
@@ -49,44 +57,55 @@ class Listed:
 
 def list_backups(folder: Path) -> Listed:
     """The backups in a folder, the newest first. A damaged one does not hide the others."""
-    names = names_in(folder)
-    return _listed(names, {name: read_small(folder / name) for name in _manifests(names)})
+    listing = _Listing(names_in(folder))
+    for name in listing.manifests:
+        listing.add(name, read_small(folder / name))
+    return listing.listed()
 
 
 async def read_backups(store: Store) -> Listed:
     """The backups in a store, the newest first. A damaged one does not hide the others."""
-    names = await store.names()
-    contents: dict[str, bytes | None] = {}
-    manifests = _manifests(names)
-    for start in range(0, len(manifests), _READS):
-        some = manifests[start : start + _READS]
-        contents.update(zip(some, await asyncio.gather(*map(store.read, some)), strict=True))
-    return _listed(names, contents)
+    listing = _Listing(await store.names())
+    for start in range(0, len(listing.manifests), _READS):
+        some = listing.manifests[start : start + _READS]
+        contents = await asyncio.gather(*map(store.read, some))
+        for name, content in zip(some, contents, strict=True):
+            listing.add(name, content)
+    return listing.listed()
 
 
-def _manifests(names: Collection[str]) -> list[str]:
-    return sorted(name for name in names if name[:1].isdigit() and name.endswith(_MANIFEST))
+class _Listing:
+    """Collects backups from the names of files and the contents of manifests."""
 
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = frozenset(names)
+        self._found: list[Manifest] = []
+        self._damaged: list[str] = []
+        self.manifests = sorted(
+            (name for name in names if name[:1].isdigit() and name.endswith(_MANIFEST)),
+            reverse=True,
+        )
+        if len(self.manifests) > _MOST_BACKUPS:
+            raise StoreError(f"the folder has more than {_MOST_BACKUPS} backups")
 
-def _listed(names: Collection[str], contents: Mapping[str, bytes | None]) -> Listed:
-    present = frozenset(names)
-    manifests: list[Manifest] = []
-    damaged: list[str] = []
-    for name, content in sorted(contents.items(), reverse=True):
+    def add(self, name: str, content: bytes | None) -> None:
+        """Read a manifest. It has no content if another provider has deleted it meanwhile."""
         if content is None:
-            continue
+            return
         stem = name.removesuffix(_MANIFEST)
         try:
             manifest = _ADAPTER.validate_json(content)
         except ValueError:
-            damaged.append(stem)
-            continue
-        complete = present.issuperset(f"{stem}{part}" for part in _PARTS)
+            self._damaged.append(stem)
+            return
+        complete = self._names.issuperset(f"{stem}{part}" for part in _PARTS)
         if manifest.name == stem and complete:
-            manifests.append(manifest)
+            self._found.append(manifest)
         else:
-            damaged.append(stem)
-    return Listed(tuple(manifests), tuple(damaged), present)
+            self._damaged.append(stem)
+
+    def listed(self) -> Listed:
+        return Listed((*self._found,), (*self._damaged,), self._names)
 
 
 async def delete_backup(store: Store, name: str) -> None:

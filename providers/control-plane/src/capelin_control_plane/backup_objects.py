@@ -113,7 +113,7 @@ async def read_cluster_objects(client: Client, namespace: str, cluster: str) -> 
         reference = queue.pop(0)
         if reference in found or str(reference) in omitted:
             continue
-        if len(found) == _MOST_OBJECTS:
+        if len(found) + len(omitted) >= _MOST_OBJECTS:
             # The backup of etcd is worth more than the others.
             return ClusterObjects(tuple(found.values()), tuple(omitted), is_complete=False)
         kind = reference.group, reference.kind

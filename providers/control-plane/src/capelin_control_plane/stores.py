@@ -17,7 +17,7 @@ from capelin.embedded.processes import private_folder
 
 from capelin_control_plane.reasons import Reason
 
-LARGEST_READ: Final = 64 << 10
+LARGEST_READ: Final = 8 << 10
 """The largest file that `Store.read` returns: manifests are small."""
 MOST_FILES: Final = 20_000
 """More files in a store are an error: they belong to something else."""

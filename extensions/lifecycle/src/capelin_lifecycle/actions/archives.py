@@ -49,7 +49,8 @@ def texts_of(layers: Sequence[Layer]) -> dict[str, bytes]:
         if _is_text(blob):
             texts[blob.title or f"layer {number}"] = layer.content
         elif blob.media_type.endswith(_PACKED):
-            texts.update(_unpacked(layer.content))
+            left = MAX_UNPACKED - sum(map(len, texts.values()))
+            texts.update(_unpacked(layer.content, left))
         else:
             raise ArtifactError(f"its layer {number} has the unknown type {blob.media_type}")
     if len(texts) > _MAX_FILES:
@@ -65,24 +66,29 @@ def _is_text(blob: Descriptor) -> bool:
     return blob.media_type in _TEXTS or (blob.title.endswith(_ENDINGS) and not blob.is_folder)
 
 
-def _unpacked(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """The YAML and JSON files of an archive. Other files are ignored, and links too."""
+def _unpacked(archive: bytes, most: int) -> Iterator[tuple[str, bytes]]:
+    """The YAML and JSON files of an archive. Other files are ignored, and links too.
+
+    Args:
+        archive: The archive.
+        most: The bytes that all archives of the artifact together may still have.
+    """
     unzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
-        content = unzip.decompress(archive, MAX_UNPACKED)
+        content = unzip.decompress(archive, max(most, 1))
         if not unzip.eof:
             raise ArtifactError(
-                f"an archive in it unpacks to more than {MAX_UNPACKED // 2**20} MiB, or is cut off"
+                f"its archives unpack to more than {MAX_UNPACKED // 2**20} MiB, or one is cut off"
             )
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as files:
             total = 0
             for number, member in enumerate(files):
                 # A sparse file is larger than its part of the archive.
                 total += member.size
-                if number >= 4 * _MAX_FILES or total > MAX_UNPACKED:
+                if number >= 4 * _MAX_FILES or total > most:
                     raise ArtifactError("an archive in it has too many files, or too large ones")
                 file = files.extractfile(member) if member.isreg() else None
                 if file is not None and member.name.endswith(_ENDINGS):
                     yield member.name.removeprefix("./"), file.read()
-    except (tarfile.TarError, EOFError, ValueError, zlib.error):
+    except (tarfile.TarError, EOFError, RecursionError, ValueError, zlib.error):
         raise ArtifactError("an archive in it cannot be unpacked") from None
