@@ -51,6 +51,7 @@ def test_another_policy_has_another_file_so_that_api_servers_restart() -> None:
         (POLICY.replace("level: Metadata", "level"), r"rules\[0\].level is not one of None"),
         (POLICY + "since: 2026-01-01\n", "values that JSON does not have"),
         (POLICY + "since: .nan\n", "values that JSON does not have"),
+        (POLICY + "#" * 2**16, "it has more than 64 KiB"),
     ],
 )
 def test_an_invalid_audit_policy_is_rejected(text: str, message: str) -> None:

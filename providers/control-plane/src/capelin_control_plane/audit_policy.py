@@ -1,6 +1,8 @@
 """The audit policy of a control plane, from a ConfigMap in its namespace."""
 
+import asyncio
 import json
+from functools import lru_cache
 from typing import Any, cast
 
 from capelin.api.core import ConfigMap
@@ -14,6 +16,8 @@ from capelin_control_plane.component_files import AuditPolicyFile
 from capelin_control_plane.reasons import Reason
 
 _API_VERSION = "audit.k8s.io/v1"
+_LONGEST = 64 << 10
+_MOST_KEPT = 128
 _LEVELS = ("None", "Metadata", "Request", "RequestResponse")
 
 
@@ -38,14 +42,23 @@ async def find_audit_policy(
             f" {reference.key} exists in the namespace",
             "create it, or leave the field out",
         )
+    # Each reconcile needs it. A tenant wrote it, and many control planes may name it.
+    policy_or_problem = await asyncio.to_thread(_read_once, text)
+    if isinstance(policy_or_problem, AuditPolicyFile):
+        return policy_or_problem
+    raise Blocked(
+        Reason.INVALID_CONFIGURATION,
+        f"spec.apiServer.auditPolicy: ConfigMap {reference.name}: {policy_or_problem}",
+        f"write a Policy of {_API_VERSION}",
+    )
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _read_once(text: str) -> AuditPolicyFile | str:
     try:
         return read_audit_policy(text)
     except ValueError as error:
-        raise Blocked(
-            Reason.INVALID_CONFIGURATION,
-            f"spec.apiServer.auditPolicy: ConfigMap {reference.name}: {error}",
-            f"write a Policy of {_API_VERSION}",
-        ) from error
+        return str(error)
 
 
 def read_audit_policy(text: str) -> AuditPolicyFile:
@@ -54,6 +67,8 @@ def read_audit_policy(text: str) -> AuditPolicyFile:
     Raises:
         ValueError: the text is not an audit policy.
     """
+    if len(text) > _LONGEST:
+        raise ValueError(f"it has more than {_LONGEST // 1024} KiB")
     try:
         policy: Any = read_untrusted_yaml(text)
     except (YAMLError, RecursionError):
