@@ -271,6 +271,7 @@ AMBIGUOUS = {
     "two documents": PLAIN + "---\n" + PLAIN,
     "key that is not text": PLAIN + "    ? [exec]\n    : x\n",
     "key that is a boolean in YAML 1.1": PLAIN + "    yes: x\n",
+    "more than 64 KiB": PLAIN + "#" * 2**16,
 }
 
 

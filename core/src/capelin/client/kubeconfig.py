@@ -18,6 +18,8 @@ Context = tuple[Server, User, str]
 """The server, user and namespace of a context."""
 
 _ONE_LINE = 1 << 30
+_LONGEST = 64 << 10
+"""Of an untrusted kubeconfig, in bytes."""
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
@@ -56,6 +58,9 @@ def load_list(listed: str, context: str | None) -> Context:
 
 def load_untrusted(data: bytes, context: str | None) -> Context:
     """Read an untrusted kubeconfig. Rejects one that names programs or files of this machine."""
+    if len(data) > _LONGEST:
+        # Its parser takes seconds for a MiB.
+        raise ConfigError(f"the kubeconfig has more than {_LONGEST >> 10} KiB")
     parsed = _parse(data, "the kubeconfig", Path("/"), is_trusted=False)
     if context is None and not parsed.current:
         # Other programs, Cluster API among them, do not fall back to the only context.
