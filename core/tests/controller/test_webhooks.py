@@ -36,6 +36,7 @@ from capelin.controller import (
     Reconciler,
     Result,
 )
+from capelin.controller.background import Background
 from capelin.controller.reviews import convert_review, validate_review
 from capelin.controller.webhooks import MAX_BODY_BYTES, Webhooks
 from capelin.provider import Provider, migrate_storage
@@ -169,7 +170,7 @@ async def test_the_server_rejects_what_it_cannot_read(tmp_path: Path) -> None:
     trust = ssl.create_default_context(cadata=write_certificate(tmp_path).decode())
     async with AsyncExitStack() as stack, aiohttp.ClientSession() as session:
         webhooks = Webhooks(LOOPBACK, tmp_path)
-        await webhooks.listen(stack)
+        await webhooks.listen(stack, Background())
         assert webhooks.bound is not None
         url = f"https://{webhooks.bound}/convert"
 
@@ -192,7 +193,7 @@ async def test_a_renewed_certificate_is_served(tmp_path: Path) -> None:
     write_certificate(tmp_path)
     async with AsyncExitStack() as stack:
         webhooks = Webhooks(LOOPBACK, tmp_path)
-        await webhooks.listen(stack)
+        await webhooks.listen(stack, Background())
         assert webhooks.bound is not None
         host, port = webhooks.bound
         trust = ssl.create_default_context(cadata=write_certificate(tmp_path).decode())

@@ -2,7 +2,7 @@
 
 from capelin.client.apply import needs_apply
 from capelin.client.auth import Credentials, load_certificate, tls_context
-from capelin.client.cache import Feed, ObjectCache
+from capelin.client.cache import Delivered, Feed, ObjectCache, version_of
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
 from capelin.client.config import Config, new_kubeconfig, safe_kubeconfig
@@ -60,6 +60,7 @@ __all__ = [
     "Conflict",
     "CredentialError",
     "Credentials",
+    "Delivered",
     "Destinations",
     "ElectionTiming",
     "EndpointRefusedError",
@@ -105,4 +106,5 @@ __all__ = [
     "reason_of",
     "safe_kubeconfig",
     "tls_context",
+    "version_of",
 ]

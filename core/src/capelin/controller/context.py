@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from capelin.api import BaseObject, Model, Object, ObjectMeta, OwnerReference, Unstructured
 from capelin.client import Client, Conflict, Invalid, NotFound, UnreadableObject
+from capelin.controller.background import Background
 from capelin.controller.events import EventType, Recorder, event_record, unreadable_record
 
 StatusT = TypeVar("StatusT")
@@ -31,6 +32,8 @@ class Context:
     recorder: Recorder
     metrics: CollectorRegistry = field(default_factory=CollectorRegistry, repr=False)
     """The manager's metrics. Register a reconciler's own metrics in its `lifespan`."""
+    background: Background = field(default_factory=Background, repr=False)
+    """Runs a reconciler's own tasks during its `lifespan`. /healthz reports their failures."""
     _loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
     _read: "_Read | None" = field(default=None, repr=False)
 

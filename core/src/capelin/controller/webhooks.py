@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from capelin.api import CONVERSION_PATH, VALIDATION_PATH, Unstructured
+from capelin.controller.background import Background
 from capelin.controller.options import Address
 from capelin.controller.reviews import convert_review, validate_review
 from capelin.controller.serving import serve
@@ -36,7 +37,7 @@ class Webhooks:
         self.bound: Address | None = None
         """The address, whose port the system may have chosen. None until `listen` returns."""
 
-    async def listen(self, stack: AsyncExitStack) -> None:
+    async def listen(self, stack: AsyncExitStack, background: Background) -> None:
         """Serve until the stack closes.
 
         Raises:
@@ -49,7 +50,7 @@ class Webhooks:
         app.router.add_post(VALIDATION_PATH, self._page(validate_review))
         context = certificates.context()
         self.bound = await serve(stack, app, self._address, "--webhook-address", context)
-        stack.callback(asyncio.create_task(certificates.follow()).cancel)
+        await stack.enter_async_context(background.running(certificates=certificates.follow))
 
     def _page(self, respond: Callable[[Any], Unstructured]) -> Handler:
         async def page(request: web.Request) -> web.Response:
