@@ -249,6 +249,19 @@ async def test_concurrent_requests_are_limited(server: Scripted) -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
+async def test_request_that_waits_for_its_next_attempt_holds_no_slot(server: Scripted) -> None:
+    busy = server.failure(429, "TooManyRequests", Retry_After="30")
+    server.then(busy, server.reply(200, MAP))
+    async with server.client(connections=1, timeout=60) as client:
+        first = asyncio.create_task(client.get(MAPS, "a", "b"))
+        async with server.received:
+            await server.received.wait_for(lambda: len(server.requests) == 1)
+        async with asyncio.timeout(10):
+            assert await client.get(MAPS, "a", "b") == MAP
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+
 async def test_a_closed_client_fails_requests(server: Scripted) -> None:
     client = server.client()
     await client.close()

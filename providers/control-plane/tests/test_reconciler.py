@@ -13,7 +13,7 @@ import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
-from capelin.client import Client, Config, Server
+from capelin.client import Client, Config, Server, Unreachable
 from capelin.contract import (
     BLOCK_MOVE_ANNOTATION,
     CLUSTER_NAME_LABEL,
@@ -591,6 +591,28 @@ async def test_orphans_are_logged_and_deleted_after_a_grace_period(
     assert "delete one" not in scene.backend.calls
     assert f"{scene.namespace}/lost has no object any more" in caplog.text
     assert f"{scene.namespace}/one has no object" not in caplog.text
+
+
+async def test_orphan_is_deleted_after_a_failure(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.backend.keys = {ObjectKey(scene.namespace, "lost")}
+    recorder = Recorder(scene.client, "test", "test", now=lambda: datetime.now(UTC))
+    ctx = Context(scene.client, logging.getLogger(__name__), recorder)
+    swept = Orphans([scene.backend], timedelta())
+    swept.request_deletion(ObjectKey(scene.namespace, "lost"))
+    failures: list[Exception] = [Unreachable("no answer"), OSError("disk full")]
+    delete = scene.backend.delete
+
+    async def fail_first(key: ObjectKey) -> None:
+        if failures:
+            raise failures.pop()
+        await delete(key)
+
+    monkeypatch.setattr(scene.backend, "delete", fail_first)
+    for _ in range(3):
+        await swept.look(ctx)
+    assert scene.backend.calls == ["delete lost"]
 
 
 def test_watches_of_other_kinds_select_by_label() -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -14,6 +15,7 @@ from capelin.api import BaseObject, Model, Object, ObjectMeta, OwnerReference, U
 from capelin.client import Client, Conflict, Invalid, NotFound, UnreadableObject
 from capelin.controller.background import Background
 from capelin.controller.events import EventType, Recorder, event_record, unreadable_record
+from capelin.controller.threads import Threads
 
 StatusT = TypeVar("StatusT")
 
@@ -36,6 +38,7 @@ class Context:
     """Runs a reconciler's own tasks during its `lifespan`. /healthz reports their failures."""
     _loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
     _read: "_Read | None" = field(default=None, repr=False)
+    _threads: Threads = field(default_factory=partial(Threads, "reconcile"), repr=False)
 
     @property
     def cached(self) -> Client:
@@ -59,6 +62,10 @@ class Context:
         if self._loop is None:
             return asyncio.run(coroutine)
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a plain function in a thread of the reconciler. If cancelled, wait for its end."""
+        return await self._threads.call(function, *arguments)
 
     def event(self, obj: BaseObject, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's name
         """Record an event about an object. Repetitions increase the count of the first event."""

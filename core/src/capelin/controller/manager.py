@@ -128,18 +128,7 @@ class Manager:
         options = self._options
         async with AsyncExitStack() as stack:
             stack.enter_context(self._guard())
-            client = await stack.enter_async_context(
-                Client(
-                    self._config,
-                    manager=self.name,
-                    options=ClientOptions(
-                        qps=_QPS,
-                        burst=2 * _QPS,
-                        user_agent=self.name,
-                        traces=(self.metrics.trace(),),
-                    ),
-                )
-            )
+            client = await stack.enter_async_context(self._client(qps=_QPS))
             await stack.enter_async_context(self.probes)
             await self.probes.listen(
                 health=options.health_address,
@@ -150,7 +139,9 @@ class Manager:
             if self.webhooks is not None:
                 # Before any list, because the API server may need it to list our own objects.
                 await self.webhooks.listen(stack, self._background)
-            work = asyncio.create_task(self._lead(client))
+            # The lease waits for no other request.
+            leases = await stack.enter_async_context(self._client(qps=0))
+            work = asyncio.create_task(self._lead(client, leases))
             stop = asyncio.create_task(self._stopping.wait())
             try:
                 await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -174,13 +165,22 @@ class Manager:
             lease - (lease - renew) / 10 if self._ends_process else None,
         )
 
-    async def _lead(self, client: Client) -> None:
+    def _client(self, *, qps: float) -> Client:
+        return Client(
+            self._config,
+            manager=self.name,
+            options=ClientOptions(
+                qps=qps, burst=2 * _QPS, user_agent=self.name, traces=(self.metrics.trace(),)
+            ),
+        )
+
+    async def _lead(self, client: Client, leases: Client) -> None:
         options = self._options
         if not options.leader_elect:
             await self._work(client)
             return
         self._election = election = LeaderElection(
-            client,
+            leases,
             self.name,
             options.leader_elect_namespace or self._config.namespace,
             timing=ElectionTiming(

@@ -1,12 +1,11 @@
 """Runs a reconciler over its queue: the tasks, the clock and the outcome of each run."""
 
 import asyncio
-import contextvars
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Generic, Literal, TypeVar
@@ -29,6 +28,7 @@ from capelin.controller.reconciler import (
     group_of,
     selects,
 )
+from capelin.controller.threads import Threads
 
 log = logging.getLogger(__name__)
 
@@ -59,14 +59,14 @@ class Runner(Generic[ObjectT]):
     ) -> None:
         self.reconciler = reconciler
         self.queue = queue
-        self._context = context
+        self._threads = Threads(reconciler.name, concurrency)
+        self._context = replace(context, _threads=self._threads)
         self._metrics = metrics
         self._concurrency = concurrency
         self._labels = labels
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
         self._mapping: set[asyncio.Task[None]] = set()
-        self._threads: ThreadPoolExecutor | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._open = False
         self.changes = Changes()
@@ -182,8 +182,7 @@ class Runner(Generic[ObjectT]):
                 for task in stubborn:
                     log.error("%s: %s continues although it was cancelled", name, task.get_name())
                 return [task.get_name() for task in stubborn]
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
+        self._threads.close()
         return []
 
     def _pump(self) -> None:
@@ -275,16 +274,7 @@ class Runner(Generic[ObjectT]):
         reconcile: Callable[..., Any] = self.reconciler.reconcile
         if iscoroutinefunction(reconcile):
             return await reconcile(ctx, obj)
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._concurrency, self.reconciler.name)
-        call = partial(contextvars.copy_context().run, reconcile, ctx, obj)
-        running = asyncio.get_running_loop().run_in_executor(self._threads, call)
-        try:
-            result = await asyncio.shield(running)
-        except asyncio.CancelledError:
-            # A thread cannot be cancelled: the reconcile ends when the thread ends.
-            await asyncio.wait({running})
-            raise
+        result = await self._threads.call(reconcile, ctx, obj)
         return await result if isawaitable(result) else result
 
 
