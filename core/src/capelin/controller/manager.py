@@ -42,6 +42,7 @@ from capelin.controller.serving import ListenError
 from capelin.controller.watching import Watching, WatchLostError
 from capelin.controller.webhooks import Webhooks
 from capelin.flags import OptionsError, parse, report
+from capelin.programs import raise_file_limit
 from capelin.tls import CertificateError
 
 log = logging.getLogger(__name__)
@@ -403,6 +404,7 @@ def main(
         config = Config.find(chosen.kubeconfig, environ=os.environ if environ is None else environ)
         manager = Manager(name, build(chosen), chosen, config, ends_process=True)
         keep_loaded_code()
+        raise_file_limit()
         asyncio.run(serve(manager))
     except OptionsError as error:
         report(name, error)

@@ -61,6 +61,7 @@ _PROBE_SECONDS = 10.0
 _START_SECONDS = 60.0
 # The interval for reading certificate files again. A replaced token is read after the first 401.
 _LOGIN = timedelta(minutes=10)
+_LOGIN_SECONDS = 1.0
 
 
 class WatchLostError(Exception):
@@ -344,7 +345,7 @@ class Watching:
 
     async def _login(self, **_: Any) -> kopf.AiohttpSession:
         clock, server = asyncio.get_running_loop().time, self._config.server
-        await asyncio.sleep(self._login_at + 1 - clock() if self._login_at else 0)
+        await asyncio.sleep(self._login_at + _LOGIN_SECONDS - clock() if self._login_at else 0)
         self._login_at = clock()
         proof = await Credentials(self._config).proof()
         self._session = aiohttp.ClientSession(

@@ -1,8 +1,9 @@
 """The API server behind a `FakeClient`."""
 
+import asyncio
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,7 +12,16 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from capelin.api import BaseObject, Resource, Unstructured, capi, core
-from capelin.client import AlreadyExists, Conflict, Invalid, NotFound, NotServed, Request, Response
+from capelin.client import (
+    AlreadyExists,
+    Conflict,
+    Expired,
+    Invalid,
+    NotFound,
+    NotServed,
+    Request,
+    Response,
+)
 from capelin.json_patches import PatchError, apply_json_patch, apply_merge_patch
 from capelin.testing.fake_kinds import (
     FakeKind,
@@ -26,6 +36,7 @@ from capelin.testing.patches import Owner, Path, Paths, compare, default, merge,
 
 # The kinds of these groups have no metadata.generation, or only some of them have.
 _WITHOUT_GENERATION = {"", "coordination.k8s.io", "events.k8s.io", "rbac.authorization.k8s.io"}
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _SYSTEM_METADATA = (
     *("name", "namespace", "uid", "creationTimestamp", "generation", "resourceVersion"),
     *("deletionTimestamp", "deletionGracePeriodSeconds"),
@@ -45,6 +56,16 @@ class _Stored:
         return manifest
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change of an object. Nothing was before its creation, and nothing is after its deletion."""
+
+    version: int
+    key: Key
+    before: _Stored | None
+    after: _Stored | None
+
+
 class FakeServer:
     """An in-memory API server. It replaces a client's `Transport`."""
 
@@ -57,6 +78,10 @@ class FakeServer:
         self._kinds: dict[tuple[str, str, str], FakeKind] = {}
         self._objects: dict[Key, _Stored] = {}
         self._version = 0
+        self._changes: list[_Change] = []
+        self._pages: dict[str, list[Unstructured]] = {}
+        self._oldest = 0
+        self._watchers: set[asyncio.Event] = set()
         for kind in (*vars(core).values(), *vars(capi).values()):
             if isinstance(kind, type) and issubclass(kind, BaseObject) and kind is not BaseObject:
                 self.install(kind)
@@ -92,21 +117,72 @@ class FakeServer:
     def stream(self, request: Request) -> Any:
         raise NotImplementedError(f"a FakeClient has no watches: {request.path}")
 
-    def _answer(self, request: Request) -> Any:
+    async def watch(self, request: Request) -> AsyncGenerator[Unstructured]:
+        """The events after a version. They end with `restore`.
+
+        Raises:
+            Expired: The server no longer has the events since then.
+        """
+        target = self._target(request)
+        version, changes = int(request.parameters["resourceVersion"]), self._changes
+        if version < self._oldest:
+            raise target.error(Expired, 410, "has no such old version any more")
+        woken = asyncio.Event()
+        self._watchers.add(woken)
+        try:
+            while changes is self._changes:
+                woken.clear()
+                for change in [change for change in changes if change.version > version]:
+                    version = change.version
+                    if event := _event_of(change, target):
+                        yield event
+                await woken.wait()
+        finally:
+            self._watchers.discard(woken)
+
+    def compact(self) -> None:
+        """Forget old versions: watches and further pages from before begin again with a list."""
+        self._oldest = self._version
+        self._pages.clear()
+
+    def save(self) -> Callable[[], None]:
+        """Save the state, like a backup of etcd. Call the result to restore it."""
+        objects, version = dict(self._objects), self._version
+
+        def restore() -> None:
+            self._objects, self._version, self._changes = dict(objects), version, []
+            self.compact()
+            self._wake()
+
+        return restore
+
+    def _wake(self) -> None:
+        for woken in self._watchers:
+            woken.set()
+
+    def _note(self, key: Key, before: _Stored | None, after: _Stored | None) -> None:
+        self._changes.append(_Change(self._version, key, before, after))
+        self._wake()
+
+    def _target(self, request: Request) -> Target:
         parts = [unquote(part) for part in request.path.strip("/").split("/")]
         start = 2 if parts[0] == "api" else 3
-        (group, version), rest = (["", *parts[:start]][-2:], parts[start:])
-        group = "" if parts[0] == "api" else group
-        if not rest:
-            return self._discovery(group, version) if len(parts) == start else self._group(version)
+        group, version, *rest = ["", *parts[1:]] if start == 2 else parts[1:]
         namespace = ""
-        if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
+        if rest[:1] == ["namespaces"] and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
             namespace, rest = rest[1], rest[2:]
-        kind = self._kinds.get((group, version, rest[0]))
+        kind = self._kinds.get((group, version, rest[0] if rest else ""))
         if kind is None or len(rest) > 3 or rest[2:] not in ([], ["status"]):
             raise _not_served()
         name, subresource = [*rest[1:], "", ""][:2]
-        target = Target(kind, namespace, name, subresource, request.parameters)
+        return Target(kind, namespace, name, subresource, request.parameters)
+
+    def _answer(self, request: Request) -> Any:
+        parts = [unquote(part) for part in request.path.strip("/").split("/")]
+        if len(parts) <= (2 if parts[0] == "api" else 3):
+            return self._discovery(*parts)
+        target = self._target(request)
+        name = target.name
         body: Any = json.loads(request.body or b"{}")
         if not name:
             return self._list(target) if request.method == "GET" else self._create(target, body)
@@ -120,15 +196,30 @@ class FakeServer:
             case _:
                 return self._patch(target, request.content_type, body)
 
-    def _discovery(self, group: str, version: str) -> Unstructured:
+    def _discovery(self, root: str, *names: str) -> Unstructured:
+        group, version = names if len(names) == 2 else ("", *names, "")[:2]
+        if not names:
+            return {"versions": ["v1"]} if root == "api" else self._groups()
+        if root == "apis" and len(names) == 1:
+            return self._group(*names)
         found = [
-            {"name": r.plural, "kind": r.kind, "namespaced": r.namespaced}
+            {
+                "name": r.plural,
+                "singularName": r.kind.lower(),
+                "kind": r.kind,
+                "namespaced": r.namespaced,
+                "verbs": _VERBS,
+            }
             for r in (kind.resource for kind in self._kinds.values())
             if (r.group, r.version) == (group, version)
         ]
-        if not found and version:
+        if not found:
             raise _not_served()
         return {"kind": "APIResourceList", "resources": found}
+
+    def _groups(self) -> Unstructured:
+        names = dict.fromkeys(group for group, _, _ in self._kinds if group)
+        return {"groups": [{"name": name, **self._group(name)} for name in names]}
 
     def _group(self, name: str) -> Unstructured:
         versions = [{"version": version} for group, version, _ in self._kinds if group == name]
@@ -143,17 +234,23 @@ class FakeServer:
         return stored
 
     def _list(self, target: Target) -> Unstructured:
-        labels = target.parameters.get("labelSelector", "")
-        fields = target.parameters.get("fieldSelector", "")
-        items = [
-            stored.dump()
-            for key, stored in sorted(self._objects.items())
-            if key[:2] == target.key[:2]
-            and target.namespace in {"", key[2]}
-            and selects(labels, stored.manifest["metadata"].get("labels", {}).get)
-            and selects(fields, lambda path, stored=stored: field_at(stored.manifest, path))
-        ]
-        return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
+        if token := target.parameters.get("continue"):
+            if token not in self._pages:
+                raise target.error(Expired, 410, "has expired: the continue parameter is too old")
+            version, items = token.partition("/")[0], self._pages.pop(token)
+        else:
+            version = str(self._version)
+            items = [
+                stored.dump()
+                for key, stored in sorted(self._objects.items())
+                if _selects(target, key, stored.manifest)
+            ]
+        limit = int(target.parameters.get("limit", "0")) or len(items)
+        metadata = {"resourceVersion": version}
+        if items[limit:]:
+            metadata["continue"] = f"{version}/{uuid4()}"
+            self._pages[metadata["continue"]] = items[limit:]
+        return {"metadata": metadata, "items": items[:limit]}
 
     # Writes
 
@@ -176,7 +273,7 @@ class FakeServer:
             if metadata[name] != value:
                 raise target.error(Conflict, 409, f"precondition failed: {name} in precondition")
         if not metadata.get("finalizers"):
-            del self._objects[target.key]
+            self._remove(target)
         elif "deletionTimestamp" not in metadata:
             marks = {"deletionTimestamp": self._timestamp(), "deletionGracePeriodSeconds": 0}
             if "generation" in metadata:
@@ -306,15 +403,21 @@ class FakeServer:
         if stored == old or target.parameters.get("dryRun"):
             return stored
         if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
-            self._objects.pop(target.key, None)
+            self._remove(target)
             return stored
         return self._store(target, stored)
 
     def _store(self, target: Target, stored: _Stored) -> _Stored:
         self._version += 1
         stored.manifest["metadata"]["resourceVersion"] = str(self._version)
+        before = self._objects.get(target.key)
         self._objects[target.key] = stored
+        self._note(target.key, before, stored)
         return stored
+
+    def _remove(self, target: Target) -> None:
+        self._version += 1
+        self._note(target.key, self._objects.pop(target.key), None)
 
     def _timestamp(self) -> str:
         return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -345,6 +448,33 @@ class _Mine:
         # The time of the last change of the owned fields.
         time = last.time if last and last.paths == paths else time
         return Owner(self.manager, self.operation, version, self.target.subresource, time, paths)
+
+
+def _selects(target: Target, key: Key, manifest: Unstructured) -> bool:
+    """Whether a list or a watch contains an object."""
+    labels = target.parameters.get("labelSelector", "")
+    fields = target.parameters.get("fieldSelector", "")
+    return (
+        key[:2] == target.key[:2]
+        and target.namespace in {"", key[2]}
+        and selects(labels, manifest["metadata"].get("labels", {}).get)
+        and selects(fields, lambda path: field_at(manifest, path))
+    )
+
+
+def _event_of(change: _Change, target: Target) -> Unstructured | None:
+    """The event of a change for a watch: its selector decides whether an object exists."""
+    was, now = (
+        None if state is None or not _selects(target, change.key, state.manifest) else state
+        for state in (change.before, change.after)
+    )
+    if now is not None:
+        return {"type": "ADDED" if was is None else "MODIFIED", "object": now.dump()}
+    if was is None:
+        return None
+    deleted = was.dump()
+    deleted["metadata"]["resourceVersion"] = str(change.version)
+    return {"type": "DELETED", "object": deleted}
 
 
 def _without(owners: Iterable[Owner], paths: Paths) -> list[Owner]:
