@@ -60,6 +60,8 @@ class FakeBackend:
     """Control planes with resources in the backend."""
     versions: set[str] = field(default_factory=set[str])
     """The desired versions."""
+    steps: int = 0
+    """How many steps are left."""
     ended: frozenset[str] = frozenset()
     """Instances that have ended, of a control plane that is paused."""
 
@@ -84,7 +86,8 @@ class FakeBackend:
         self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane, observed: Observed
     ) -> bool:
         del key, endpoint, desired, observed
-        return False
+        self.steps -= 1
+        return self.steps >= 0
 
     async def keep_running(self, key: ObjectKey, address: str) -> None:
         self.calls.append(f"keep {key.name} at {address} running")
@@ -317,6 +320,13 @@ def _requests(manager: Manager) -> float:
         for sample in metric.samples
         if sample.name == "rest_client_requests_total"
     )
+
+
+async def test_next_step_follows_without_an_event(scene: Scene) -> None:
+    scene.backend.steps = 2
+    await scene.create()
+    async with scene.managed():
+        await until(lambda: scene.backend.steps < 0)
 
 
 async def test_the_endpoint_is_published_after_the_api_server_is_ready(scene: Scene) -> None:

@@ -525,7 +525,7 @@ def _requeue(
     desired: ControlPlane, observed: Observed, now: datetime, *moments: datetime | None
 ) -> Result:
     """When to look again. The backend reports changes of processes, but not the passing of time."""
-    if observed.restore is Phase.STARTING:
+    if observed.restore is Phase.STARTING or observed.stepped:
         return After(1.0)
     if observed.blocked is not None or observed.restore is not None:
         return After(_RETRY_SECONDS)
