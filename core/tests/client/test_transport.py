@@ -67,6 +67,18 @@ async def test_a_lost_create_is_not_repeated(server: Scripted) -> None:
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("uid", [None, "1"])
+async def test_lost_deletion_is_repeated_only_with_a_uid(server: Scripted, uid: str | None) -> None:
+    server.then(server.hang_up, server.failure(404, "NotFound"))
+    async with server.client() as client:
+        if uid is None:
+            with pytest.raises(Unreachable):
+                await client.delete(MAPS, "a", "b")
+        else:
+            assert not await client.delete(MAPS, "a", "b", uid=uid)
+    assert len(server.requests) == (1 if uid is None else 2)
+
+
 async def test_a_lost_apply_is_repeated(server: Scripted) -> None:
     server.then(server.hang_up, server.reply(200, MAP))
     async with server.client() as client:
