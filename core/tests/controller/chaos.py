@@ -2,19 +2,116 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from random import Random
 from typing import Any
 
 from aiohttp import web
-from capelin.client import ApiError, Request
-from capelin.testing.fake_server import FakeServer
+from capelin.api import Unstructured
+from capelin.client import ApiError, Expired, Request
+from capelin.testing.fake_kinds import Key, Target
+from capelin.testing.fake_server import FakeServer, Stored
 
 from tests.support.web import api_server
 
 _BOOKMARK_SECONDS = 0.05
 _STATUSES = (401, 403, 429, 500, 504)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of an object. Nothing was before its creation, and nothing is after its deletion."""
+
+    version: int
+    key: Key
+    before: Stored | None
+    after: Stored | None
+
+    def event(self, target: Target) -> Unstructured | None:
+        """The event for a watch: its selector decides whether an object exists."""
+        was, now = (
+            None if state is None or not target.selects(self.key, state.manifest) else state
+            for state in (self.before, self.after)
+        )
+        if now is not None:
+            return {"type": "ADDED" if was is None else "MODIFIED", "object": now.dump()}
+        if was is None:
+            return None
+        deleted = was.dump()
+        deleted["metadata"]["resourceVersion"] = str(self.version)
+        return {"type": "DELETED", "object": deleted}
+
+
+class WatchedServer(FakeServer):
+    """A `FakeServer` with watches and pages, which can go back to an earlier state."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        super().__init__(now)
+        self._changes: list[Change] = []
+        self._pages: dict[str, list[Unstructured]] = {}
+        self._oldest = 0
+        self._watchers: set[asyncio.Event] = set()
+
+    async def watch(self, request: Request) -> AsyncGenerator[Unstructured]:
+        """The events after a version, until `restore`. Raises Expired if they are gone."""
+        target = self.target(request)
+        version, changes = int(request.parameters["resourceVersion"]), self._changes
+        if version < self._oldest:
+            raise target.error(Expired, 410, "has no such old version any more")
+        woken = asyncio.Event()
+        self._watchers.add(woken)
+        try:
+            while changes is self._changes:
+                woken.clear()
+                for change in [change for change in changes if change.version > version]:
+                    version = change.version
+                    if event := change.event(target):
+                        yield event
+                await woken.wait()
+        finally:
+            self._watchers.discard(woken)
+
+    def compact(self) -> None:
+        """Forget old versions: watches and further pages from before begin again with a list."""
+        self._oldest = self._version
+        self._pages.clear()
+
+    def save(self) -> Callable[[], None]:
+        """Save the state, like a backup of etcd. Call the result to restore it."""
+        objects, version = dict(self._objects), self._version
+
+        def restore() -> None:
+            self._objects, self._version, self._changes = dict(objects), version, []
+            self.compact()
+            self._wake()
+
+        return restore
+
+    def changed(self, target: Target, before: Stored | None, after: Stored | None) -> None:
+        self._changes.append(Change(self._version, target.key, before, after))
+        self._wake()
+
+    def _wake(self) -> None:
+        for woken in self._watchers:
+            woken.set()
+
+    def _list(self, target: Target) -> Unstructured:
+        if token := target.parameters.get("continue"):
+            if token not in self._pages:
+                raise target.error(Expired, 410, "has expired: the continue parameter is too old")
+            version, items = token.partition("/")[0], self._pages.pop(token)
+        else:
+            listed = super()._list(target)
+            version, items = listed["metadata"]["resourceVersion"], listed["items"]
+        limit = int(target.parameters.get("limit", "0")) or len(items)
+        metadata = {"resourceVersion": version}
+        if items[limit:]:
+            metadata["continue"] = f"{version}/{len(self._pages)}/{id(items)}"
+            self._pages[metadata["continue"]] = items[limit:]
+        return {"metadata": metadata, "items": items[:limit]}
 
 
 class Chaos:
@@ -24,10 +121,12 @@ class Chaos:
     again, which would hide a missed event.
     """
 
-    def __init__(self, server: FakeServer) -> None:
+    def __init__(self, server: WatchedServer) -> None:
         self.server = server
         self.random = Random(0)  # noqa: S311 - chooses faults
         self.is_wild = False
+        self.is_busy = False
+        """Whether it rejects reads, but not those of leases, like priorities of an API server."""
         self.address = ""
         self.faults: list[str] = []
         self._streams: set[asyncio.Event] = set()
@@ -47,6 +146,10 @@ class Chaos:
 
     async def _answer(self, http: web.Request) -> web.StreamResponse:
         is_kopf = http.headers.get("User-Agent") == "capelin"
+        if self.is_busy and http.method == "GET" and "/leases" not in http.path:
+            return web.json_response(
+                {"kind": "Status", "code": 429}, status=429, headers={"Retry-After": "1"}
+            )
         if self._happens(0.3):
             await asyncio.sleep(self.random.uniform(0, 0.02))
         if self._happens(0.3 if is_kopf else 0.02):

@@ -1,9 +1,8 @@
 """The API server behind a `FakeClient`."""
 
-import asyncio
 import json
 import random
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,23 +11,12 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from capelin.api import BaseObject, Resource, Unstructured, capi, core
-from capelin.client import (
-    AlreadyExists,
-    Conflict,
-    Expired,
-    Invalid,
-    NotFound,
-    NotServed,
-    Request,
-    Response,
-)
+from capelin.client import AlreadyExists, Conflict, Invalid, NotFound, NotServed, Request, Response
 from capelin.json_patches import PatchError, apply_json_patch, apply_merge_patch
 from capelin.testing.fake_kinds import (
     FakeKind,
     Key,
     Target,
-    field_at,
-    selects,
     validate,
     without_nulls,
 )
@@ -44,7 +32,7 @@ _SYSTEM_METADATA = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class Stored:
     manifest: Unstructured
     """Without `managedFields`."""
     owners: tuple[Owner, ...]
@@ -54,16 +42,6 @@ class _Stored:
         if self.owners:
             manifest["metadata"]["managedFields"] = [owner.dump() for owner in self.owners]
         return manifest
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A change of an object. Nothing was before its creation, and nothing is after its deletion."""
-
-    version: int
-    key: Key
-    before: _Stored | None
-    after: _Stored | None
 
 
 class FakeServer:
@@ -76,12 +54,8 @@ class FakeServer:
         self.requests: list[Request] = []
         self._now = now
         self._kinds: dict[tuple[str, str, str], FakeKind] = {}
-        self._objects: dict[Key, _Stored] = {}
+        self._objects: dict[Key, Stored] = {}
         self._version = 0
-        self._changes: list[_Change] = []
-        self._pages: dict[str, list[Unstructured]] = {}
-        self._oldest = 0
-        self._watchers: set[asyncio.Event] = set()
         for kind in (*vars(core).values(), *vars(capi).values()):
             if isinstance(kind, type) and issubclass(kind, BaseObject) and kind is not BaseObject:
                 self.install(kind)
@@ -117,59 +91,13 @@ class FakeServer:
     def stream(self, request: Request) -> Any:
         raise NotImplementedError(f"a FakeClient has no watches: {request.path}")
 
-    async def watch(self, request: Request) -> AsyncGenerator[Unstructured]:
-        """The events after a version. They end with `restore`.
-
-        Raises:
-            Expired: The server no longer has the events since then.
-        """
-        target = self._target(request)
-        version, changes = int(request.parameters["resourceVersion"]), self._changes
-        if version < self._oldest:
-            raise target.error(Expired, 410, "has no such old version any more")
-        woken = asyncio.Event()
-        self._watchers.add(woken)
-        try:
-            while changes is self._changes:
-                woken.clear()
-                for change in [change for change in changes if change.version > version]:
-                    version = change.version
-                    if event := _event_of(change, target):
-                        yield event
-                await woken.wait()
-        finally:
-            self._watchers.discard(woken)
-
-    def compact(self) -> None:
-        """Forget old versions: watches and further pages from before begin again with a list."""
-        self._oldest = self._version
-        self._pages.clear()
-
-    def save(self) -> Callable[[], None]:
-        """Save the state, like a backup of etcd. Call the result to restore it."""
-        objects, version = dict(self._objects), self._version
-
-        def restore() -> None:
-            self._objects, self._version, self._changes = dict(objects), version, []
-            self.compact()
-            self._wake()
-
-        return restore
-
-    def _wake(self) -> None:
-        for woken in self._watchers:
-            woken.set()
-
-    def _note(self, key: Key, before: _Stored | None, after: _Stored | None) -> None:
-        self._changes.append(_Change(self._version, key, before, after))
-        self._wake()
-
-    def _target(self, request: Request) -> Target:
+    def target(self, request: Request) -> Target:
+        """The subject of a request."""
         parts = [unquote(part) for part in request.path.strip("/").split("/")]
         start = 2 if parts[0] == "api" else 3
         group, version, *rest = ["", *parts[1:]] if start == 2 else parts[1:]
         namespace = ""
-        if rest[:1] == ["namespaces"] and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
+        if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
             namespace, rest = rest[1], rest[2:]
         kind = self._kinds.get((group, version, rest[0] if rest else ""))
         if kind is None or len(rest) > 3 or rest[2:] not in ([], ["status"]):
@@ -178,10 +106,10 @@ class FakeServer:
         return Target(kind, namespace, name, subresource, request.parameters)
 
     def _answer(self, request: Request) -> Any:
-        parts = [unquote(part) for part in request.path.strip("/").split("/")]
+        parts = request.path.strip("/").split("/")
         if len(parts) <= (2 if parts[0] == "api" else 3):
             return self._discovery(*parts)
-        target = self._target(request)
+        target = self.target(request)
         name = target.name
         body: Any = json.loads(request.body or b"{}")
         if not name:
@@ -227,30 +155,19 @@ class FakeServer:
             raise _not_served()
         return {"kind": "APIGroup", "preferredVersion": versions[0], "versions": versions}
 
-    def _stored(self, target: Target) -> _Stored:
+    def _stored(self, target: Target) -> Stored:
         stored = self._objects.get(target.key)
         if stored is None:
             raise target.error(NotFound, 404, "not found")
         return stored
 
     def _list(self, target: Target) -> Unstructured:
-        if token := target.parameters.get("continue"):
-            if token not in self._pages:
-                raise target.error(Expired, 410, "has expired: the continue parameter is too old")
-            version, items = token.partition("/")[0], self._pages.pop(token)
-        else:
-            version = str(self._version)
-            items = [
-                stored.dump()
-                for key, stored in sorted(self._objects.items())
-                if _selects(target, key, stored.manifest)
-            ]
-        limit = int(target.parameters.get("limit", "0")) or len(items)
-        metadata = {"resourceVersion": version}
-        if items[limit:]:
-            metadata["continue"] = f"{version}/{uuid4()}"
-            self._pages[metadata["continue"]] = items[limit:]
-        return {"metadata": metadata, "items": items[:limit]}
+        items = [
+            stored.dump()
+            for key, stored in sorted(self._objects.items())
+            if target.selects(key, stored.manifest)
+        ]
+        return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
 
     # Writes
 
@@ -295,7 +212,7 @@ class FakeServer:
             new = apply_merge_patch(old.manifest, patch)
         return self._update(target, old, new).dump()
 
-    def _update(self, target: Target, old: _Stored | None, new: Unstructured) -> _Stored:
+    def _update(self, target: Target, old: Stored | None, new: Unstructured) -> Stored:
         new = self._prepared(target, old, new)
         schema = target.kind.schema
         before: Unstructured = old.manifest if old else {"metadata": {}}
@@ -308,7 +225,7 @@ class FakeServer:
         others = _without(mine.others(old), difference.changed | difference.removed)
         return self._finish(target, old, new, [*others, mine.entry(old, paths, self._timestamp())])
 
-    def _apply(self, target: Target, configuration: Unstructured) -> _Stored:
+    def _apply(self, target: Target, configuration: Unstructured) -> Stored:
         old = self._objects.get(target.key)
         schema = target.kind.schema
         if old is None and (target.subresource or configuration["metadata"].get("uid")):
@@ -349,7 +266,7 @@ class FakeServer:
         entry = mine.entry(old, paths - difference.removed, self._timestamp())
         return self._finish(target, old, new, [entry, *others])
 
-    def _prepared(self, target: Target, old: _Stored | None, new: Unstructured) -> Unstructured:
+    def _prepared(self, target: Target, old: Stored | None, new: Unstructured) -> Unstructured:
         """The object to store: validated, with defaults and the server's own metadata."""
         given: Unstructured = new.get("metadata") or {}
         before: Unstructured = old.manifest["metadata"] if old else {}
@@ -389,8 +306,8 @@ class FakeServer:
         return whole
 
     def _finish(
-        self, target: Target, old: _Stored | None, new: Unstructured, owners: Iterable[Owner]
-    ) -> _Stored:
+        self, target: Target, old: Stored | None, new: Unstructured, owners: Iterable[Owner]
+    ) -> Stored:
         metadata = new["metadata"]
         if target.kind.resource.group not in _WITHOUT_GENERATION:
             generation = old.manifest["metadata"]["generation"] if old else 1
@@ -399,7 +316,7 @@ class FakeServer:
         kept = tuple(
             sorted((owner for owner in owners if owner.paths), key=lambda owner: owner.key)
         )
-        stored = _Stored(new, kept)
+        stored = Stored(new, kept)
         if stored == old or target.parameters.get("dryRun"):
             return stored
         if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
@@ -407,17 +324,20 @@ class FakeServer:
             return stored
         return self._store(target, stored)
 
-    def _store(self, target: Target, stored: _Stored) -> _Stored:
+    def _store(self, target: Target, stored: Stored) -> Stored:
         self._version += 1
         stored.manifest["metadata"]["resourceVersion"] = str(self._version)
         before = self._objects.get(target.key)
         self._objects[target.key] = stored
-        self._note(target.key, before, stored)
+        self.changed(target, before, stored)
         return stored
 
     def _remove(self, target: Target) -> None:
         self._version += 1
-        self._note(target.key, self._objects.pop(target.key), None)
+        self.changed(target, self._objects.pop(target.key), None)
+
+    def changed(self, target: Target, before: Stored | None, after: Stored | None) -> None:
+        """An object was created, changed or deleted. Subclasses may serve watches."""
 
     def _timestamp(self) -> str:
         return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -435,46 +355,19 @@ class _Mine:
     def key(self) -> tuple[str, ...]:
         return self.manager, self.operation, self.target.subresource
 
-    def find(self, stored: _Stored | None) -> Owner | None:
+    def find(self, stored: Stored | None) -> Owner | None:
         owners = stored.owners if stored else ()
         return next((owner for owner in owners if owner.key == self.key), None)
 
-    def others(self, stored: _Stored | None) -> list[Owner]:
+    def others(self, stored: Stored | None) -> list[Owner]:
         return [owner for owner in (stored.owners if stored else ()) if owner.key != self.key]
 
-    def entry(self, stored: _Stored | None, paths: Paths, time: str) -> Owner:
+    def entry(self, stored: Stored | None, paths: Paths, time: str) -> Owner:
         last = self.find(stored)
         version = self.target.kind.resource.api_version
         # The time of the last change of the owned fields.
         time = last.time if last and last.paths == paths else time
         return Owner(self.manager, self.operation, version, self.target.subresource, time, paths)
-
-
-def _selects(target: Target, key: Key, manifest: Unstructured) -> bool:
-    """Whether a list or a watch contains an object."""
-    labels = target.parameters.get("labelSelector", "")
-    fields = target.parameters.get("fieldSelector", "")
-    return (
-        key[:2] == target.key[:2]
-        and target.namespace in {"", key[2]}
-        and selects(labels, manifest["metadata"].get("labels", {}).get)
-        and selects(fields, lambda path: field_at(manifest, path))
-    )
-
-
-def _event_of(change: _Change, target: Target) -> Unstructured | None:
-    """The event of a change for a watch: its selector decides whether an object exists."""
-    was, now = (
-        None if state is None or not _selects(target, change.key, state.manifest) else state
-        for state in (change.before, change.after)
-    )
-    if now is not None:
-        return {"type": "ADDED" if was is None else "MODIFIED", "object": now.dump()}
-    if was is None:
-        return None
-    deleted = was.dump()
-    deleted["metadata"]["resourceVersion"] = str(change.version)
-    return {"type": "DELETED", "object": deleted}
 
 
 def _without(owners: Iterable[Owner], paths: Paths) -> list[Owner]:
