@@ -42,8 +42,9 @@ CODE = (
 
 
 SHARED = (
-    *("examples", "tests/docs", "tests/test_joining.py", "tests/test_load.py"),
-    *("tests/e2e/test_helpers.py", "tests/providers"),
+    *("examples", "tests/docs", "tests/test_everything.py", "tests/test_joining.py"),
+    *("tests/test_load.py", "tests/test_patterns.py", "tests/e2e/test_helpers.py"),
+    *("tests/faults", "tests/providers"),
 )
 """Tests that belong to no package and need neither a cluster nor a container engine."""
 QUICK = (
@@ -170,6 +171,13 @@ def all_tests(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def everything(session: nox.Session) -> None:
+    """All sessions on this commit, each once, and their table. Continues an interrupted run."""
+    install(session)
+    session.run("python", "-m", "tests.everything", *session.posargs)
+
+
+@nox.session(default=False)
 def shake(session: nox.Session) -> None:
     """The default tests in other orders, users, Pythons and under load (`-- 10 --seed 1`)."""
     install(session)
@@ -262,7 +270,7 @@ def integration_of_packages(session: nox.Session) -> None:
     pytest(session, "-m", "integration", paths=(*folders_with_tests(), *SHARED))
 
 
-@nox.session(default=False)
+@nox.session(default=False, requires=["release"])
 def pulumi(session: nox.Session) -> None:
     """The program `dev` on a real Pulumi engine. The first run builds the engine, in minutes."""
     install(session)
@@ -286,9 +294,9 @@ def alerts(session: nox.Session) -> None:
     pytest(session, "-n0", paths=["tests/alerts"])
 
 
-@nox.session(default=False)
+@nox.session(default=False, requires=["release"])
 def e2e(session: nox.Session) -> None:
-    """On a kind cluster. Skips with the reason if a container engine or image is missing."""
+    """On a kind cluster, with the images of a release. Needs a container engine and kind."""
     install(session)
     pytest(session, "-n0", paths=["tests/e2e"])
 

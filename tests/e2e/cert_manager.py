@@ -1,5 +1,6 @@
 """The real cert-manager of clusterctl in a local image."""
 
+import asyncio
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,8 +9,8 @@ from capelin_release.charts import dump_yaml
 from capelin_release.tools import CERT_MANAGER
 from capelin_release.upstream import CERT_MANAGER_NAMESPACE
 
-PROGRAM: Final = "CAPELIN_E2E_CERT_MANAGER"
-"""The variable with a program that is cert-manager's controller, webhook and CA injector."""
+from .go_programs import local_program
+
 IMAGE: Final = "localhost/cert-manager:e2e"
 VERSION: Final = CERT_MANAGER.default_version
 
@@ -18,6 +19,12 @@ _ARGUMENTS: Final = {
     "controller": [_ELECTION, f"--cluster-resource-namespace={CERT_MANAGER_NAMESPACE}"],
     "cainjector": [_ELECTION],
 }
+
+
+async def program() -> Path:
+    """cert-manager's controller, webhook and CA injector in one program."""
+    folder = Path(__file__).with_name("cert-manager")
+    return await asyncio.to_thread(local_program, folder)
 
 
 def use_own_image(repositories: Path) -> Path:

@@ -1,7 +1,6 @@
 """Cluster API's core and kubeadm bootstrap provider in pods of a kind cluster, by clusterctl."""
 
 import asyncio
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -28,7 +27,7 @@ async def load_managers(cluster: KindCluster, folder: Path) -> None:
     """Load the images of Cluster API's managers and of cert-manager."""
     programs = {
         **{reference: await Binaries().path(name) for name, reference in _MANAGERS.items()},
-        cert_manager.IMAGE: Path(os.environ[cert_manager.PROGRAM]),
+        cert_manager.IMAGE: await cert_manager.program(),
     }
     for reference, program in programs.items():
         archive = manager_image(program, reference, folder / "manager.tar")

@@ -98,6 +98,18 @@ class GoModule:
         return await asyncio.to_thread(_built, _folder() / name, tuple(packages), build)
 
 
+def local_program(folder: Path) -> Path:
+    """The program of a module of the repository, which pins its own modules."""
+
+    def build(_: str, source: Path, output: Path) -> None:
+        shutil.copytree(folder, source, dirs_exist_ok=True)
+        _go(source, "build", "-ldflags=-s -w", "-o", str(output), ".")
+
+    contents = {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+    place = _folder() / f"{folder.name}-{sha256(repr(contents).encode()).hexdigest()[:8]}"
+    return _built(place, (folder.name,), build)[folder.name]
+
+
 def _folder() -> Path:
     return cache_folder().parent / "capelin-testbed" / "programs"
 

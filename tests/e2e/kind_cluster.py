@@ -17,9 +17,9 @@ KIND = os.environ.get("CAPELIN_E2E_KIND", "kind")
 """The kind binary."""
 IMAGE = os.environ.get(
     "CAPELIN_E2E_NODE_IMAGE",
-    "kindest/node:v1.34.3@sha256:08497ee19eace7b4b5348db5c6a1591d7752b164530a36f855cb0f2bdcbadd48",
+    "kindest/node:v1.36.1@sha256:3489c7674813ba5d8b1a9977baea8a6e553784dab7b84759d1014dbd78f7ebd5",
 )
-"""The image of its nodes, of kind v0.31.0. One that was built without a registry serves as well."""
+"""The image of its nodes, of kind v0.32.0. One that was built without a registry serves as well."""
 IMAGE_VERSION = IMAGE.partition("@")[0].rpartition(":")[2]
 """The Kubernetes version of that image."""
 _CREATE_SECONDS = 300

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import random
 import socket
 from collections.abc import AsyncGenerator
@@ -12,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-import pytest
 from capelin.client import Client, Config
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
@@ -29,32 +27,19 @@ from .conftest import prepared
 from .hosted import Hosted
 from .kind_cluster import KindCluster, kind_cluster
 from .machines import docker
+from .release_images import archive_of, image_of
 
-IMAGES = "CAPELIN_E2E_IMAGES"
-"""The variable with the folder `images` of a release, of this commit or one close to it."""
+PROVIDER = "capelin-control-plane"
 _NODE_PORTS = range(30000, 32768)
 _PIECE = 64 << 10
 
 
 def load_image(kind: KindCluster) -> str:
     """Load the image of the provider if it is missing, and return its name."""
-    if IMAGES not in os.environ:
-        pytest.fail(f"the environment has no {IMAGES}")
-    name = image_name()
+    name = image_of(PROVIDER)
     if not kind.has_image(name):
-        kind.load_archive(_archive())
+        kind.load_archive(archive_of(PROVIDER))
     return name
-
-
-def image_name() -> str:
-    """The name of the provider's image."""
-    tag = _archive().name.removeprefix("capelin-control-plane-").removesuffix("-linux-amd64.tar")
-    return f"ghcr.io/capelin/capelin-control-plane:{tag}"
-
-
-def _archive() -> Path:
-    (archive,) = Path(os.environ[IMAGES]).glob("capelin-control-plane-v*-linux-amd64.tar")
-    return archive
 
 
 @asynccontextmanager

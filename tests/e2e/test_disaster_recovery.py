@@ -44,7 +44,8 @@ from .machines import (
     run_pods,
     use,
 )
-from .management_clusters import IMAGES, destination, image_name, load_image, portable_endpoint
+from .management_clusters import PROVIDER, destination, load_image, portable_endpoint
+from .release_images import image_of
 
 NAMESPACE = "team"
 KEY = b"k" * 32
@@ -78,7 +79,7 @@ async def management_cluster(home: Home, server: S3Server) -> AsyncGenerator[Hos
     variables = {
         "CAPELIN_BACKENDS": "pods",
         "CAPELIN_BACKUP_ENDPOINTS": server.endpoint,
-        "CAPELIN_RESTORE_IMAGE": image_name(),
+        "CAPELIN_RESTORE_IMAGE": image_of(PROVIDER),
     }
     request = UpRequest(providers=("kubeadm-bootstrap",), variables=variables, prefetch=False)
     options = UpOptions(environment, request, None, within=600, kind=KindOptions(IMAGE))
@@ -164,8 +165,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 async def test_one_command_continues_a_lost_cluster_with_its_nodes(
     server: S3Server, home: Home, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    if IMAGES not in os.environ:
-        pytest.fail(f"the environment has no {IMAGES}")
     (tmp_path / "backup.key").write_bytes(KEY)
     (tmp_path / "ca.pem").write_text(server.ca)
     async with AsyncExitStack() as stack:

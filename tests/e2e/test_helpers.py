@@ -13,6 +13,7 @@ from typing import get_args
 
 import pytest
 from capelin.client import Config, Server
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.pki import issue, new_ca
 from capelin_control_plane.desired import PROGRAMS
 from capelin_lifecycle.actions.approval import approval_verdict
@@ -161,7 +162,7 @@ async def test_the_page_approves_with_the_code_of_the_result(tmp_path: Path) -> 
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "MESSAGE": waiting.message,
         "APPROVER": approver,
-        "NEXT_KUBERNETES_VERSION": "v1.34.4",
+        "NEXT_KUBERNETES_VERSION": TESTED_KUBERNETES[-1],
     }
     (section,) = [
         section

@@ -21,7 +21,7 @@ from .conftest import VERSIONS, load_programs
 from .install_page import METHODS, PAGE, CommandFailedError, Method, Shell, sections, with_values
 from .kind_cluster import KindCluster, kind_cluster
 from .program_images import manager_image
-from .test_installation import IMAGES, archive_of
+from .release_images import RELEASE, archive_of, tag_of
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", HELM)]
 
@@ -35,12 +35,8 @@ ONCE = ("Cluster API", "The client certificate of Cluster API")
 SECTIONS = list(sections(PAGE.read_text()))
 
 
-def release() -> Path:
-    return Path(os.environ[IMAGES]).parent
-
-
 def released_version() -> str:
-    (folder,) = (release() / "clusterctl" / "control-plane-capelin").iterdir()
+    (folder,) = (RELEASE / "clusterctl" / "control-plane-capelin").iterdir()
     return folder.name
 
 
@@ -67,21 +63,19 @@ class Reader:
 @pytest.fixture(scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[KindCluster]:
     """A cluster whose node has all images, by the names that they have in a registry."""
-    if absent := [name for name in (IMAGES, cert_manager.PROGRAM) if name not in os.environ]:
-        pytest.fail(f"the environment has no {' and no '.join(absent)}")
     folder = tmp_path_factory.mktemp("kind")
     with kind_cluster(f"install-{uuid4().hex[:6]}", folder) as made:
         for name in NAMES:
             archive = archive_of(name)
             await asyncio.to_thread(made.load_archive, archive)
-            tag = archive.name.removeprefix(f"{name}-").removesuffix("-linux-amd64.tar")
+            tag = tag_of(archive)
             for version in (OLDER, released_version()):
                 made.tag_image(f"ghcr.io/capelin/{name}:{tag}", f"{REGISTRY}/{name}:{version}")
         programs = {
             f"{REGISTRY}/cluster-api/{name}:{CLUSTER_API.versions[-1]}": await Binaries().path(name)
             for name in MANAGERS
         }
-        programs[cert_manager.IMAGE] = Path(os.environ[cert_manager.PROGRAM])
+        programs[cert_manager.IMAGE] = await cert_manager.program()
         for reference, program in programs.items():
             archive = manager_image(program, reference, folder / "manager.tar")
             await asyncio.to_thread(made.load_archive, archive)
@@ -95,7 +89,7 @@ async def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("capelin")
     older = Repository(tmp_path_factory.mktemp("older"))
     await older.add_capelin(OLDER.removeprefix("v"))
-    for dist in (older.folder / "dist", release()):
+    for dist in (older.folder / "dist", RELEASE):
         await asyncio.to_thread(shutil.copytree, dist / "clusterctl", folder, dirs_exist_ok=True)
         for chart in dist.glob("capelin-*.tgz"):
             shutil.copy(chart, folder)

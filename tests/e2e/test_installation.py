@@ -25,15 +25,13 @@ from capelin_release.tools import HELM
 
 from tests.integration.repositories import REGISTRY, Repository, older_charts
 
-from . import cert_manager
 from .cluster_api import INIT, WAITING, add_cluster_api, load_managers
 from .hosted import Hosted, under_load
 from .kind_cluster import KindCluster, kind_cluster
+from .release_images import archive_of, tag_of
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", HELM)]
 
-IMAGES = "CAPELIN_E2E_IMAGES"
-"""The variable with the folder `images` of a release, of this commit or one close to it."""
 OLDER, VERSION = "0.1.0-alpha.1", "0.1.0"
 KUBERNETES = os.environ.get("CAPELIN_E2E_KUBERNETES", TESTED_KUBERNETES[-1])
 """A version whose images the nodes have or can pull."""
@@ -47,23 +45,16 @@ NAME = "demo"
 @pytest.fixture(scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[KindCluster]:
     """A cluster with the images of all managers, without Cluster API."""
-    if absent := [name for name in (IMAGES, cert_manager.PROGRAM) if name not in os.environ]:
-        pytest.fail(f"the environment has no {' and no '.join(absent)}")
     folder = tmp_path_factory.mktemp("kind")
     with kind_cluster(f"charts-{uuid4().hex[:6]}", folder) as made:
         await load_managers(made, folder)
         for name in CHARTS:
             archive = archive_of(name)
             await asyncio.to_thread(made.load_archive, archive)
-            tag = archive.name.removeprefix(f"{name}-").removesuffix("-linux-amd64.tar")
+            tag = tag_of(archive)
             for version in (OLDER, VERSION):
                 made.tag_image(f"ghcr.io/capelin/{name}:{tag}", f"{REGISTRY}/{name}:v{version}")
         yield made
-
-
-def archive_of(name: str) -> Path:
-    (archive,) = Path(os.environ[IMAGES]).glob(f"{name}-v*-linux-amd64.tar")
-    return archive
 
 
 @pytest.fixture(scope="module")

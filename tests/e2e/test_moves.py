@@ -5,7 +5,6 @@ status of the Cluster as they do.
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -47,7 +46,6 @@ from .machines import (
     use,
 )
 from .management_clusters import (
-    IMAGES,
     PortableEndpoint,
     destination,
     is_restored,
@@ -170,8 +168,6 @@ async def create(hosted: Hosted, endpoint: PortableEndpoint, server: S3Server) -
 async def test_a_control_plane_moves_with_its_nodes_and_all_acknowledged_writes(
     server: S3Server, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    if IMAGES not in os.environ:
-        pytest.fail(f"the environment has no {IMAGES}")
     stores = Stores(None, read_endpoints(server.endpoint))
     async with (
         management_cluster(tmp_path / "first") as first,

@@ -22,7 +22,7 @@ from capelin.yaml import write_yaml
 from tests.integration.homes import Home
 from tests.integration.repositories import Repository
 
-from . import capd, cert_manager, kind_cluster
+from . import capd, kind_cluster
 from .cluster_api import add_cluster_api, load_managers
 from .install_page import Shell
 from .kind_cluster import IMAGE, KindCluster
@@ -122,8 +122,6 @@ async def test_capelin(session: Session, name: str, target: str) -> None:
 
 @pytest.fixture
 async def capd_images() -> AsyncGenerator[None]:
-    if cert_manager.PROGRAM not in os.environ:
-        pytest.fail(f"the environment has no {cert_manager.PROGRAM}")
     if shutil.which(capd.HAPROXY, path="/usr/sbin:/usr/bin") is None:
         pytest.fail("the machine has no program haproxy")
     async with capd.images(KUBECTL):

@@ -5,7 +5,6 @@ provider made.
 """
 
 import base64
-import os
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,7 +26,6 @@ from capelin_release.tools import HELM
 
 from tests.integration.repositories import Repository
 
-from . import cert_manager
 from .cluster_api import INIT, add_cluster_api, load_managers
 from .conftest import VERSIONS, load_programs, namespace_in, provider_for
 from .container_machines import (
@@ -177,8 +175,6 @@ async def rotation(hosted: Hosted) -> str:
 @pytest.fixture(scope="module")
 async def with_cluster_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[KindCluster]:
     """A kind cluster with Cluster API's core, kubeadm bootstrap provider and Capelin's CRDs."""
-    if cert_manager.PROGRAM not in os.environ:
-        pytest.fail(f"the environment has no {cert_manager.PROGRAM}")
     folder = tmp_path_factory.mktemp("kind")
     repository = Repository(folder / "repository")
     with kind_cluster(f"nodes-{uuid4().hex[:6]}", folder) as cluster:

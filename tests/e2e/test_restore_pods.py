@@ -1,7 +1,6 @@
 """Backups and restores of control planes on the pods of a real cluster, to a real S3 server."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -35,7 +34,6 @@ from .machines import (
     use,
 )
 from .management_clusters import (
-    IMAGES,
     backed_up,
     destination,
     is_restored,
@@ -159,8 +157,6 @@ async def test_a_new_management_cluster_continues_from_the_bucket_with_its_nodes
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
 ) -> None:
-    if IMAGES not in os.environ:
-        pytest.fail(f"the environment has no {IMAGES}")
     stores = Stores(None, read_endpoints(server.endpoint))
     backup = {"destination": destination(server), "encryptionKey": {"name": "backup-key"}}
     key, ca = tmp_path / "backup.key", tmp_path / "ca.pem"

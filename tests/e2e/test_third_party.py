@@ -6,7 +6,6 @@ install it" and "Install".
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
@@ -36,12 +35,12 @@ from tests.integration.third_party import (
     release,
 )
 
-from . import cert_manager
 from .cluster_api import WAITING, add_cluster_api, load_managers
 from .conftest import VERSIONS, load_programs
 from .install_page import PAGE, sections
 from .kind_cluster import KindCluster, kind_cluster
-from .test_installation import CHARTS, IMAGES, LABELS, VERSION, archive_of
+from .release_images import archive_of, tag_of
+from .test_installation import CHARTS, LABELS, VERSION
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", HELM)]
 
@@ -71,8 +70,6 @@ class Projects:
 
 @pytest.fixture(scope="module")
 def projects(tmp_path_factory: pytest.TempPathFactory) -> Projects:
-    if absent := [name for name in (IMAGES, cert_manager.PROGRAM) if name not in os.environ]:
-        pytest.fail(f"the environment has no {' and no '.join(absent)}")
     wheels = build_wheels(tmp_path_factory.mktemp("wheels"))
     shell = Shell(tmp_path_factory.mktemp("projects"), tmp_path_factory.mktemp("home"))
     run = f"tool run --find-links {wheels} --reinstall --from capelin"
@@ -96,7 +93,7 @@ async def cluster(
         for name in CHARTS:
             archive = archive_of(name)
             await asyncio.to_thread(made.load_archive, archive)
-            tag = archive.name.removeprefix(f"{name}-").removesuffix("-linux-amd64.tar")
+            tag = tag_of(archive)
             made.tag_image(f"ghcr.io/capelin/{name}:{tag}", f"{REGISTRY}/{name}:v{VERSION}")
         for dist in (projects.provider, projects.extension):
             for archive in dist.glob("images/*-linux-amd64.tar"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Config
+from capelin.embedded.binaries import DEFAULT_KUBERNETES
 from capelin.embedded.management import all_environments, current_status, supervisor_process
 from capelin.testing.waiting import until
 
@@ -83,7 +84,7 @@ async def test_up_restores_a_kind_cluster_that_was_deleted_by_hand(
         "target": "kind",
         "name": kind_name,
         "nodeImage": kind_cluster.IMAGE,
-        "kubernetesVersion": "v1.34.4",
+        "kubernetesVersion": DEFAULT_KUBERNETES,
         "workers": "2",
     }
     for name, value in settings.items():

@@ -1,7 +1,6 @@
 """The program `e2e` on a real engine and a kind cluster: all of a release in pods."""
 
 import asyncio
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from capelin.embedded.binaries import CLUSTER_API, Binaries
 
 from tests.e2e import cert_manager, kind_cluster
 from tests.e2e.program_images import manager_image
-from tests.e2e.test_installation import IMAGES
+from tests.e2e.release_images import RELEASE
 
 from .bed import ROOT, Bed, copied_project
 
@@ -28,7 +27,7 @@ async def archives(folder: Path) -> list[Path]:
         f"registry.k8s.io/cluster-api/{name}:{version}": await Binaries().path(name)
         for name in MANAGERS
     }
-    programs[cert_manager.IMAGE] = Path(os.environ[cert_manager.PROGRAM])
+    programs[cert_manager.IMAGE] = await cert_manager.program()
     others = [
         manager_image(program, reference, folder / f"{number}.tar")
         for number, (reference, program) in enumerate(programs.items())
@@ -37,18 +36,14 @@ async def archives(folder: Path) -> list[Path]:
 
 
 def _ours() -> list[Path]:
-    return sorted(Path(os.environ[IMAGES]).glob("*-linux-amd64.tar"))
+    return sorted(RELEASE.glob("images/*-linux-amd64.tar"))
 
 
 async def test_a_release_becomes_a_cluster_in_pods(
     bed: Bed, kind_name: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    if absent := [name for name in (IMAGES, cert_manager.PROGRAM) if name not in os.environ]:
-        pytest.fail(f"the environment has no {' and no '.join(absent)}")
     repository = tmp_path / "clusterctl"
-    await asyncio.to_thread(
-        shutil.copytree, Path(os.environ[IMAGES]).parent / "clusterctl", repository
-    )
+    await asyncio.to_thread(shutil.copytree, RELEASE / "clusterctl", repository)
     cert_manager.use_own_image(repository)
     project = copied_project(PROJECT, tmp_path / "project")
     await bed.run(project, "stack", "init", "e2e")

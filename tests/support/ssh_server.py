@@ -16,7 +16,9 @@ KILLS_CONNECTION = "kill this connection"
 
 
 @asynccontextmanager
-async def ssh_server(*, certified: bool = False) -> AsyncGenerator[Server]:
+async def ssh_server(
+    *, certified: bool = False, compression: str = "none"
+) -> AsyncGenerator[Server]:
     """Serve SSH. With `certified`, the host key has a certificate for the address."""
     host, ca, user = new_key(), new_key(), new_key()
     address = "127.0.0.1"
@@ -77,6 +79,7 @@ async def ssh_server(*, certified: bool = False) -> AsyncGenerator[Server]:
         server_host_keys=[(host, certificate)] if certified else [host],
         authorized_client_keys=asyncssh.import_authorized_keys(user.export_public_key().decode()),
         process_factory=start,
+        compression_algs=[compression],
         encoding=None,
     )
     server = Server(

@@ -8,6 +8,7 @@ from typing import Any
 from capelin.api import Resource, Unstructured, crd
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.client import Client
+from capelin.embedded.binaries import DEFAULT_KUBERNETES
 from capelin.testing.cluster_api import cluster_api_crds
 from capelin_control_plane.api import CapelinControlPlane
 
@@ -17,7 +18,7 @@ MACHINES = 40
 LARGE = 1040
 """For the first cluster."""
 TOTAL = LARGE + (CLUSTERS - 1) * MACHINES
-VERSION = "v1.34.4"
+VERSION = DEFAULT_KUBERNETES
 POOL = "workers"
 EVIL = '<img src="https://evil.example/x" onerror="document.title=1"><script>alert(1)</script>'
 """A message that must stay text."""

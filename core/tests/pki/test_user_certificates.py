@@ -1,6 +1,7 @@
 """A valid CA of a user is accepted. An invalid one fails with a reason."""
 
 import base64
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -286,6 +287,45 @@ KEYS = {
     ),
     "weak": (WEAK.private_key_pem, "KeyNotSupported", "the key is RSA with 1024 bits, "),
 }
+
+
+def rsa_key(bits: int) -> bytes:
+    """A key whose numbers do not belong together. A real one of this size takes minutes."""
+    numbers = [0, 2**bits - 1, 65537, 2**bits - 3, *[2 ** (bits // 2) - 1] * 5]
+    sequence = b"".join(element(2, it.to_bytes(it.bit_length() // 8 + 1)) for it in numbers)
+    lines = base64.encodebytes(element(0x30, sequence))
+    return b"-----BEGIN RSA PRIVATE KEY-----\n" + lines + b"-----END RSA PRIVATE KEY-----\n"
+
+
+def element(tag: int, content: bytes) -> bytes:
+    """An element in DER."""
+    size = len(content)
+    length = size.to_bytes((size.bit_length() + 7) // 8 or 1)
+    return bytes([tag, *([0x80 | len(length)] if size > 127 else []), *length]) + content
+
+
+@pytest.mark.parametrize(
+    ("bits", "reason", "words"),
+    [
+        (4096, "KeyNotReadable", "numbers of the private RSA key do not belong together"),
+        (16_384, "KeyNotSupported", "the key is RSA with 16384 bits, "),
+        (65_536, "KeyNotSupported", "bytes long, "),
+        (1_000_000, "KeyNotSupported", "bytes long, "),
+    ],
+)
+def test_a_long_key_fails_at_once(bits: int, reason: str, words: str) -> None:
+    pem = rsa_key(bits)
+    start = time.thread_time()
+    with pytest.raises(InvalidPemError) as refused:
+        read_ca(CA.certificate_pem, pem, NOW)
+    assert time.thread_time() - start < 0.1
+    assert refused.value.reason == reason
+    assert words in str(refused.value)
+
+
+def test_a_block_without_an_end_does_not_count() -> None:
+    begin, block = b"-----BEGIN CERTIFICATE-----\n", CA.certificate_pem
+    assert split_pem(begin * 3 + block + begin) == (block,)
 
 
 @pytest.mark.parametrize("case", KEYS)

@@ -140,6 +140,8 @@ class World:
     rotated: datetime = BEGIN
     """The true time at which the newest CAs were created."""
     step: int = 0
+    seen: CapelinControlPlane | None = None
+    """The control plane at the begin of the last reconcile."""
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.now)
@@ -187,7 +189,7 @@ class World:
         monkeypatch.setattr(ControlPlaneContext, "send_status", nothing)
         monkeypatch.setattr(restore_files, "restore_member", restore_member)
 
-    async def create(self, encryption: Mapping[str, Any] | None) -> None:
+    async def create(self, encryption: Mapping[str, Any] | None, members: int) -> None:
         """Create the Cluster and its control plane, with a folder for backups."""
         group = CapelinControlPlane.resource.group
         reference = {"apiGroup": group, "kind": "CapelinControlPlane", "name": "one"}
@@ -203,11 +205,12 @@ class World:
             "backend": "Pods",
             "replicas": 2,
             "etcd": {
+                "replicas": members,
                 "backup": {
                     "destination": {"folder": "etcd"},
                     "encryptionKey": {"name": "backup-key"},
                     "retention": {"last": 2, "days": 0},
-                }
+                },
             },
             "apiServer": {"encryption": encryption},
         }
@@ -226,12 +229,18 @@ class World:
     async def annotate(self, annotations: Mapping[str, str | None]) -> None:
         await self.change({"metadata": {"annotations": dict(annotations)}})
 
-    async def reconcile(self) -> None:
-        """One reconcile a second later, and all work of tasks that is not slow."""
+    async def reconcile(self, *, is_behind: bool = False) -> None:
+        """One reconcile a second later, and all work of tasks that is not slow.
+
+        Args:
+            is_behind: Whether the provider has the object of the last reconcile's begin.
+        """
         self.now += timedelta(seconds=1)
         self.clock.now = self.now
         shared = Context(self.client, logging.getLogger("model"), Silent(self.client))
-        mine = await self.mine()
+        if not is_behind or self.seen is None:
+            self.seen = await self.mine()
+        mine = self.seen
         await self.reconciler.reconcile(shared.about(mine), mine)
         await self.settle()
 
@@ -268,10 +277,14 @@ class World:
         return [] if self.asleep else self.planned
 
     @property
-    def ready(self) -> list[ApiServer]:
+    def has_quorum(self) -> bool:
+        """Whether most members of etcd run."""
         joined = member_data.joined_members(self.state_dir)
-        has_quorum = 2 * len(joined & self.members) > len(joined)
-        return [it for it in self.running if has_quorum and not it.plugins & self.failing]
+        return 2 * len(joined & self.members) > len(joined)
+
+    @property
+    def ready(self) -> list[ApiServer]:
+        return [it for it in self.running if self.has_quorum and not it.plugins & self.failing]
 
     def write(self, name: str) -> None:
         """Store an object through any API server."""

@@ -41,6 +41,16 @@ ENCRYPTIONS = st.sampled_from([None, SECRETBOX, VAULT, BROKEN])
 REQUESTS = st.sets(st.sampled_from([BACKUP_ANNOTATION, ROTATE_KEY, ROTATE_CAS]), min_size=1)
 SKEWS = st.sampled_from([-timedelta(hours=1), timedelta(hours=1), timedelta(days=366)])
 WORK = st.sampled_from(["store", "rewrite", "restore"])
+SCHEDULES: Mapping[str, Any] = {
+    "backups": {"etcd": {"backup": {"schedule": "*/10 * * * *"}}},
+    "rotation": {"certificates": {"rotation": {"schedule": "0 */2 * * *"}}},
+    "sleep": {"sleep": {"start": "0 * * * *", "end": "30 * * * *"}},
+}
+NO_SCHEDULES: Mapping[str, Any] = {
+    "etcd": {"backup": {"schedule": None}},
+    "certificates": {"rotation": None},
+    "sleep": None,
+}
 MOST_RECONCILES = 120
 """Enough for all operations in sequence."""
 REFUSALS = ("no usable backup", "changed after backup", "another CA", "is of Kubernetes")
@@ -61,18 +71,22 @@ class Operations(RuleBasedStateMachine):
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.runner.run(coroutine)
 
-    @initialize(encryption=ENCRYPTIONS.filter(lambda it: it is not BROKEN))
-    def begin(self, encryption: Mapping[str, Any] | None) -> None:
+    @initialize(
+        encryption=ENCRYPTIONS.filter(lambda it: it is not BROKEN), members=st.sampled_from([1, 3])
+    )
+    def begin(self, encryption: Mapping[str, Any] | None, members: int = 1) -> None:
         self.encryption = encryption
         self.requested: dict[str, datetime] = {}
         self.named: str | None = None
         self.value: str | None = None
-        self.run(self._begin())
+        self.is_lost = False
+        """Whether no backup can replace the data of lost members."""
+        self.run(self._begin(members))
 
-    async def _begin(self) -> None:
+    async def _begin(self, members: int) -> None:
         self.world = World(Path(self.folder.name))
         self.world.patch(self.monkeypatch)
-        await self.world.create(self.encryption)
+        await self.world.create(self.encryption, members)
         for _ in range(4):
             await self.world.reconcile()
         self.world.write("first")
@@ -93,6 +107,17 @@ class Operations(RuleBasedStateMachine):
             for _ in range(8):
                 self.run(self.world.reconcile())
         self.run(self.world.restart())
+
+    @rule(is_behind=st.booleans())
+    @precondition(lambda self: "rewrite" not in self.world.held)
+    def hand_over(self, is_behind: bool) -> None:
+        """Another provider takes over, and tasks of the first one end later.
+
+        Args:
+            is_behind: Whether it does not see the last writes of the first one yet.
+        """
+        self.world.reconciler = self.world.provider()
+        self.run(self.world.reconcile(is_behind=is_behind))
 
     @rule(skew=SKEWS)
     def set_the_clock_wrong(self, skew: timedelta) -> None:
@@ -162,6 +187,20 @@ class Operations(RuleBasedStateMachine):
     @rule()
     def upgrade(self) -> None:
         self.run(self.world.change({"spec": {"version": "v1.34.2"}}))
+
+    @rule(what=st.sampled_from([*SCHEDULES]))
+    def schedule(self, what: str) -> None:
+        self.run(self.world.change({"spec": SCHEDULES[what]}))
+
+    @rule()
+    def end_schedules(self) -> None:
+        self.run(self.world.change({"spec": NO_SCHEDULES}))
+
+    @rule(count=st.sampled_from([1, 2]))
+    @precondition(lambda self: len(self.world.members) == 3 and self.world.ready)
+    def lose_members(self, count: int) -> None:
+        """The machines of one member of etcd end, or of the majority."""
+        self.world.members = frozenset(sorted(self.world.members)[count:])
 
     @rule(asleep=st.booleans())
     def sleep(self, asleep: bool) -> None:
@@ -234,17 +273,28 @@ class Operations(RuleBasedStateMachine):
         if self.encryption is BROKEN:
             world.failing = set()
         await self._pause(paused=False)
+        await world.change({"spec": NO_SCHEDULES})
         now = world.now.isoformat()
         await world.annotate({WAKE_ANNOTATION: now})
+        if not world.has_quorum:
+            if not world.published:
+                return
+            await self._restore_newest()
         left: list[str] = []
         for _ in range(MOST_RECONCILES):
             world.now += timedelta(minutes=1)
             await world.annotate({DROP_ANNOTATION: f"force@{world.now.isoformat()}"})
             await world.reconcile()
             left = await self._left()
-            if not left:
+            if not left or self.is_lost:
                 return
         raise AssertionError(left)
+
+    async def _restore_newest(self) -> None:
+        """A person continues after the loss of most members of etcd."""
+        name = max(name for name in self.world.published if f"{name}.json" in self.world.files)
+        moment = f"{self.world.now:%Y-%m-%dT%H:%M:%SZ}"
+        await self.world.annotate({RESTORE_ANNOTATION: f"{name}@{moment}"})
 
     async def _left(self) -> list[str]:
         """The operations that have not ended."""
@@ -256,6 +306,7 @@ class Operations(RuleBasedStateMachine):
             text = f"{condition.reason}: {condition.message}" if condition else ""
             if condition and type_ == "Restoring" and any(it in text for it in REFUSALS):
                 await world.annotate({RESTORE_ANNOTATION: None})
+                self.is_lost = not world.has_quorum
             if text and condition and condition.reason != type_:
                 left.append(f"{type_} {text}")
         taken = max(world.published.values(), default=None)
@@ -403,7 +454,18 @@ def test_a_restored_token_of_a_dropped_key_is_removed(operations: Operations) ->
     assert restored.data == {}
 
 
-TestOperations = Operations.TestCase
+class RandomOperations(Operations):
+    """Random requests and failures. Whatever happened, all operations can end after it."""
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "world"):
+                self.require_an_end()
+        finally:
+            super().teardown()
+
+
+TestOperations = RandomOperations.TestCase
 # Each step is a reconcile of everything. `nox -s seeds` runs 25 times as many.
 TestOperations.settings = settings(
     max_examples=settings().max_examples // 10,

@@ -129,7 +129,7 @@ _PATTERN = (
     f"|({_COUNT}h({_SIXTY}m)?|{_COUNT}m){_SIXTY}{_FRACTION}s)$"
 )
 _SHAPE = re.compile(_PATTERN)
-_PARTS = re.compile(r"([0-9.]+)(h|ms|m|s)")
+_PARTS = re.compile(r"([0-9.]{1,10})(h|ms|m|s)")
 _UNITS = {
     "h": timedelta(hours=1),
     "m": timedelta(minutes=1),

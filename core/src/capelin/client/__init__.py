@@ -2,6 +2,7 @@
 
 from capelin.client.apply import needs_apply
 from capelin.client.auth import Credentials, load_certificate, tls_context
+from capelin.client.bodies import read_at_most
 from capelin.client.cache import Delivered, Feed, ObjectCache, version_of
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
@@ -102,6 +103,7 @@ __all__ = [
     "new_kubeconfig",
     "path_of",
     "proxy_for",
+    "read_at_most",
     "read_endpoints",
     "reason_of",
     "safe_kubeconfig",

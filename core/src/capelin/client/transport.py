@@ -15,6 +15,7 @@ from yarl import URL
 
 from capelin import tracing
 from capelin.client.auth import Credentials, Proof
+from capelin.client.bodies import read_at_most
 from capelin.client.config import Config
 from capelin.client.destinations import (
     Destinations,
@@ -46,7 +47,6 @@ WORKLOAD_MAX_BYTES: Final = 16 << 20
 """Tenants control API servers of workload clusters, and all of them share the manager's memory."""
 _BYTES_OF_VALUE: Final = 16
 _MAX_ERROR_BYTES: Final = 256 << 10
-_CHUNK: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class Transport:
         if response.status >= 300:
             return await self._error_body(response)
         limit = min(self.max_bytes, request.max_bytes or self.max_bytes)
-        body = await _read(response, limit)
+        body = await read_at_most(response, limit)
         if body is None:
             raise self.too_large("a response", limit)
         self.check_values("a response", body)
@@ -253,7 +253,7 @@ class Transport:
 
     async def _error_body(self, response: aiohttp.ClientResponse) -> bytes:
         """The body of an error, or nothing if it is too large for a `Status`."""
-        return await _read(response, min(self.max_bytes, _MAX_ERROR_BYTES)) or b""
+        return await read_at_most(response, min(self.max_bytes, _MAX_ERROR_BYTES)) or b""
 
     def _error(self, status: int, body: bytes) -> ApiError:
         return error_of(status, body, is_trusted=self._options.destinations is None)
@@ -360,19 +360,6 @@ class Transport:
 
 
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-
-
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
-    """The decompressed body, or `None` as soon as it exceeds `limit`."""
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_chunked(_CHUNK):
-        size += len(chunk)
-        if size > limit:
-            response.close()
-            return None
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def size_text(size: int) -> str:

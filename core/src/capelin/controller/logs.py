@@ -24,7 +24,7 @@ _HIDDEN = "(hidden)"
 _SECRETS = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|(?<=Bearer )[-\w.~+/=]+"
-    r"|eyJ[-\w]{8,}\.eyJ[-\w]{8,}\.[-\w]+"  # a JSON web token
+    r"|(?<![-\w])eyJ[-\w]{8,}\.eyJ[-\w]{8,}\.[-\w]+"  # a JSON web token
     r"|LS0tLS1CRUdJTi[\w+/=]+",  # "-----BEGIN " in base64
     re.DOTALL,
 )

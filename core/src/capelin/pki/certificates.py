@@ -96,9 +96,7 @@ def cross_sign(certificate_pem: bytes, issuer: KeyPair) -> bytes:
     """
     ca = x509.load_pem_x509_certificate(certificate_pem)
     signer = x509.load_pem_x509_certificate(issuer.certificate_pem)
-    key = cast(
-        "PrivateKey", serialization.load_pem_private_key(issuer.private_key_pem, password=None)
-    )
+    key = load_private_key(issuer.private_key_pem)
     builder = x509.CertificateBuilder(
         signer.subject,
         ca.subject,
@@ -141,9 +139,7 @@ def issue(
         )
     if not usages:
         raise ValueError(f"a certificate for {common_name} needs a usage: server, client or both")
-    issuer_key = cast(
-        "PrivateKey", serialization.load_pem_private_key(ca.private_key_pem, password=None)
-    )
+    issuer_key = load_private_key(ca.private_key_pem)
     key = generate_key(algorithm)
     builder = (
         _builder(
@@ -263,6 +259,14 @@ def generate_key(algorithm: Algorithm) -> PrivateKey:
     if algorithm == "rsa-2048":
         return rsa.generate_private_key(public_exponent=65537, key_size=2048)
     return ec.generate_private_key(ec.SECP256R1())
+
+
+def load_private_key(pem: bytes) -> PrivateKey:
+    """A private key, without OpenSSL's test for primes: of a long RSA key, it takes minutes."""
+    key = serialization.load_pem_private_key(
+        pem, password=None, unsafe_skip_rsa_key_validation=True
+    )
+    return cast("PrivateKey", key)
 
 
 def private_pem(key: PrivateKey) -> bytes:

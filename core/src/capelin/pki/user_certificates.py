@@ -5,15 +5,16 @@ from datetime import datetime
 from typing import Literal, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from capelin.pki.certificates import (
     UNREADABLE,
     KeyPair,
     PrivateKey,
     ServiceAccountKeys,
+    load_private_key,
     private_pem,
     public_pem,
 )
@@ -34,7 +35,11 @@ PemProblem = Literal[
 
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 _MIN_RSA_BITS = 2048
-_BLOCK = re.compile(rb"-----BEGIN ([^-\n]+)-----.+?-----END \1-----", re.DOTALL)
+_MAX_RSA_BITS = 8192
+_LONGEST_KEY = 16 << 10
+"""In bytes of PEM, with the text around the key."""
+_TRIAL = b"trial"
+_MARK = re.compile(rb"-----(BEGIN|END) ([^-\n]{1,64})-----")
 ExtensionT = TypeVar("ExtensionT", bound=x509.ExtensionType)
 
 
@@ -71,7 +76,15 @@ def read_ca(certificate_pem: bytes | None, private_key_pem: bytes | None, now: d
 
 def split_pem(pem: bytes) -> tuple[bytes, ...]:
     """The blocks of a PEM file, without the text around them."""
-    return tuple(match[0] + b"\n" for match in _BLOCK.finditer(pem))
+    blocks: list[bytes] = []
+    begin: re.Match[bytes] | None = None
+    for mark in _MARK.finditer(pem):
+        if mark[1] == b"BEGIN":
+            begin = mark
+        elif begin is not None and begin[2] == mark[2]:
+            blocks.append(pem[begin.start() : mark.end()] + b"\n")
+            begin = None
+    return tuple(blocks)
 
 
 def read_service_account_keys(
@@ -182,8 +195,10 @@ def _private_key(pem: bytes | None) -> PrivateKey:
         raise InvalidPemError(
             "KeyMissing", "the private key is missing. Provide it as unencrypted PEM"
         )
+    if len(pem) > _LONGEST_KEY:
+        raise _unsupported(f"{len(pem)} bytes long")
     try:
-        key = serialization.load_pem_private_key(pem, password=None)
+        key = load_private_key(pem)
     except TypeError as error:
         raise InvalidPemError(
             "KeyEncrypted",
@@ -199,14 +214,31 @@ def _private_key(pem: bytes | None) -> PrivateKey:
             "BEGIN PRIVATE KEY, BEGIN EC PRIVATE KEY or BEGIN RSA PRIVATE KEY",
         ) from error
     _check_strength(key.public_key())
-    # _check_strength refuses all other types.
-    assert isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey)  # noqa: S101
+    if isinstance(key, rsa.RSAPrivateKey) and not _can_sign(key):
+        raise InvalidPemError(
+            "KeyNotReadable",
+            "the numbers of the private RSA key do not belong together. Export the key again",
+        )
     return key
+
+
+def _can_sign(key: rsa.RSAPrivateKey) -> bool:
+    """Whether the numbers of a key belong together."""
+    numbers = key.private_numbers()
+    parts = (numbers.p, numbers.q, numbers.d, numbers.dmp1, numbers.dmq1, numbers.iqmp)
+    if max(part.bit_length() for part in parts) > key.key_size:
+        return False
+    try:
+        signature = key.sign(_TRIAL, padding.PKCS1v15(), hashes.SHA256())
+        key.public_key().verify(signature, _TRIAL, padding.PKCS1v15(), hashes.SHA256())
+    except (InvalidSignature, ValueError, InternalError):
+        return False
+    return True
 
 
 def _check_strength(key: object) -> None:
     if isinstance(key, rsa.RSAPublicKey):
-        if key.key_size < _MIN_RSA_BITS:
+        if not _MIN_RSA_BITS <= key.key_size <= _MAX_RSA_BITS:
             raise _unsupported(f"RSA with {key.key_size} bits")
     elif isinstance(key, ec.EllipticCurvePublicKey):
         if not isinstance(key.curve, _CURVES):
@@ -219,7 +251,7 @@ def _unsupported(what: str) -> InvalidPemError:
     return InvalidPemError(
         "KeyNotSupported",
         f"the key is {what}, which not all Kubernetes components support. "
-        "Use ECDSA with P-256, P-384 or P-521, or RSA with 2048 bits or more",
+        "Use ECDSA with P-256, P-384 or P-521, or RSA with 2048 to 8192 bits",
     )
 
 

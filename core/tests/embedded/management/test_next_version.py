@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from capelin.api.capi import Cluster
 from capelin.embedded.management.next_version import (
-    next_minor,
     on_battery,
     prefetch_by_default,
     upgradable_version,
+    upgrades_of,
 )
 
 KNOWN = ("v1.33.13", "v1.34.4", "v1.34.9", "v1.35.4")
@@ -36,9 +36,9 @@ def cluster(version: str, available: str) -> Cluster:
 
 
 def test_the_next_version_is_the_newest_patch_of_the_next_minor() -> None:
-    assert next_minor("v1.33.13", KNOWN) == "v1.34.9"
-    assert next_minor("v1.34.9", KNOWN) == "v1.35.4"
-    assert next_minor("v1.35.4", KNOWN) is None
+    assert upgrades_of("v1.33.13", KNOWN)[-1] == "v1.34.9"
+    assert upgrades_of("v1.34.9", KNOWN) == ["v1.35.4"]
+    assert upgrades_of("v1.35.4", KNOWN) == []
 
 
 def test_it_waits_until_a_cluster_is_available() -> None:

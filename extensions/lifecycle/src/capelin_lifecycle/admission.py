@@ -21,7 +21,7 @@ from capelin_lifecycle.api.policies import (
 )
 from capelin_lifecycle.api.results import LifecycleResult
 
-_TEXT: Final = re.compile(r"'(\\.|[^'\\])*'|\"(\\.|[^\"\\])*\"")
+_TEXT: Final = re.compile(r"'(\\.|[^'\\])*('|\Z)|\"(\\.|[^\"\\])*(\"|\Z)")
 _OTHERS: Final = re.compile(r"\b(now|fromVersion|toVersion|templates|variables)\b")
 _CLUSTERS: Final[Unstructured] = {
     "apiGroups": ["cluster.x-k8s.io"],

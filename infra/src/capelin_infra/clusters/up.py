@@ -19,10 +19,10 @@ from capelin.embedded.management import (
     api_answers,
     environment_named,
     is_hosted,
-    next_minor,
     observe,
     plan_up,
     prefetch_by_default,
+    upgrades_of,
 )
 from capelin.errors import NotReadyError
 from rich.console import Console
@@ -267,7 +267,7 @@ async def _print_next_steps(
 def _can_be_upgraded(environment: Environment, cluster: ClusterRequest) -> bool:
     settings = environment.settings()
     version = cluster.options.version or (settings and settings.kubernetes_version)
-    return version is not None and next_minor(version) is not None
+    return version is not None and bool(upgrades_of(version))
 
 
 def _options_of(cluster: ClusterRequest) -> str:

@@ -24,7 +24,7 @@ from capelin_infra.terminal.checklist import Checklist, Line
 Machines = Literal["containers", "simulated", "auto"]
 
 DEFAULT_IMAGE: Final = (
-    "kindest/node:v1.34.0@sha256:7416a61b42b1662ca6ca89f02028ac133a309a2a30ba309614e8ec94d976dc5a"
+    "kindest/node:v1.36.1@sha256:3489c7674813ba5d8b1a9977baea8a6e553784dab7b84759d1014dbd78f7ebd5"
 )
 """The newest image of kind for a Kubernetes version that Capelin provides."""
 _IMAGES: Final = "CAPELIN_CONTAINER_IMAGES"

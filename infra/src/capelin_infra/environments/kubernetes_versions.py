@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from capelin.contract import upgrade_problem
+from capelin.embedded.management import upgrades_of
 from capelin.errors import InvalidInputError
 from capelin.versions import Version
 
@@ -39,7 +40,7 @@ def next_version(current: str, known: Sequence[str]) -> str:
             reason="The cluster's control plane is another provider's.",
             hint="Name the version, such as v1.36.3.",
         )
-    possible = _later(current, known)
+    possible = upgrades_of(current, known)
     if not possible:
         raise InvalidInputError(
             f"The cluster runs {current} already.",
@@ -64,17 +65,7 @@ def check_upgrade(current: str, desired: str, known: Sequence[str] = ()) -> None
 def _possible(current: str, known: Sequence[str]) -> str:
     if not known:
         return "Name a later version."
-    possible = _later(current, known)
+    possible = upgrades_of(current, known)
     if not possible:
         return f"Capelin supports no version after {current}."
     return f"It can be upgraded to {', '.join(possible)}."
-
-
-def _later(current: str, known: Sequence[str]) -> list[str]:
-    """The known versions that a cluster can be upgraded to, oldest first."""
-    return [
-        version
-        for version in sorted(known, key=Version.parse)
-        if Version.parse(version) > Version.parse(current)
-        and upgrade_problem(current, version) is None
-    ]

@@ -10,10 +10,11 @@ from capelin_infra.explain.finding import YOU, Finding, describe, reported, wait
 from capelin_infra.explain.model import Reference
 
 _BUDGET: Final = re.compile(
-    r"Pods? (?P<pods>[^:]+): cannot evict pod as it would violate the pod's disruption budget\."
+    r"Pods? (?P<pods>[^:]{1,500}): "
+    r"cannot evict pod as it would violate the pod's disruption budget\."
     r"(?: The disruption budget (?P<name>\S+) needs)?"
 )
-_STUCK_PODS: Final = re.compile(r"Pods? (?P<pods>[^:]+): deletionTimestamp set")
+_STUCK_PODS: Final = re.compile(r"Pods? (?P<pods>[^:]{1,500}): deletionTimestamp set")
 _HOOKS: Final = ("pre-drain", "pre-terminate")
 _HOOK_PREFIX: Final = "{}.delete.hook.machine.cluster.x-k8s.io/"
 _TEMPLATES: Final = (

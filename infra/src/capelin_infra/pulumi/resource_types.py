@@ -37,7 +37,7 @@ class EnvironmentInputs(DescribedModel):
     Controllers run as processes on this machine all the same. Default: an API server is started.
     """
     machine_images: list[str] = []
-    """Images of machines that are containers and run pods, such as `kindest/node:v1.34.0`.
+    """Images of machines that are containers and run pods, such as `kindest/node:v1.36.1`.
 
     Their clusters need the same property. Default: machines are simulated.
     """

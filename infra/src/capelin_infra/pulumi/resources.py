@@ -118,7 +118,7 @@ class Environment(BaseResource):
     started.
     """
     machine_images: pulumi.Output[Sequence[str]]
-    """Images of machines that are containers and run pods, such as `kindest/node:v1.34.0`.
+    """Images of machines that are containers and run pods, such as `kindest/node:v1.36.1`.
 
     Their clusters need the same property. Default: machines are simulated.
     """

@@ -6,7 +6,7 @@ from typing import Final
 from capelin_lifecycle.api import LIFECYCLE_HOOKS
 
 _BLOCKED: Final = re.compile(r"Following hooks are blocking [^:]+: (?P<responses>.+)", re.DOTALL)
-_NEXT_BULLET: Final = re.compile(r"\n\s*\* ")
+_NEXT_BULLET: Final = re.compile(r"\n[ \t]*\* ")
 # Cluster API joins the responses of hooks with semicolons, which a response may also contain.
 _NEXT_HOOK: Final = re.compile(rf"(?:^|; )({'|'.join(LIFECYCLE_HOOKS)})(?:: |(?=; )|$)")
 _UPGRADE: Final = re.compile(r"Cluster is upgrading to (?P<version>\S+)")

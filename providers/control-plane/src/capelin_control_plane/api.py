@@ -233,7 +233,7 @@ class BackupRetention(Model):
     """Which backups to keep. The provider deletes the others after each new one."""
 
     last: Annotated[int, Ge(1), Le(1000)] = 7
-    """The number of newest backups to keep."""
+    """The number of newest backups to keep: at least two with `continuous`."""
     days: Annotated[int, Ge(0), Le(3650)] = 0
     """For this many days, today included, also keep the newest backup of each day in UTC."""
 

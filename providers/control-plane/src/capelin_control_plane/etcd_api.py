@@ -3,12 +3,13 @@
 import base64
 import json
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from capelin.client import read_at_most
 
 from capelin_control_plane.etcd import (
     MOST_MEMBERS,
@@ -35,7 +36,11 @@ _REQUIRE_LEADER = {"Grpc-Metadata-hasleader": "true"}
 """A watch on a member without a quorum ends, instead of being silent."""
 _WATCH_BYTES = 8 << 20
 """The longest answer has more than one value of 1.5 MiB, in base64."""
-
+_ANSWER_BYTES = 256 << 10
+"""The longest answer to another request: a list of members or alarms."""
+_REVISION_BYTES = 64 << 20
+"""The most that one revision may change, with its keys: etcd accepts requests of 1.5 MiB."""
+_MESSAGE_CHARACTERS = 300
 
 PeerUrl = Callable[[int], str]
 """The peer URL of the member of an index."""
@@ -59,6 +64,11 @@ class Change:
     value: str | None
     """None: it was deleted."""
     lease: int = 0
+
+    @property
+    def size(self) -> int:
+        """The characters of its key and value."""
+        return len(self.key) + len(self.value or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +97,10 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class EtcdApi:
-    """The API of one member, about its cluster. Each method may raise MembershipError."""
+    """The API of one member, about its cluster. Each method may raise MembershipError.
+
+    On pods, a tenant may choose the image of etcd: answers are bounded, and their form is checked.
+    """
 
     session: aiohttp.ClientSession
     url: str
@@ -95,7 +108,8 @@ class EtcdApi:
     async def members(self) -> list[ListedMember]:
         """The members that the cluster has. Also a member that lags behind returns them all."""
         listed = await self._post("cluster/member/list", {"linearizable": True})
-        return [_member(member) for member in listed["members"]]
+        with self._form():
+            return [_member(member) for member in listed["members"]]
 
     async def add_member(self, peer_url: str) -> None:
         """Have the cluster expect a new member."""
@@ -124,28 +138,30 @@ class EtcdApi:
     async def status(self) -> MemberStatus:
         """The state of the member itself. A member that never had a leader does not answer."""
         status = await self._post("maintenance/status", {})
-        leader = str(status.get("leader", "0"))
-        return MemberStatus(
-            int(status["raftIndex"]),
-            leader != "0",
-            leader,
-            int(status.get("header", {}).get("revision", 0)),
-            str(status.get("version", "")),
-            str(status.get("header", {}).get("member_id", "")),
-            int(status.get("dbSize", 0)),
-            int(status.get("dbSizeInUse", 0)),
-            # etcd does not report the quota that it has without a flag.
-            int(status.get("dbSizeQuota", 0)) or DEFAULT_QUOTA,
-        )
+        with self._form():
+            leader = str(status.get("leader", "0"))
+            return MemberStatus(
+                int(status["raftIndex"]),
+                leader != "0",
+                leader,
+                int(status.get("header", {}).get("revision", 0)),
+                str(status.get("version", "")),
+                str(status.get("header", {}).get("member_id", "")),
+                int(status.get("dbSize", 0)),
+                int(status.get("dbSizeInUse", 0)),
+                # etcd does not report the quota that it has without a flag.
+                int(status.get("dbSizeQuota", 0)) or DEFAULT_QUOTA,
+            )
 
     async def members_without_space(self) -> list[str]:
         """The IDs of members that reached their quota. With any, the cluster rejects writes."""
         listed = await self._post("maintenance/alarm", {"action": "GET"})
-        return [
-            alarm["memberID"]
-            for alarm in listed.get("alarms", ())
-            if alarm.get("alarm") == _NO_SPACE
-        ]
+        with self._form():
+            return [
+                str(alarm["memberID"])
+                for alarm in listed.get("alarms", ())
+                if alarm.get("alarm") == _NO_SPACE
+            ]
 
     async def accept_writes(self, member_id: str) -> None:
         """End the alarm about the space of a member."""
@@ -170,12 +186,15 @@ class EtcdApi:
         """The latest write of the cluster. From now on, the member itself has it, too."""
         # A linearizable read: the member first catches up with the leader.
         found = await self._post("kv/range", {"key": "AA==", "count_only": True})
-        return int(found["header"]["revision"])
+        with self._form():
+            return int(found["header"]["revision"])
 
     async def count_keys(self) -> int:
         """The number of keys."""
         everything = {"key": "AA==", "range_end": "AA==", "count_only": True}
-        return int((await self._post("kv/range", everything)).get("count", 0))
+        found = await self._post("kv/range", everything)
+        with self._form():
+            return int(found.get("count", 0))
 
     async def snapshot(self) -> AsyncGenerator[bytes]:
         """The member's database in pieces, followed by its SHA-256."""
@@ -185,11 +204,13 @@ class EtcdApi:
                 url, json={}, timeout=_SNAPSHOT, read_bufsize=2**20
             ) as response:
                 async for line in response.content:
-                    piece: dict[str, Any] = json.loads(line)
-                    if "result" not in piece:
-                        message = piece.get("error", piece).get("message", response.status)
-                        raise MembershipError(f"{url}: {message}")
-                    yield base64.b64decode(piece["result"].get("blob", ""))
+                    with self._form():
+                        piece: dict[str, Any] = json.loads(line)
+                        if "result" not in piece:
+                            message = piece.get("error", piece).get("message", response.status)
+                            raise MembershipError(f"{url}: {_short(message)}")
+                        blob = base64.b64decode(piece["result"].get("blob", ""))
+                    yield blob
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
             raise MembershipError(f"{url} does not answer") from error
 
@@ -213,17 +234,21 @@ class EtcdApi:
                 read_bufsize=_WATCH_BYTES,
             ) as response:
                 async for line in response.content:
-                    answer: dict[str, Any] = json.loads(line).get("result", {})
-                    if int(answer.get("compact_revision", 0)):
-                        raise CompactedError(f"etcd has compacted revision {first}")
-                    if not answer or answer.get("canceled"):
-                        raise MembershipError(f"{url}: {answer.get('cancel_reason', 'it ended')}")
-                    changes = [*incomplete, *map(_change, answer.get("events", ()))]
+                    with self._form():
+                        answer: dict[str, Any] = json.loads(line).get("result", {})
+                        if int(answer.get("compact_revision", 0)):
+                            raise CompactedError(f"etcd has compacted revision {first}")
+                        if not answer or answer.get("canceled"):
+                            reason = _short(answer.get("cancel_reason", "it ended"))
+                            raise MembershipError(f"{url}: {reason}")
+                        changes = [*incomplete, *map(_change, answer.get("events", ()))]
                     incomplete = []
                     if answer.get("fragment") and changes:
                         # The rest of the last revision may come in the next answer.
                         last = changes[-1].revision
                         incomplete = [change for change in changes if change.revision == last]
+                        if sum(change.size for change in incomplete) > _REVISION_BYTES:
+                            raise MembershipError(f"{url}: revision {last} is too large")
                         changes = changes[: -len(incomplete)]
                     if changes:
                         yield changes
@@ -256,18 +281,33 @@ class EtcdApi:
         url = f"{self.url}/v3/{path}"
         try:
             async with self.session.post(url, json=body, timeout=within) as response:
-                content: dict[str, Any] = await response.json(content_type=None)
-        except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+                data = await read_at_most(response, _ANSWER_BYTES)
+        except (TimeoutError, aiohttp.ClientError) as error:
             raise MembershipError(f"{url} does not answer") from error
-        if response.status != 200:
-            raise MembershipError(f"{url}: {content.get('message', response.status)}")
-        return content
+        with self._form():
+            content: dict[str, Any] = json.loads(data or b"")
+            if response.status != 200:
+                raise MembershipError(f"{url}: {_short(content.get('message', response.status))}")
+            return content
+
+    @contextmanager
+    def _form(self) -> Generator[None]:
+        """Report an answer that etcd does not give."""
+        try:
+            yield
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise MembershipError(f"{self.url} does not answer like etcd") from error
 
 
 @asynccontextmanager
 async def connect(url: str, trust: ssl.SSLContext) -> AsyncGenerator[EtcdApi]:
     """The API of a member, with the certificates of a client of etcd."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
+    connector = aiohttp.TCPConnector(ssl=trust)
+    # etcd does not compress, and a few bytes can be unpacked to any size.
+    plain = {"Accept-Encoding": "identity"}
+    async with aiohttp.ClientSession(
+        connector=connector, headers=plain, auto_decompress=False
+    ) as session:
         yield EtcdApi(session, url)
 
 
@@ -345,6 +385,11 @@ async def change_members(
             await api.remove_member(present.members[index].id)
         case MoveLeadership(_, to):
             await api.move_leadership(present.members[to].id)
+
+
+def _short(message: object) -> str:
+    """The begin of a message of the server."""
+    return str(message)[:_MESSAGE_CHARACTERS]
 
 
 def _change(event: Mapping[str, Any]) -> Change:

@@ -32,7 +32,7 @@ SETTLING: Final = timedelta(minutes=4)
 minutes without an answer of the plugin."""
 _KEY_METRIC: Final = "apiserver_envelope_encryption_key_id_hash_status_last_timestamp_seconds"
 _SAMPLE: Final = re.compile(rf"^{_KEY_METRIC}\{{([^}}\n]*)\}} (\S+)", re.MULTILINE)
-_LABELS: Final = re.compile(r'(\w+)="([^"]*)"')
+_LABELS: Final = re.compile(r'\b(\w+)="([^"]*)"')
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SOCKET: Final = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*){3,}")
 _LONGEST_SOCKET: Final = 107

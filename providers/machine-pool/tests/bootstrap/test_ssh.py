@@ -145,6 +145,12 @@ async def test_host_behind_a_bastion_is_reached(host: Host, server: Server) -> N
         assert (await transport.run("echo here")).output == b"here\n"
 
 
+async def test_a_connection_has_no_compression() -> None:
+    """A packet of 256 KiB could become one of 240 MiB."""
+    async with ssh_server(compression="zlib@openssh.com") as server:
+        assert "compression" in await fails(server.host())
+
+
 async def test_killed_connection_is_reported(host: Host, server: Server) -> None:
     async with connect_ssh(server.host(), LOOPBACK) as transport:
         with pytest.raises(TransportError, match=r"ended|closed"):
@@ -157,6 +163,7 @@ async def test_killed_connection_is_reported(host: Host, server: Server) -> None
         ({"host_keys": ()}, "neither a host key nor a host CA"),
         ({"host_keys": ("ssh-ed25519 x",)}, "not an OpenSSH public key"),
         ({"private_key": "hunter2"}, "the private key cannot be read"),
+        ({"private_key": "x" * 8193}, "at most 8,192 bits"),
     ],
 )
 def test_invalid_keys_are_rejected(changes: dict[str, object], message: str) -> None:

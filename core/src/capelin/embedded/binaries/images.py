@@ -33,7 +33,7 @@ _MANIFESTS = (
 _LARGEST_DOCUMENT = 4 * 2**20
 _MAX_LAYER_BYTES = 2**30
 _MAX_UNPACKED_BYTES = 4 * 2**30
-_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+_PARAMETER = re.compile(r'\b(\w+)="([^"]*)"')
 _DIGEST = r"^sha256:[0-9a-f]{64}$"
 
 

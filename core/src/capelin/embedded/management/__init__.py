@@ -22,8 +22,8 @@ from capelin.embedded.management.manifests import (
 )
 from capelin.embedded.management.next_version import (
     Prefetch,
-    next_minor,
     prefetch_by_default,
+    upgrades_of,
 )
 from capelin.embedded.management.providers import (
     CORE,
@@ -89,7 +89,6 @@ __all__ = [
     "is_hosted",
     "is_webhook",
     "localize",
-    "next_minor",
     "observe",
     "optional_providers",
     "plan_up",
@@ -104,6 +103,7 @@ __all__ = [
     "stop_environment",
     "supervise",
     "supervisor_process",
+    "upgrades_of",
     "without_replaced",
     "workload_destinations",
     "workload_programs",

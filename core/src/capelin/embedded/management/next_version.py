@@ -46,15 +46,14 @@ def prefetch_by_default(variables: Mapping[str, str]) -> bool:
     return variables.get("CI", "").lower() in {"", "0", "false"}
 
 
-def next_minor(version: str, known: Sequence[str] = KNOWN_KUBERNETES) -> str | None:
-    """The version to which `capelin upgrade cluster` upgrades next."""
-    later = [
+def upgrades_of(version: str, known: Sequence[str] = KNOWN_KUBERNETES) -> list[str]:
+    """The versions to which a cluster can be upgraded next, oldest first."""
+    return [
         candidate
-        for candidate in known
+        for candidate in sorted(known, key=Version.parse)
         if Version.parse(candidate) > Version.parse(version)
         and upgrade_problem(version, candidate) is None
     ]
-    return max(later, key=Version.parse, default=None)
 
 
 def upgradable_version(clusters: Iterable[Cluster]) -> str | None:
@@ -107,7 +106,7 @@ async def _version_to_get(client: Client) -> str | None:
         version = upgradable_version((await client.list(Cluster)).items)
     except (ClientError, OSError):
         return None
-    return None if version is None else next_minor(version)
+    return None if version is None else next(reversed(upgrades_of(version)), None)
 
 
 def _read(file: Path) -> str:

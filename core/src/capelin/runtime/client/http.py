@@ -15,7 +15,12 @@ import aiohttp
 from yarl import URL
 
 from capelin.api import format_duration
-from capelin.client import CredentialError, describe_connection_error, tls_context
+from capelin.client import (
+    CredentialError,
+    describe_connection_error,
+    read_at_most,
+    tls_context,
+)
 from capelin.runtime.client.endpoint import Endpoint
 from capelin.runtime.client.errors import EndpointError, FailureKind, NoResponseError
 
@@ -23,7 +28,6 @@ MAX_RESPONSE_BYTES = 20 * 1024 * 1024
 """The largest response that the client reads."""
 
 _MAX_CONTEXTS = 64
-_CHUNK_BYTES = 64 * 1024
 _CONNECT_SHARE = 0.9
 """The share of a call's time for connecting, so that its timeout differs from the call's."""
 _SHOWN_BYTES = 512
@@ -199,16 +203,11 @@ class Connections:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in response.content.iter_chunked(_CHUNK_BYTES):
-        size += len(piece)
-        if size > MAX_RESPONSE_BYTES:
-            response.close()
-            limit = f"{MAX_RESPONSE_BYTES // 2**20} MiB"
-            raise NoResponseError("unreadable", f"a response is above {limit}")
-        pieces.append(piece)
-    return b"".join(pieces)
+    body = await read_at_most(response, MAX_RESPONSE_BYTES)
+    if body is None:
+        limit = f"{MAX_RESPONSE_BYTES // 2**20} MiB"
+        raise NoResponseError("unreadable", f"a response is above {limit}")
+    return body
 
 
 def _no_response(kind: FailureKind, endpoint: Endpoint, reason: str) -> NoResponseError:

@@ -17,6 +17,7 @@ from capelin.client import (
     Destinations,
     guarded_connector,
     load_certificate,
+    read_at_most,
 )
 from capelin.controller import redact
 from pydantic import ValidationError
@@ -121,8 +122,8 @@ async def _post(
     ):
         if response.status != 200:
             return f"responds with HTTP status {response.status}"
-        content = await response.content.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
+        content = await read_at_most(response, _MAX_BYTES)
+        if content is None:
             return f"responds with more than {_MAX_BYTES // 1024} KiB"
         return content
 

@@ -23,6 +23,7 @@ from capelin.client import (
     allowed_destinations,
     describe_connection_error,
     guarded_connector,
+    read_at_most,
     tls_context,
 )
 from pydantic import Field, ValidationError
@@ -39,7 +40,7 @@ _MANIFESTS: Final = (
 )
 _TITLE: Final = "org.opencontainers.image.title"
 _UNPACK: Final = "io.deis.oras.content.unpack"
-_PARAMETER: Final = re.compile(r'(\w+)="([^"]*)"')
+_PARAMETER: Final = re.compile(r'\b(\w+)="([^"]*)"')
 _TOKEN: Final = re.compile(r"[!-~]{1,16384}")
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -283,9 +284,7 @@ class _Repository:
 
 
 async def _body(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_chunked(2**16):
-        body += chunk
-        if len(body) > limit:
-            raise ArtifactError(f"{response.url.host} sends more than {limit} bytes")
-    return bytes(body)
+    body = await read_at_most(response, limit)
+    if body is None:
+        raise ArtifactError(f"{response.url.host} sends more than {limit} bytes")
+    return body

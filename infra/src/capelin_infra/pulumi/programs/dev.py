@@ -34,7 +34,7 @@ class DevConfig(DescribedModel):
     kubeconfig: str = ""
     """Content of a kubeconfig, for the target existing. Set it as a secret."""
     machine_image: str = ""
-    """Image of machines that are containers, such as kindest/node:v1.34.0. Default: simulated."""
+    """Image of machines that are containers, such as kindest/node:v1.36.1. Default: simulated."""
 
 
 def dev(config: DevConfig) -> None:

@@ -25,7 +25,6 @@ MAX_ITEMS: Final = 1_000
 
 _TEMPLATE_HEADER: Final = "## template: jinja"
 _HEADER: Final = "#cloud-config"
-_EXPRESSION: Final = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
 _SUBSCRIPT: Final = re.compile(r"""\[\s*(['"])(\w+)\1\s*\]""")
 _FORMATTING: Final = frozenset({"disk_setup", "fs_setup", "mounts", "growpart", "resize_rootfs"})
 _FILE_KEYS: Final = frozenset({"path", "owner", "permissions", "encoding", "append", "content"})
@@ -142,20 +141,19 @@ def _render(text: str, metadata: Mapping[str, str]) -> str:
     first, _, rest = text.partition("\n")
     if first.strip() != _TEMPLATE_HEADER:
         return text
-
-    def value(match: re.Match[str]) -> str:
-        name = _SUBSCRIPT.sub(r".\2", match[1])
-        if name not in metadata:
-            known = ", ".join(sorted(metadata))
-            raise CloudConfigError(
-                f"unknown template expression {_short(match[0])}; known: {known}"
-            )
-        return metadata[name]
-
     for mark in ("{%", "{#"):
         if mark in rest:
             raise CloudConfigError(f"template statements and comments ({mark}) are not supported")
-    return _EXPRESSION.sub(value, rest)
+    rendered, *pieces = rest.split("{{")
+    for piece in pieces:
+        expression, end, text = piece.partition("}}")
+        name = _SUBSCRIPT.sub(r".\2", expression.strip("-").strip())
+        if not end or name not in metadata:
+            known = ", ".join(sorted(metadata))
+            shown = _short("{{" + expression + end)
+            raise CloudConfigError(f"unknown template expression {shown}; known: {known}")
+        rendered += metadata[name] + text
+    return rendered
 
 
 def _document(text: str) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from capelin.client import (
     Destinations,
     describe_connection_error,
     guarded_connector,
+    read_at_most,
     tls_context,
 )
 from pydantic import Field, ValidationError
@@ -118,7 +119,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
         raise RedfishError(f"{response.url.host} rejects the user or the password")
     if not 200 <= response.status < 300:
         raise RedfishError(f"{response.url.host} answers with HTTP status {response.status}")
-    content = await response.content.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
+    content = await read_at_most(response, _MAX_BYTES)
+    if content is None:
         raise RedfishError(f"{response.url.host} answers with more than 1 MiB")
     return content
