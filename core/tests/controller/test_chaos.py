@@ -141,7 +141,7 @@ class World:
         return self.buoys.reconciles == before and await self.is_current()
 
     async def change(self, random: Random) -> None:
-        kinds = [Buoy, ConfigMap, Secret, Service]
+        kinds: list[type[BaseObject]] = [Buoy, ConfigMap, Secret, Service]
         if self.server.serves(Gull.resource):
             kinds.append(Gull)
         kind_: Any = random.choice(kinds)
@@ -164,7 +164,7 @@ class World:
         if obj is None:
             new = {"metadata": {"name": name, "namespace": "sea"}}
             names = {"apiVersion": kind_.resource.api_version, "kind": kind_.resource.kind}
-            spec = {"spec": {}} if kind_ in {Buoy, Gull} else {}
+            spec: dict[str, Any] = {"spec": {}} if kind_ in {Buoy, Gull} else {}
             await self.client.create({**names, **new, **spec}, resource=kind_.resource)
         await self.client.patch(kind_, name, "sea", {"metadata": metadata})
 

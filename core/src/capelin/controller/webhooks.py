@@ -97,5 +97,6 @@ class _Reader:
     def __init__(self, timeout: asyncio.Timeout) -> None:
         self.timeout = timeout
 
-    def abort(self, _: type[Exception]) -> None:
+    def abort(self, error: type[Exception]) -> None:
+        del error
         self.timeout.reschedule(asyncio.get_running_loop().time())
