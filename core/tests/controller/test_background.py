@@ -1,4 +1,4 @@
-"""Tasks beside the reconciles: their failures are reported, and they start again."""
+"""The other tasks of a reconciler: their failures are visible, and they start again."""
 
 import asyncio
 

@@ -61,7 +61,7 @@ class FakeBackend:
     versions: set[str] = field(default_factory=set[str])
     """The desired versions."""
     steps: int = 0
-    """How many steps are left."""
+    """The number of remaining steps."""
     ended: frozenset[str] = frozenset()
     """Instances that have ended, of a control plane that is paused."""
 

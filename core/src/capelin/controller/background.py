@@ -1,4 +1,4 @@
-"""Tasks beside the reconciles, none of which ends unseen."""
+"""The other tasks of a reconciler. Their failures are visible, and they start again."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What a reconciler knows of each watched object: the keys that it concerns, and its last value."""
+"""The keys that each watched object concerns, and its last value."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
@@ -61,7 +61,7 @@ class Changes:
         return self._seen[id(watch)].setdefault(uid, Seen())
 
     def settle(self, watch: Watch, uid: str, seen: Seen, *, deleted: bool = False) -> None:
-        """Forget an object that was deleted, or concerns nobody."""
+        """Forget an object that was deleted, or concerns no key."""
         entries = self._seen[id(watch)]
         is_empty = not seen.keys and seen.value is _UNKNOWN and not seen.is_unmapped
         if (deleted or is_empty) and entries.get(uid) is seen:

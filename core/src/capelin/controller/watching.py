@@ -126,7 +126,7 @@ class _Response(aiohttp.ClientResponse):
 
 
 _UNUSABLE = (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError, AttributeError)
-"""What reading a response can raise: it broke off, or is not what Kubernetes sends."""
+"""The errors of reading a response that broke off, or that Kubernetes would not send."""
 _LIST_AGAIN = b'{"type":"ERROR","object":{"code":410}}\n'
 
 

@@ -114,7 +114,7 @@ class Lifecycle:
         try:
             await process.kill_session()
         except OSError as error:
-            # For example, no descriptor is left. The next end of the process tries again.
+            # For example, all descriptors are in use. The next end of the process tries again.
             _LOGGER.warning("%s: its children may run: %s", process.name, describe_error(error))
         # `_stop` may have been first, and the next process may run already.
         if self.process is process and not self.stopping:
