@@ -1,6 +1,7 @@
 """Runs a program to its end, and ends it when its caller stops waiting."""
 
 import asyncio
+import resource
 import signal
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable, Mapping
@@ -16,6 +17,16 @@ _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 SIGHUP is not one of them: `nohup` ignores it for all descendants, which have to survive a terminal.
 """
+
+
+def raise_file_limit() -> None:
+    """Allow this process as many open files as the system permits.
+
+    Each supervised process and each connection needs one. The usual limit of 1,024 is for programs
+    that call `select`.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @dataclass(frozen=True, slots=True)

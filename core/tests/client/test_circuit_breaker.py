@@ -9,9 +9,13 @@ from aiohttp import web
 from capelin.api.core import Node
 from capelin.client import (
     CircuitOpen,
+    Client,
     ClientOptions,
+    Config,
     NotFound,
+    Server,
     Unreachable,
+    User,
     WorkloadClients,
 )
 from capelin.client.workload_clients import Circuit
@@ -150,6 +154,8 @@ async def test_slow_body_delays_the_next_request(tenant: Tenant, stack: AsyncExi
         response = web.StreamResponse(status=404)
         await response.prepare(request)
         await response.write(b'{"kind": "Status", "reason": "NotFound",')
+        # The client has received the head of the response by then.
+        await asyncio.sleep(0.1)
         tenant.clock.advance(0.3)
         await response.write(b' "details": {"name": "one"}}')
         return response
@@ -158,6 +164,18 @@ async def test_slow_body_delays_the_next_request(tenant: Tenant, stack: AsyncExi
     assert await tenant.read() is None
     with pytest.raises(CircuitOpen):
         await tenant.read()
+
+
+async def test_failure_of_another_server_does_not_open_the_circuit(
+    tenant: Tenant, stack: AsyncExitStack
+) -> None:
+    await tenant.publish(await stack.enter_async_context(api_server(not_found)))
+    management = Client(Config(Server("http://127.0.0.1:1"), User()))
+    stack.push_async_callback(management.close)
+    with pytest.raises(Unreachable):
+        async with tenant.workloads.client("demo", "team"):
+            await management.find(Node, "one")
+    assert await tenant.read() is None
 
 
 async def test_api_errors_do_not_open_the_circuit(tenant: Tenant, stack: AsyncExitStack) -> None:

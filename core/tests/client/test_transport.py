@@ -67,6 +67,18 @@ async def test_a_lost_create_is_not_repeated(server: Scripted) -> None:
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("uid", [None, "1"])
+async def test_lost_deletion_is_repeated_only_with_a_uid(server: Scripted, uid: str | None) -> None:
+    server.then(server.hang_up, server.failure(404, "NotFound"))
+    async with server.client() as client:
+        if uid is None:
+            with pytest.raises(Unreachable):
+                await client.delete(MAPS, "a", "b")
+        else:
+            assert not await client.delete(MAPS, "a", "b", uid=uid)
+    assert len(server.requests) == (1 if uid is None else 2)
+
+
 async def test_a_lost_apply_is_repeated(server: Scripted) -> None:
     server.then(server.hang_up, server.reply(200, MAP))
     async with server.client() as client:
@@ -247,6 +259,19 @@ async def test_concurrent_requests_are_limited(server: Scripted) -> None:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_request_that_waits_for_its_next_attempt_holds_no_slot(server: Scripted) -> None:
+    busy = server.failure(429, "TooManyRequests", Retry_After="30")
+    server.then(busy, server.reply(200, MAP))
+    async with server.client(connections=1, timeout=60) as client:
+        first = asyncio.create_task(client.get(MAPS, "a", "b"))
+        async with server.received:
+            await server.received.wait_for(lambda: len(server.requests) == 1)
+        async with asyncio.timeout(10):
+            assert await client.get(MAPS, "a", "b") == MAP
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_a_closed_client_fails_requests(server: Scripted) -> None:

@@ -25,8 +25,10 @@ from capelin.controller import (
     Done,
     For,
     ObjectKey,
+    Owns,
     Reconciler,
     Result,
+    Watch,
     Watches,
 )
 from capelin.controller.diagnostics import Metrics
@@ -362,6 +364,84 @@ async def test_an_unreadable_object_counts_again_when_it_is_readable() -> None:
     await setup.run()
     setup.runner.changed(SIZES, config_map("a"))
     assert setup.queue.depth == 1
+
+
+def owned(*owners: str, uid: str = "1", **metadata: Any) -> dict[str, Any]:
+    references = [
+        {"apiVersion": "runner.test/v1", "kind": "Fish", "name": owner, "uid": owner}
+        for owner in owners
+    ]
+    named = {"name": "m", "namespace": "sea", "uid": uid, "ownerReferences": references}
+    return {"metadata": {**named, **metadata}}
+
+
+def by_label(config_map: ConfigMap) -> list[ObjectKey]:
+    return [ObjectKey("sea", config_map.metadata.labels["fish"])]
+
+
+async def slowly(_: Context, config_map: ConfigMap) -> list[ObjectKey]:
+    await asyncio.sleep(0)
+    return by_label(config_map)
+
+
+OWNS, LABELLED = Owns(ConfigMap), Owns(ConfigMap, labels={"kept": None})
+QUIET = Owns(ConfigMap, when_changed=lambda config_map: config_map.metadata.labels.get("x"))
+TO, SLOW = (Watches(ConfigMap, to, metadata_only=True) for to in (by_label, slowly))
+
+
+@pytest.mark.parametrize(
+    ("watch", "before", "after"),
+    [
+        (OWNS, owned("a"), owned("b")),
+        (OWNS, owned("a", "b"), owned()),
+        (QUIET, owned("a"), owned("b")),
+        (LABELLED, owned("a", "b", labels={"kept": "1"}), owned("a", "b")),
+        (TO, owned(labels={"fish": "a"}), owned(labels={"fish": "b"})),
+        (SLOW, owned(labels={"fish": "a"}), owned(labels={"fish": "b"})),
+    ],
+    ids=["another owner", "no owner", "unchanged value", "no label", "mapper", "slow mapper"],
+)
+async def test_change_concerns_the_former_keys_too(
+    watch: Watch, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    setup = Setup(lambda _: Done())
+    setup.runner.changed(watch, before)
+    await until(lambda: setup.queue.depth > 0)
+    await setup.run()
+    assert setup.queue.depth == 0
+    setup.runner.changed(watch, after)
+    await until(lambda: setup.queue.depth == 2)
+
+
+async def test_last_mapping_of_a_deleted_object_is_complete() -> None:
+    setup = Setup(lambda _: Done())
+    for name in ("a", "b"):
+        setup.runner.changed(SLOW, owned(labels={"fish": name}), deleted=name == "b")
+    await until(lambda: setup.queue.depth == 2)
+    assert len(setup.runner.changes) == 0
+
+
+async def test_objects_that_a_list_lacks_are_deleted_and_forgotten() -> None:
+    setup = Setup(lambda _: Done(), Pond(A))
+    main = setup.angler.main_watch
+    setup.runner.changed(main, owned(uid="fish", name="a"))
+    setup.runner.changed(main, owned(uid="gone", name="b"))
+    for number in range(1000):
+        setup.runner.changed(OWNS, owned("a", uid=str(number)))
+    await setup.run()
+    setup.angler.caught.clear()
+    setup.runner.listed(OWNS, {"1"})
+    setup.runner.listed(main, {"fish"})
+    assert len(setup.runner.changes) == 2
+    await setup.run()
+    assert setup.angler.caught == ["a"]
+
+
+async def test_cancelled_mapper_leaves_nothing_behind() -> None:
+    setup = Setup(lambda _: Done())
+    setup.runner.changed(SLOW, owned(labels={"fish": "a"}))
+    await setup.runner.stop(0)
+    assert setup.queue.depth == 0
 
 
 async def test_a_missing_result_is_a_failure(

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -46,6 +47,9 @@ class Api:
         self.deep: set[str] = set()
         """Paths whose list contains an object with too many levels."""
         self.errors: list[int] = []
+        self.pages: list[int] = []
+        """The statuses of further pages, each of which repeats the objects."""
+        self.version = 1
         self.tokens: set[str] | None = None
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -80,7 +84,10 @@ class Api:
     async def list(self, request: web.Request) -> web.StreamResponse:
         items = [json.dumps(body(name)) for name in self.items[request.path]]
         items += [deep_body("deep")] * (request.path in self.deep)
-        text = f'{{"metadata":{{"resourceVersion":"1"}},"items":[{",".join(items)}]}}'
+        metadata = {"resourceVersion": str(self.version), "continue": "next" if self.pages else ""}
+        if self.pages and (status := self.pages.pop(0)) != 200:
+            return web.json_response({"kind": "Status"}, status=status)
+        text = f'{{"metadata":{json.dumps(metadata)},"items":[{",".join(items)}]}}'
         return web.Response(text=text, content_type="application/json")
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
@@ -92,7 +99,11 @@ class Api:
         return response
 
     def count(self, path: str, *, watch: bool) -> int:
-        return sum(r.path == path and ("watch" in r.query) is watch for r in self.requests)
+        """The number of lists or watches, without checks of the version."""
+        return sum(
+            r.path == path and ("watch" in r.query) is watch and r.query.get("limit") != "1"
+            for r in self.requests
+        )
 
 
 def body(name: str, **metadata: Any) -> dict[str, Any]:
@@ -139,7 +150,8 @@ class FakeQueue:
         self.keys: list[str] = []
         self.deleted: list[str] = []
         self.unreadable: list[str] = []
-        self.all = 0
+        self.lists: list[set[str]] = []
+        """The uids in each complete list."""
         self.retries = 0
 
     def changed(self, watch: Watch, body: Mapping[str, Any], *, deleted: bool) -> None:
@@ -151,15 +163,17 @@ class FakeQueue:
         else:
             self.keys += [key.name for key in keys]
 
-    def add_all(self) -> None:
-        self.all += 1
+    def listed(self, watch: Watch, uids: AbstractSet[str]) -> None:
+        _ = watch
+        self.lists.append({*uids})
 
     def retry_soon(self) -> None:
         self.retries += 1
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[Api]:
+async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+    monkeypatch.setattr("capelin.controller.informer._FIRST_PAUSE", 0.01)
     api = Api()
     app = web.Application()
     app.router.add_get("/{path:.*}", api.answer)
@@ -207,7 +221,7 @@ async def test_existing_and_changed_objects_are_queued(api: Api) -> None:
         api.lines[MAPS].put_nowait({**changed("m"), "type": "DELETED"})
         await until(lambda: sorted(queue.keys) == ["a", "a", "b", "of-m", "of-m"])
     assert queue.deleted == ["m"]
-    assert (queue.all, queue.retries) == (0, 0)
+    assert (sorted(map(sorted, queue.lists)), queue.retries) == ([["a", "b"], ["m"]], 0)
 
 
 @pytest.mark.parametrize("path", [CRABS, MAPS])
@@ -222,7 +236,7 @@ async def test_a_deep_object_does_not_stop_lists_and_watches(api: Api, path: str
         await until(lambda: sorted(queue.keys) == sorted(["a", "of-m", name, name]))
         api.lines[CRABS].put_nowait(changed("a"))
         await until(lambda: queue.keys[-1] == "a")
-    assert (queue.all, api.count(path, watch=False), api.count(path, watch=True)) == (0, 1, 1)
+    assert (api.count(path, watch=False), api.count(path, watch=True)) == (1, 1)
 
 
 async def test_a_mapper_does_not_receive_a_deep_object(api: Api) -> None:
@@ -323,17 +337,15 @@ async def test_watches_with_different_selectors_share_one_unfiltered_watch(api: 
     assert api.count(CRABS, watch=False) == 1
 
 
-async def test_a_gap_in_the_watch_of_owned_objects_queues_all_owners(api: Api) -> None:
+@pytest.mark.parametrize("path", [CRABS, MAPS])
+async def test_list_after_a_gap_names_the_objects_that_exist(api: Api, path: str) -> None:
     queue = FakeQueue()
-    api.items[MAPS] = ["m"]
+    api.items[path] = ["a", "b"]
     async with run(watching(api, queue, For(Crab), Owns(ConfigMap))):
-        await until(lambda: queue.keys == ["of-m"])
-        api.items[MAPS] = []
-        api.lines[MAPS].put_nowait(GONE)
-        await until(lambda: queue.all == 1)
-        api.lines[CRABS].put_nowait(GONE)
-        await until(lambda: api.count(CRABS, watch=True) == 2)
-    assert queue.all == 1, "a deleted object itself needs no reconcile"
+        await until(lambda: {"a", "b"} in queue.lists)
+        api.items[path] = ["b"]
+        api.lines[path].put_nowait(GONE)
+        await until(lambda: {"b"} in queue.lists)
 
 
 async def test_a_watch_that_ends_is_resumed_without_a_list(api: Api) -> None:
@@ -343,7 +355,7 @@ async def test_a_watch_that_ends_is_resumed_without_a_list(api: Api) -> None:
         api.lines[CRABS].put_nowait(changed("a"))
         await until(lambda: queue.keys == ["a"])
     assert api.count(CRABS, watch=False) == 1
-    assert (queue.all, queue.retries) == (0, 0)
+    assert queue.retries == 0
 
 
 async def test_the_end_of_an_outage_retries_failed_keys(api: Api) -> None:
@@ -363,15 +375,84 @@ async def test_a_forbidden_list_is_not_an_outage(api: Api) -> None:
     async with run(made):
         pass
     assert api.count(MAPS, watch=False) == 2
-    assert (queue.all, queue.retries) == (0, 0)
+    assert queue.retries == 0
 
 
-async def test_a_failed_watch_ends_all_watches(api: Api) -> None:
-    async with run(watching(api, FakeQueue(), For(Crab), Owns(ConfigMap))) as task:
-        api.lines[CRABS].put_nowait({"type": "ERROR", "object": {"code": 500}})
-        with pytest.raises(WatchLostError, match="the watch of crabs has ended"):
-            async with asyncio.timeout(30):
-                await task
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"type": "ERROR", "object": {"code": 500}},
+        {"type": "ERROR", "object": {"code": 410}},
+        {"type": "SURPRISE", "object": {}},
+        {"type": "ADDED", "object": {"metadata": {}}},
+        '{"type":"ADDED","obj',
+        "[]",
+    ],
+)
+async def test_unusable_line_starts_only_its_own_watch_again(api: Api, line: Any) -> None:
+    queue = FakeQueue()
+    async with run(watching(api, queue, For(Crab), Owns(ConfigMap))):
+        for sent in (line, None):
+            api.lines[CRABS].put_nowait(sent)
+        await until(lambda: api.count(CRABS, watch=False) == 2)
+        api.lines[CRABS].put_nowait(changed("a"))
+        await until(lambda: queue.keys == ["a"])
+    assert (api.count(MAPS, watch=False), api.count(MAPS, watch=True)) == (1, 1)
+
+
+@pytest.mark.parametrize("status", [302, 400, 403, 404, 410, 429, 500, 504])
+@pytest.mark.parametrize("is_listed", [False, True])
+async def test_no_status_ends_a_watch(api: Api, status: int, is_listed: bool) -> None:
+    queue = FakeQueue()
+    made = watching(api, queue, For(Crab))
+    if not is_listed:
+        api.errors = [status]
+    async with run(made):
+        if is_listed:
+            api.errors = [status]
+            api.lines[CRABS].put_nowait(None)
+        api.lines[CRABS].put_nowait(changed("a"))
+        await until(lambda: queue.keys == ["a"])
+
+
+async def test_waiting_for_names_the_problem(api: Api) -> None:
+    api.errors = [403] * 2
+    made = watching(api, FakeQueue(), For(Crab))
+    task = asyncio.create_task(made.run())
+    await until(lambda: made.waiting_for == ["crabs (the API server answers 403 Forbidden)"])
+    await until(made.listed.is_set)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert made.waiting_for == []
+
+
+async def test_list_begins_again_when_its_next_page_has_expired(api: Api) -> None:
+    queue = FakeQueue()
+    api.items[CRABS], api.pages = ["a", "b"], [200, 410]
+    async with run(watching(api, queue, For(Crab))):
+        await until(lambda: queue.lists == [{"a", "b"}])
+
+
+async def test_lower_version_after_an_interruption_lists_again(api: Api) -> None:
+    queue = FakeQueue()
+    api.version = 9
+    async with run(watching(api, queue, For(Crab))):
+        api.version, api.errors = 5, [503]
+        api.lines[CRABS].put_nowait(None)
+        await until(lambda: len(queue.lists) == 2)
+
+
+async def test_silent_watch_is_checked_for_a_lower_version(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capelin.controller.watching._SILENT_SECONDS", 0.05)
+    queue = FakeQueue()
+    api.version = 9
+    async with run(watching(api, queue, For(Crab))):
+        await until(lambda: api.count(CRABS, watch=True) >= 3)
+        assert len(queue.lists) == 1
+        api.version = 5
+        await until(lambda: len(queue.lists) == 2)
 
 
 async def test_a_silently_canceled_watch_is_an_error(api: Api) -> None:

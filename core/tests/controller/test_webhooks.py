@@ -36,6 +36,7 @@ from capelin.controller import (
     Reconciler,
     Result,
 )
+from capelin.controller.background import Background
 from capelin.controller.reviews import convert_review, validate_review
 from capelin.controller.webhooks import MAX_BODY_BYTES, Webhooks
 from capelin.provider import Provider, migrate_storage
@@ -169,7 +170,7 @@ async def test_the_server_rejects_what_it_cannot_read(tmp_path: Path) -> None:
     trust = ssl.create_default_context(cadata=write_certificate(tmp_path).decode())
     async with AsyncExitStack() as stack, aiohttp.ClientSession() as session:
         webhooks = Webhooks(LOOPBACK, tmp_path)
-        await webhooks.listen(stack)
+        await webhooks.listen(stack, Background())
         assert webhooks.bound is not None
         url = f"https://{webhooks.bound}/convert"
 
@@ -188,11 +189,36 @@ async def test_the_server_rejects_what_it_cannot_read(tmp_path: Path) -> None:
             assert response.status == 405
 
 
+async def test_slow_callers_do_not_delay_a_review(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capelin.controller.webhooks.MAX_BODY_BYTES", 1000)
+    trust = ssl.create_default_context(cadata=write_certificate(tmp_path).decode())
+    async with AsyncExitStack() as stack, aiohttp.ClientSession() as session:
+        webhooks = Webhooks(LOOPBACK, tmp_path)
+        await webhooks.listen(stack, Background())
+        assert webhooks.bound is not None
+        host, port = webhooks.bound
+        head = b"POST /convert HTTP/1.1\r\nHost: a\r\nContent-Length: 900\r\n\r\n"
+        for _ in range(8):
+            _, writer = await asyncio.open_connection(host, port, ssl=trust)
+            stack.callback(writer.close)
+            writer.write(head + b"{" * 800)
+            await writer.drain()
+        async with (
+            asyncio.timeout(5),
+            session.post(
+                f"https://{webhooks.bound}/convert", json=review(old_book("a", 4)), ssl=trust
+            ) as response,
+        ):
+            assert response.status == 200
+
+
 async def test_a_renewed_certificate_is_served(tmp_path: Path) -> None:
     write_certificate(tmp_path)
     async with AsyncExitStack() as stack:
         webhooks = Webhooks(LOOPBACK, tmp_path)
-        await webhooks.listen(stack)
+        await webhooks.listen(stack, Background())
         assert webhooks.bound is not None
         host, port = webhooks.bound
         trust = ssl.create_default_context(cadata=write_certificate(tmp_path).decode())

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -36,6 +37,7 @@ from capelin.provider.blocked import describe
 from capelin.provider.context import ContractBroken, StatusDraft
 from capelin.provider.reconciler import Delete, Paused, Proceed, Released, gate
 from capelin.testing.fake_client import FakeClient
+from capelin.testing.waiting import until
 
 from tests.support.cached import use_cache
 
@@ -662,6 +664,33 @@ async def test_a_plain_function_runs_in_a_thread(world: World) -> None:
     await Plainly().reconcile(world.ctx, await world.box())
     assert threads != [threading.main_thread()]
     assert (await world.box()).spec.provider_id == "box:///1"
+
+
+async def test_cancelled_plain_function_ends_before_its_reconcile(world: World) -> None:
+    await world.ready_box()
+    begun, release = threading.Event(), threading.Event()
+
+    class Plainly(InfraMachineReconciler[Box]):
+        def reconcile_normal(self, ctx: InfraMachineContext, _box: Box) -> Result:
+            _ = ctx
+            begun.set()
+            release.wait()
+            return Done()
+
+    loop = asyncio.get_running_loop()
+    names = ThreadPoolExecutor(1)
+    loop.set_default_executor(names)
+    task = asyncio.create_task(Plainly().reconcile(world.ctx, await world.box()))
+    await until(begun.is_set)
+    async with asyncio.timeout(5):
+        assert await loop.getaddrinfo("127.0.0.1", 80), "names do not wait for plain functions"
+    task.cancel()
+    # Long enough for a cancelled task to end.
+    _, running = await asyncio.wait({task}, timeout=0.05)
+    release.set()
+    assert running == {task}
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 # Pause and deletion

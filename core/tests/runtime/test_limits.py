@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pytest
 import uvicorn
+from capelin.body_budget import BodyBudget, OverloadedError
 from capelin.runtime import Call, Extension, Response, proceed
 from capelin.runtime.server import app as app_module
 from capelin.runtime.server.app import App, time_limit
-from capelin.runtime.server.body import BodyBudget, OverloadedError
 from capelin.runtime.server.http import HookProtocol, Limits
 from capelin.runtime.v1alpha1 import BeforeClusterCreate
 from capelin.testing.waiting import until
@@ -204,7 +204,7 @@ async def test_a_new_connection_closes_if_all_others_are_busy() -> None:
 
 
 async def test_slow_large_bodies_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "BodyBudget", partial(BodyBudget, 3 * 2**20))
+    monkeypatch.setattr(app_module, "MAX_TOTAL_BYTES", 3 * 2**20)
     large = orjson.dumps({"cluster": {"spec": {"filler": "x" * 2**20}}})
     async with serving(extension()) as connect:
         slow = [await connect() for _ in range(4)]

@@ -13,7 +13,7 @@ import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
-from capelin.client import Client, Config, Server
+from capelin.client import Client, Config, Server, Unreachable
 from capelin.contract import (
     BLOCK_MOVE_ANNOTATION,
     CLUSTER_NAME_LABEL,
@@ -60,6 +60,8 @@ class FakeBackend:
     """Control planes with resources in the backend."""
     versions: set[str] = field(default_factory=set[str])
     """The desired versions."""
+    steps: int = 0
+    """The number of remaining steps."""
     ended: frozenset[str] = frozenset()
     """Instances that have ended, of a control plane that is paused."""
 
@@ -84,7 +86,8 @@ class FakeBackend:
         self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane, observed: Observed
     ) -> bool:
         del key, endpoint, desired, observed
-        return False
+        self.steps -= 1
+        return self.steps >= 0
 
     async def keep_running(self, key: ObjectKey, address: str) -> None:
         self.calls.append(f"keep {key.name} at {address} running")
@@ -317,6 +320,13 @@ def _requests(manager: Manager) -> float:
         for sample in metric.samples
         if sample.name == "rest_client_requests_total"
     )
+
+
+async def test_next_step_follows_without_an_event(scene: Scene) -> None:
+    scene.backend.steps = 2
+    await scene.create()
+    async with scene.managed():
+        await until(lambda: scene.backend.steps < 0)
 
 
 async def test_the_endpoint_is_published_after_the_api_server_is_ready(scene: Scene) -> None:
@@ -591,6 +601,28 @@ async def test_orphans_are_logged_and_deleted_after_a_grace_period(
     assert "delete one" not in scene.backend.calls
     assert f"{scene.namespace}/lost has no object any more" in caplog.text
     assert f"{scene.namespace}/one has no object" not in caplog.text
+
+
+async def test_orphan_is_deleted_after_a_failure(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.backend.keys = {ObjectKey(scene.namespace, "lost")}
+    recorder = Recorder(scene.client, "test", "test", now=lambda: datetime.now(UTC))
+    ctx = Context(scene.client, logging.getLogger(__name__), recorder)
+    swept = Orphans([scene.backend], timedelta())
+    swept.request_deletion(ObjectKey(scene.namespace, "lost"))
+    failures: list[Exception] = [Unreachable("no answer"), OSError("disk full")]
+    delete = scene.backend.delete
+
+    async def fail_first(key: ObjectKey) -> None:
+        if failures:
+            raise failures.pop()
+        await delete(key)
+
+    monkeypatch.setattr(scene.backend, "delete", fail_first)
+    for _ in range(3):
+        await swept.look(ctx)
+    assert scene.backend.calls == ["delete lost"]
 
 
 def test_watches_of_other_kinds_select_by_label() -> None:

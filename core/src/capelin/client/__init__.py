@@ -3,7 +3,7 @@
 from capelin.client.apply import needs_apply
 from capelin.client.auth import Credentials, load_certificate, tls_context
 from capelin.client.bodies import read_at_most
-from capelin.client.cache import Feed, ObjectCache
+from capelin.client.cache import Delivered, Feed, ObjectCache, version_of
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
 from capelin.client.config import Config, new_kubeconfig, safe_kubeconfig
@@ -61,6 +61,7 @@ __all__ = [
     "Conflict",
     "CredentialError",
     "Credentials",
+    "Delivered",
     "Destinations",
     "ElectionTiming",
     "EndpointRefusedError",
@@ -107,4 +108,5 @@ __all__ = [
     "reason_of",
     "safe_kubeconfig",
     "tls_context",
+    "version_of",
 ]

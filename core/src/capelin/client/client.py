@@ -253,7 +253,8 @@ class Client(Reader):
         path = path_of(codec_of(kind).resource, namespace, name)
         body = encode({key: value for key, value in options.items() if value is not None})
         try:
-            await self._send(Request("DELETE", path, body=body, repeatable=True))
+            # Without the uid, a second request could delete a new object of that name.
+            await self._send(Request("DELETE", path, body=body, repeatable=uid is not None))
         except NotFound:
             return False
         return True

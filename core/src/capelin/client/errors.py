@@ -27,6 +27,9 @@ class CredentialError(ClientError):
 class Unreachable(ClientError):
     """The server did not respond. It may or may not have processed the request."""
 
+    server: str | None = None
+    """The address of the server."""
+
 
 class CircuitOpen(Unreachable):
     """The server did not answer before, so the client pauses requests."""

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlencode, urlsplit
@@ -68,6 +68,8 @@ class ClientOptions:
     user_agent: str = "capelin"
     traces: tuple[aiohttp.TraceConfig, ...] = ()
     """aiohttp traces of every request, for example for metrics."""
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Entered for each attempt of a request, until its response is complete."""
     max_bytes: int | None = None
     """Largest response and largest line of a watch, decompressed: 128 MiB if `None`, and 16 MiB
     for workload clusters. A list may have four times as much in all its pages."""
@@ -168,11 +170,13 @@ class Transport:
         seconds = request.timeout or self._options.timeout
         deadline = clock() + seconds
         try:
-            async with asyncio.timeout_at(deadline), self._slots:
+            async with asyncio.timeout_at(deadline):
                 attempt = 0
                 while True:
                     attempt += 1
-                    result = await self._attempt(request)
+                    # A pause before the next attempt needs no slot.
+                    async with self._slots:
+                        result = await self._attempt(request)
                     if isinstance(result, Response):
                         return result
                     failure, outcome = result
@@ -220,8 +224,9 @@ class Transport:
         for may_retry in (True, False):
             proof = await self._ready()
             try:
-                async with self._request(request, proof, self._timeout) as response:
-                    body = await self._body(request, response)
+                with self._options.around():
+                    async with self._request(request, proof, self._timeout) as response:
+                        body = await self._body(request, response)
             except aiohttp.ClientSSLError as error:
                 raise self._unreachable(describe_connection_error(error)) from None
             except aiohttp.ClientError as error:
@@ -348,9 +353,10 @@ class Transport:
             ) from None
 
     def _unreachable(self, reason: str) -> Unreachable:
-        return Unreachable(
-            f"API server at {self._config.server.address} does not answer ({reason})"
-        )
+        address = self._config.server.address
+        error = Unreachable(f"API server at {address} does not answer ({reason})")
+        error.server = address
+        return error
 
 
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)

@@ -3,12 +3,10 @@
 import hashlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
-
-import aiohttp
+from typing import cast
 
 from capelin.api.core import Secret
 from capelin.backoff import exponential_delay
@@ -143,7 +141,8 @@ class WorkloadClients:
             await self._close_unused()
             yield entry.client
         except Exception as raised:
-            self._judge(key, entry, _unreachable(raised))
+            address = entry.client.config.server.address
+            self._judge(key, entry, _unreachable(raised, address))
             raise
         else:
             self._judge(key, entry, None)
@@ -198,18 +197,16 @@ class WorkloadClients:
         """A client that reports slow responses."""
         limit = _SLOW * self._options.timeout
 
-        async def start(_: Any, ctx: Any, __: Any) -> None:
-            ctx.start = self._clock()
+        @contextmanager
+        def measured() -> Generator[None]:
+            start = self._clock()
+            try:
+                yield
+            finally:
+                if self._clock() - start > limit:
+                    on_slow()
 
-        async def check(_: Any, ctx: Any, __: Any) -> None:
-            if self._clock() - ctx.start > limit:
-                on_slow()
-
-        trace = aiohttp.TraceConfig()
-        trace.on_request_start.append(start)
-        trace.on_request_end.append(check)
-        trace.on_response_chunk_received.append(check)
-        options = replace(self._options, traces=(*self._options.traces, trace))
+        options = replace(self._options, around=measured)
         where = f"secret {secret.namespace}/{secret.name}"
         if not content:
             raise ConfigError(f"{where} holds no kubeconfig: its key value is missing or empty")
@@ -231,9 +228,13 @@ class WorkloadClients:
             await entry.client.close()
 
 
-def _unreachable(error: BaseException) -> Unreachable | None:
-    """The exception, or the first of a task group, that shows that the server did not answer."""
+def _unreachable(error: BaseException, address: str) -> Unreachable | None:
+    """The exception, or the first of a task group, that shows that this server did not answer.
+
+    The block may also have sent requests to other servers.
+    """
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
-        return next(filter(None, map(_unreachable, group.exceptions)), None)
-    return error if isinstance(error, Unreachable) else None
+        found = (_unreachable(inner, address) for inner in group.exceptions)
+        return next(filter(None, found), None)
+    return error if isinstance(error, Unreachable) and error.server == address else None

@@ -2,17 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from capelin.api import BaseObject, Model, Object, ObjectMeta, OwnerReference, Unstructured
 from capelin.client import Client, Conflict, Invalid, NotFound, UnreadableObject
+from capelin.controller.background import Background
 from capelin.controller.events import EventType, Recorder, event_record, unreadable_record
+from capelin.controller.threads import Threads
 
 StatusT = TypeVar("StatusT")
 
@@ -31,8 +34,11 @@ class Context:
     recorder: Recorder
     metrics: CollectorRegistry = field(default_factory=CollectorRegistry, repr=False)
     """The manager's metrics. Register a reconciler's own metrics in its `lifespan`."""
+    background: Background = field(default_factory=Background, repr=False)
+    """Runs a reconciler's own tasks during its `lifespan`. /healthz reports their failures."""
     _loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
     _read: "_Read | None" = field(default=None, repr=False)
+    _threads: Threads = field(default_factory=partial(Threads, "reconcile"), repr=False)
 
     @property
     def cached(self) -> Client:
@@ -56,6 +62,10 @@ class Context:
         if self._loop is None:
             return asyncio.run(coroutine)
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a plain function in a thread of the reconciler. If cancelled, wait for its end."""
+        return await self._threads.call(function, *arguments)
 
     def event(self, obj: BaseObject, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's name
         """Record an event about an object. Repetitions increase the count of the first event."""

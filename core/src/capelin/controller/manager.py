@@ -25,15 +25,15 @@ from capelin.client import (
     LeadershipLost,
     NotServed,
     ObjectCache,
-    Unavailable,
-    Unreachable,
 )
 from capelin.collection import keep_loaded_code
 from capelin.contract import WATCH_LABEL
 from capelin.controller import Recorder, logs
+from capelin.controller.background import Background
 from capelin.controller.context import Context
 from capelin.controller.diagnostics import Check, Metrics, Probes, ScrapeAuthorizer
 from capelin.controller.guard import LoopGuard
+from capelin.controller.informer import Attempts
 from capelin.controller.options import Options, OptionsT
 from capelin.controller.queue import Queue, Timing
 from capelin.controller.reconciler import For, Labels, Reconciler, Subscription, Watch
@@ -42,6 +42,7 @@ from capelin.controller.serving import ListenError
 from capelin.controller.watching import Watching, WatchLostError
 from capelin.controller.webhooks import Webhooks
 from capelin.flags import OptionsError, parse, report
+from capelin.programs import raise_file_limit
 from capelin.tls import CertificateError
 
 log = logging.getLogger(__name__)
@@ -50,9 +51,11 @@ _FLUSH = 5.0
 # Five times the limit of CAPI's managers: the cache has only objects that were read before, so that
 # the manager is small.
 _QPS = 500
-_OPTIONAL_EVERY = 5.0
 # Seconds between checks for kinds that are not installed yet. Installing takes a second or two.
 _FIRST_LOOK, _LAST_LOOK = 0.1, 1.0
+_OPTIONAL_EVERY = 5.0
+# A watch that lasted so long may start again at once.
+_LONG = 60.0
 
 
 class Manager:
@@ -88,6 +91,8 @@ class Manager:
         self._checks: dict[str, Check] = {}
         for reconciler in reconcilers:
             self.add_check(reconciler.name, reconciler.health)
+        self._background = Background()
+        self.add_check("background", self._background.health)
         self._ends_process = ends_process
         self._election: LeaderElection | None = None
         self._reconcilers = reconcilers
@@ -118,25 +123,13 @@ class Manager:
 
         Raises:
             LeadershipLost: Another process may lead now. Nothing runs here any more.
-            WatchLostError: A watch ended by itself.
             ListenError: An address is in use or not available.
             CertificateError: The certificate for webhooks is missing or unusable.
         """
         options = self._options
         async with AsyncExitStack() as stack:
             stack.enter_context(self._guard())
-            client = await stack.enter_async_context(
-                Client(
-                    self._config,
-                    manager=self.name,
-                    options=ClientOptions(
-                        qps=_QPS,
-                        burst=2 * _QPS,
-                        user_agent=self.name,
-                        traces=(self.metrics.trace(),),
-                    ),
-                )
-            )
+            client = await stack.enter_async_context(self._client(qps=_QPS))
             await stack.enter_async_context(self.probes)
             await self.probes.listen(
                 health=options.health_address,
@@ -146,8 +139,10 @@ class Manager:
             )
             if self.webhooks is not None:
                 # Before any list, because the API server may need it to list our own objects.
-                await self.webhooks.listen(stack)
-            work = asyncio.create_task(self._lead(client))
+                await self.webhooks.listen(stack, self._background)
+            # The lease waits for no other request.
+            leases = await stack.enter_async_context(self._client(qps=0))
+            work = asyncio.create_task(self._lead(client, leases))
             stop = asyncio.create_task(self._stopping.wait())
             try:
                 await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -171,13 +166,22 @@ class Manager:
             lease - (lease - renew) / 10 if self._ends_process else None,
         )
 
-    async def _lead(self, client: Client) -> None:
+    def _client(self, *, qps: float) -> Client:
+        return Client(
+            self._config,
+            manager=self.name,
+            options=ClientOptions(
+                qps=qps, burst=2 * _QPS, user_agent=self.name, traces=(self.metrics.trace(),)
+            ),
+        )
+
+    async def _lead(self, client: Client, leases: Client) -> None:
         options = self._options
         if not options.leader_elect:
             await self._work(client)
             return
         self._election = election = LeaderElection(
-            client,
+            leases,
             self.name,
             options.leader_elect_namespace or self._config.namespace,
             timing=ElectionTiming(
@@ -207,7 +211,7 @@ class Manager:
             runners: list[Runner[Any]] = []
             for reconciler in self._reconcilers:
                 logger = logging.getLogger(f"capelin.{reconciler.name}")
-                context = Context(client, logger, recorder, self.metrics.registry)
+                context = Context(client, logger, recorder, self.metrics.registry, self._background)
                 await stack.enter_async_context(reconciler.lifespan(context))
                 runners.append(self._runner(reconciler, context))
             await self._run(client, recorder, runners)
@@ -217,13 +221,13 @@ class Manager:
     ) -> None:
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._watch(client, runners)),
-            asyncio.create_task(recorder.run()),
             asyncio.create_task(self._stopping.wait()),
         ]
         # Without the lease, another manager may already work: do not finish anything.
         grace = 0.0
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            async with self._background.running(events=recorder.run):
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             grace = self._options.grace_period
             for task in done:
                 task.result()
@@ -250,40 +254,46 @@ class Manager:
                     subscriptions = optional.setdefault(watch.kind.resource, [])
                     subscriptions.append(Subscription(watch, runner))
         watching = self._watching(required)
-        await self._until_served(client, watching.resources)
-        self._state = lambda: _listing(watching)
-        watch = asyncio.create_task(watching.run())
         listed = asyncio.create_task(watching.listed.wait())
-        extra = [
-            asyncio.create_task(self._watch_optional(client, resource, subscriptions))
-            for resource, subscriptions in optional.items()
+        tasks: list[asyncio.Task[Any]] = [
+            listed,
+            asyncio.create_task(self._keep_watching(client, watching, _LAST_LOOK)),
+            *(
+                asyncio.create_task(
+                    self._keep_watching(client, self._watching(subscriptions), _OPTIONAL_EVERY)
+                )
+                for subscriptions in optional.values()
+            ),
         ]
+        self._state = lambda: _listing(watching)
         try:
-            await asyncio.wait({watch, listed}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if listed.done():
                 # Not sooner: an object and the objects that it owns are listed one after the other,
                 # and need only one reconcile.
                 log.info("Watching all kinds: their first lists are complete")
                 for runner in runners:
                     runner.start()
-            await watch
+            await asyncio.gather(*tasks)
         finally:
-            for task in (watch, listed, *extra):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(watch, listed, *extra, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _watch_optional(
-        self, client: Client, resource: Resource, subscriptions: Sequence[Subscription]
-    ) -> None:
-        """Watch a kind whenever it is installed."""
+    async def _keep_watching(self, client: Client, watching: Watching, longest: float) -> None:
+        """Watch kinds once they are installed, and again whatever ends it."""
+        attempts, clock = Attempts(), asyncio.get_running_loop().time
         while True:
-            if await self._missing(client, [resource]) is None:
-                log.info("Watching %s", resource.plural)
-                try:
-                    await self._watching(subscriptions).run()
-                except WatchLostError as error:
-                    log.info("%s. Waiting for it to be installed again", error)
-            await asyncio.sleep(_OPTIONAL_EVERY)
+            await self._until_served(client, watching, longest)
+            began = clock()
+            try:
+                await watching.run()
+            except WatchLostError as error:
+                log.warning("%s. Starting again", error)
+                if clock() - began > _LONG:
+                    attempts.worked()
+                attempts.failed(str(error))
+            await attempts.pause()
 
     def _watching(self, subscriptions: Sequence[Subscription]) -> Watching:
         return Watching(
@@ -294,16 +304,17 @@ class Manager:
             cache=self._cache,
         )
 
-    async def _until_served(self, client: Client, resources: Sequence[Resource]) -> None:
+    async def _until_served(self, client: Client, watching: Watching, longest: float) -> None:
         """Wait until all watched kinds are installed: a provider may start before its CRDs."""
         logged, pause = "", _FIRST_LOOK
-        while missing := await self._missing(client, resources):
-            self._state = lambda missing=missing: missing
+        while missing := await self._missing(client, watching.resources):
+            watching.missing = missing
             if missing != logged:
                 log.info("%s", missing)
                 logged = missing
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LAST_LOOK)
+            pause = min(2 * pause, longest)
+        watching.missing = ""
 
     async def _missing(self, client: Client, resources: Sequence[Resource]) -> str | None:
         for resource in resources:
@@ -311,7 +322,7 @@ class Manager:
                 served = await client.resources(resource.api_version)
             except NotServed:
                 served = ()
-            except (Unreachable, Unavailable) as error:
+            except ClientError as error:
                 return f"Waiting: {error}"
             if resource.plural not in {other.plural for other in served}:
                 return f"Waiting for {resource.plural} in {resource.api_version} to be installed"
@@ -359,6 +370,8 @@ class Manager:
 
 def _listing(watching: Watching) -> str | None:
     waiting_for = watching.waiting_for
+    if waiting_for and watching.missing:
+        return watching.missing
     return f"listing {', '.join(waiting_for)}" if waiting_for else None
 
 
@@ -391,11 +404,12 @@ def main(
         config = Config.find(chosen.kubeconfig, environ=os.environ if environ is None else environ)
         manager = Manager(name, build(chosen), chosen, config, ends_process=True)
         keep_loaded_code()
+        raise_file_limit()
         asyncio.run(serve(manager))
     except OptionsError as error:
         report(name, error)
         return 2
-    except (CertificateError, ClientError, ListenError, WatchLostError) as error:
+    except (CertificateError, ClientError, ListenError) as error:
         log.error("%s", error)  # noqa: TRY400 - the message has all the details
         return 1
     except Exception:

@@ -6,6 +6,7 @@ metadata, unless a mapper needs the whole object. It never requests the content 
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
@@ -63,9 +64,11 @@ class Watches(Generic[KindT]):
     The manager waits until a kind is installed. It does not wait for an `optional` kind, which it
     starts to watch after its installation, and which may be removed again.
 
+    An event also concerns the keys that the object concerned before, for example its former owner.
+
     With `when_changed`, an event counts only if this value of the object differs from that of its
-    previous event. The first event of an object and its deletion always count. The function gets
-    the same object as `to`, and that of `For` and `Owns` only the metadata.
+    previous event. The first event of an object, its deletion and new owners always count. The
+    function gets the same object as `to`, and that of `For` and `Owns` only the metadata.
     """
 
     kind: type[KindT]
@@ -210,7 +213,7 @@ class KeyQueue(Protocol):
 
     def changed(self, watch: Watch, body: Mapping[str, Any], *, deleted: bool) -> None: ...
 
-    def add_all(self) -> None: ...
+    def listed(self, watch: Watch, uids: AbstractSet[str]) -> None: ...
 
     def retry_soon(self) -> None: ...
 

@@ -1,11 +1,11 @@
 """Runs a reconciler over its queue: the tasks, the clock and the outcome of each run."""
 
 import asyncio
-import contextvars
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Generic, Literal, TypeVar
@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 from capelin import tracing
 from capelin.api import BaseObject
 from capelin.client import ClientError, Conflict, Unreadable
-from capelin.controller.changes import Changes
+from capelin.controller.changes import Changes, Seen
 from capelin.controller.context import Context
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.logs import LogContext, explained, log_context
@@ -21,12 +21,14 @@ from capelin.controller.queue import After, Done, Failed, Gone, ObjectKey, Outco
 from capelin.controller.reconciler import (
     For,
     Labels,
+    Owns,
     Reconciler,
     Watch,
     concerned,
     group_of,
     selects,
 )
+from capelin.controller.threads import Threads
 
 log = logging.getLogger(__name__)
 
@@ -57,17 +59,19 @@ class Runner(Generic[ObjectT]):
     ) -> None:
         self.reconciler = reconciler
         self.queue = queue
-        self._context = context
+        self._threads = Threads(reconciler.name, concurrency)
+        self._context = replace(context, _threads=self._threads)
         self._metrics = metrics
         self._concurrency = concurrency
         self._labels = labels
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
         self._mapping: set[asyncio.Task[None]] = set()
-        self._threads: ThreadPoolExecutor | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._open = False
-        self._changes = Changes()
+        self.changes = Changes()
+        # A start has an event for each object: do not send a request for each at once.
+        self._mappers = asyncio.Semaphore(concurrency)
         metrics.watch_queue(reconciler.name, queue, concurrency, clock)
 
     def start(self) -> None:
@@ -78,35 +82,70 @@ class Runner(Generic[ObjectT]):
         self._add((key,))
 
     def changed(self, watch: Watch, body: Mapping[str, Any], *, deleted: bool = False) -> None:
-        kind = self.reconciler.main_watch.kind.resource
+        uid = str(body["metadata"].get("uid"))
+        seen = self.changes.of(watch, uid)
+        if seen.is_unmapped:
+            seen.is_unmapped = False
+            self.add_all()
         try:
-            if not self._changes.matter(watch, body, deleted=deleted):
-                return
-            keys = concerned(watch, kind, body, self._context)
-            if isinstance(watch, For) and not isinstance(keys, Awaitable):
-                for key in keys:
-                    self.queue.set_group(key, group_of(self.reconciler, body))
+            keys = self._keys_of(watch, body, seen, deleted=deleted)
         except Unreadable as error:
+            keys = seen.keys
             if error.object is not None:
                 self._context.client.unreadable.report(error.object)
-            return
         except Exception:
             log.exception(_NOT_MAPPED, watch.kind.resource.plural)
+            keys, seen.is_unmapped = seen.keys, True
             self.add_all()
-            return
         if isinstance(keys, Awaitable):
-            mapping = asyncio.create_task(self._map(watch, keys))
+            mapping = asyncio.create_task(self._map(watch, uid, seen, keys, seen.events))
             self._mapping.add(mapping)
             mapping.add_done_callback(self._mapping.discard)
-        else:
-            self._add(keys)
+            # The task may be cancelled before it awaits the mapper.
+            mapping.add_done_callback(partial(_close, keys))
+        elif keys is not None:
+            self._add(seen.move(keys, seen.events))
+        if deleted or not isinstance(keys, Awaitable):
+            self.changes.settle(watch, uid, seen, deleted=deleted)
 
-    async def _map(self, watch: Watch, keys: Awaitable[Iterable[ObjectKey]]) -> None:
+    def _keys_of(
+        self, watch: Watch, body: Mapping[str, Any], seen: Seen, *, deleted: bool
+    ) -> Iterable[ObjectKey] | Awaitable[Iterable[ObjectKey]] | None:
+        """The keys that an event concerns, or None if it does not matter."""
+        matters = seen.matters(watch, body, deleted=deleted)
+        # The owners of an object are in its metadata, whatever `when_changed` looks at.
+        if not matters and not isinstance(watch, Owns):
+            return None
+        keys = concerned(watch, self.reconciler.main_watch.kind.resource, body, self._context)
+        if isinstance(keys, Awaitable):
+            return keys
+        if isinstance(watch, For):
+            for key in keys:
+                self.queue.set_group(key, group_of(self.reconciler, body))
+        return keys if matters or tuple(keys) != seen.keys else None
+
+    async def _map(
+        self,
+        watch: Watch,
+        uid: str,
+        seen: Seen,
+        keys: Awaitable[Iterable[ObjectKey]],
+        event: int,
+    ) -> None:
         try:
-            self._add(await keys)
+            async with self._mappers:
+                self._add(seen.move(await keys, event))
         except Exception:
             log.exception(_NOT_MAPPED, watch.kind.resource.plural)
+            seen.is_unmapped = True
             self.add_all()
+        if event == seen.events:
+            self.changes.settle(watch, uid, seen)
+
+    def listed(self, watch: Watch, uids: AbstractSet[str]) -> None:
+        """A list is complete: other objects do not exist. Anything may have changed before."""
+        self._add(self.changes.retain(watch, uids))
+        self.add_all()
 
     def _add(self, keys: Iterable[ObjectKey]) -> None:
         now = self._clock()
@@ -143,8 +182,7 @@ class Runner(Generic[ObjectT]):
                 for task in stubborn:
                     log.error("%s: %s continues although it was cancelled", name, task.get_name())
                 return [task.get_name() for task in stubborn]
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
+        self._threads.close()
         return []
 
     def _pump(self) -> None:
@@ -236,17 +274,13 @@ class Runner(Generic[ObjectT]):
         reconcile: Callable[..., Any] = self.reconciler.reconcile
         if iscoroutinefunction(reconcile):
             return await reconcile(ctx, obj)
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._concurrency, self.reconciler.name)
-        call = partial(contextvars.copy_context().run, reconcile, ctx, obj)
-        running = asyncio.get_running_loop().run_in_executor(self._threads, call)
-        try:
-            result = await asyncio.shield(running)
-        except asyncio.CancelledError:
-            # A thread cannot be cancelled: the reconcile ends when the thread ends.
-            await asyncio.wait({running})
-            raise
+        result = await self._threads.call(reconcile, ctx, obj)
         return await result if isawaitable(result) else result
+
+
+def _close(coroutine: object, _: asyncio.Task[None]) -> None:
+    if isinstance(coroutine, Coroutine):
+        coroutine.close()
 
 
 def _result(outcome: Outcome) -> Literal["success", "requeue_after", "error"]:

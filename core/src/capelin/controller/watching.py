@@ -1,14 +1,18 @@
 """Uses kopf as a watcher: it reports changed objects, and does nothing else.
 
 kopf lists, watches, resumes and relists as an operator in a thread with its own event loop. Its
-events go to the manager's loop. Decision 0035 explains how and why we use kopf.
+events go to informers in the manager's loop. Decision 0035 explains how and why we use kopf.
+
+kopf ends a watch for ever after most errors. So it does not receive them: each failed request is a
+lost connection for kopf, which tries again, and each unusable response is an expired version, after
+which kopf lists again.
 """
 
 import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -17,13 +21,22 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import kopf
+from yarl import URL
 
 from capelin.api import Resource
-from capelin.client import Config, Credentials, Feed, ObjectCache, proxy_for
+from capelin.client import (
+    Config,
+    Credentials,
+    ObjectCache,
+    describe_connection_error,
+    proxy_for,
+    version_of,
+)
 from capelin.controller.diagnostics import Metrics
+from capelin.controller.informer import Attempts, Informer
 from capelin.controller.logs import explained
 from capelin.controller.own_loop import in_own_loop
-from capelin.controller.reconciler import UNREADABLE, For, Subscription, looks_inside, selector
+from capelin.controller.reconciler import UNREADABLE, Subscription
 from capelin.json_text import (
     MAX_LEVELS,
     TOO_DEEP,
@@ -37,87 +50,169 @@ from capelin.json_text import (
 
 log = logging.getLogger(__name__)
 
-# A whole minute, because the API server's roles and webhooks may take a while to work. After that,
-# lost connections are retried for ever, and rejections end the manager.
-_RETRIES = (0.1, 0.2, 0.5, 1, 2, 5, 5, 5, 10, 10, 10, 10)
+# Of a page of a list, with the longest pause before it.
+_PAGE_SECONDS = 90.0
+# Bookmarks come every minute.
+_SILENT_SECONDS = 70.0
+# A shorter watch without an event counts as a failure.
+_SHORT_SECONDS = 1.0
+_PROBE_SECONDS = 10.0
+# kopf has begun all lists in a second or two.
+_START_SECONDS = 60.0
 # The interval for reading certificate files again. A replaced token is read after the first 401.
 _LOGIN = timedelta(minutes=10)
+_LOGIN_SECONDS = 1.0
 
 
 class WatchLostError(Exception):
-    """A watch that should continue for ever has ended."""
+    """kopf has ended, which must not happen."""
+
+
+@dataclass(slots=True, eq=False)
+class _Source:
+    """One stream of events, for all subscriptions to its resource."""
+
+    informer: Informer
+    call: Callable[..., None]
+    """Calls a function in the manager's event loop."""
+    attempts: Attempts = field(default_factory=Attempts)
+    watcher: asyncio.Task[Any] | None = None
+    is_watched: bool = False
+    """Whether a watch has followed a complete list."""
+    is_doubtful: bool = False
+    """Whether the API server may have gone back to an earlier state since the last event."""
+
+    def accept(self, *, watch: bool) -> str:
+        """The content type to request: only metadata, unless a mapper needs whole objects."""
+        if self.informer.is_inside:
+            return "application/json"
+        kind = "PartialObjectMetadata" if watch else "PartialObjectMetadataList"
+        return f"application/json;as={kind};g=meta.k8s.io;v=v1"
+
+    def failed(self, problem: str | Exception) -> aiohttp.ClientPayloadError:
+        """Note a failure. Returns the error after which kopf tries again."""
+        text = problem if isinstance(problem, str) else _described(problem)
+        self.is_doubtful = True
+        if self.attempts.failed(text):
+            log.warning("The watch of %s starts again: %s", self.informer.resource.plural, text)
+        return aiohttp.ClientPayloadError(text)
 
 
 class _Response(aiohttp.ClientResponse):
     """Passes readable objects to kopf, and only the metadata of the others."""
 
-    feeding: "_Feeding | None" = None
+    source: _Source | None = None
+    is_first = True
 
     async def json(self, **keywords: Any) -> Any:
-        data = await self.read()
-        try:
-            value: dict[str, Any] = read_json(data)
-        except TooDeepError:
-            value = bounded_list(data)
-        except ValueError:
+        if self.source is None:
             return await super().json(**keywords)
-        if value.get("items", ()) is None:
+        try:
+            data = await self.read()
+            try:
+                value: dict[str, Any] = read_json(data)
+            except TooDeepError:
+                value = bounded_list(data)
             # API servers send an empty list of metadata as null, on which kopf fails.
-            value = {**value, "items": []}
-        if self.feeding is not None:
-            self.feeding.list(value.get("items", ()))
+            value = {**value, "items": value.get("items") or []}
+            page = self.source.informer.listed(value["items"])
+            is_last = not value["metadata"].get("continue")
+        except _UNUSABLE as error:
+            raise self.source.failed(error) from None
+        self.source.is_doubtful = False
+        add = partial(self.source.informer.add_page, is_first=self.is_first, is_last=is_last)
+        self.source.call(add, page)
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class _Feeding:
-    """Passes the versions in a response to the feed of its kind, before kopf reads the response.
+_UNUSABLE = (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError, AttributeError)
+"""The errors of reading a response that broke off, or that Kubernetes would not send."""
+_LIST_AGAIN = b'{"type":"ERROR","object":{"code":410}}\n'
 
-    kopf has a task for each object, so its events of objects with the same name are not in order.
-    """
 
-    feed: Feed
-    call: Callable[..., None]
-    """Calls a function in the manager's event loop."""
-
-    def list(self, items: Iterable[Mapping[str, Any]]) -> None:
-        self.call(self.feed.deliver, [self.feed.delivered(item) for item in items])
-
-    def watch(self, line: bytes) -> None:
-        try:
-            event: dict[str, Any] = read_json(line)
-        except ValueError:
-            return  # an empty line, or one about which kopf complains
-        if event.get("type") in {"ADDED", "MODIFIED"}:
-            self.list([event["object"]])
-        elif event.get("type") == "DELETED":
-            self.call(self.feed.remove, self.feed.delivered(event["object"]))
+def _described(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientError):
+        return describe_connection_error(error)
+    if isinstance(error, OSError):
+        return f"the API server does not answer ({error or type(error).__name__})"
+    return f"the API server sent an unusable response ({type(error).__name__}: {error})"
 
 
 class _Lines:
     """The stream of a watch, with lines that kopf can read."""
 
-    def __init__(self, stream: aiohttp.StreamReader, feeding: _Feeding) -> None:
-        self._stream, self._feeding = stream, feeding
+    def __init__(self, stream: aiohttp.StreamReader, source: _Source) -> None:
+        self._stream, self._source = stream, source
 
     async def iter_chunked(self, size: int) -> AsyncGenerator[bytes]:
-        pending: list[bytes] = []
-        feed, call = self._feeding.feed, self._feeding.call
-        call(feed.open, self)
+        source, clock = self._source, asyncio.get_running_loop().time
+        feed = source.informer.feed
+        began, received = clock(), False
+        source.call(feed.open, self)
         try:
-            async for chunk in self._stream.iter_chunked(size):
-                first, *rest = chunk.split(b"\n")
-                pending.append(first)
-                for part in rest:
-                    line = bounded_line(b"".join(pending))
-                    self._feeding.watch(line)
-                    yield line + b"\n"
-                    pending = [part]
+            async for line in _complete(self._stream.iter_chunked(size)):
+                bounded = bounded_line(line)
+                self._deliver(read_json(bounded))
+                received = True
+                source.attempts.worked()
+                yield bounded + b"\n"
+            if not received and clock() - began < _SHORT_SECONDS:
+                source.failed("the API server ends the watch at once")
+        except aiohttp.ClientError as error:
+            raise source.failed(error) from None
+        except _UNUSABLE as error:
+            source.failed(error)
+            yield _LIST_AGAIN
         finally:
-            call(feed.close, self)
+            source.call(feed.close, self)
+            source.is_doubtful |= not received and clock() - began > 0.9 * _SILENT_SECONDS
+
+    def _deliver(self, event: dict[str, Any]) -> None:
+        """Pass on the version of an object before kopf reads the event.
+
+        kopf has a task for each object, so its events of objects with the same name are not in
+        order.
+        """
+        feed = self._source.informer.feed
+        match event["type"]:
+            case "ADDED" | "MODIFIED":
+                self._source.call(feed.deliver, [feed.delivered(event["object"])])
+            case "DELETED":
+                self._source.call(feed.remove, feed.delivered(event["object"]))
+            case "BOOKMARK":
+                pass
+            case _:
+                raise ValueError(f"{event['type']} {event['object'].get('code')}")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class _ListAgain:
+    """The stream of a watch that cannot continue."""
+
+    async def iter_chunked(self, _: int) -> AsyncGenerator[bytes]:
+        yield _LIST_AGAIN
+
+
+def _list_again(response: _Response) -> _Response:
+    """A watch after which kopf lists again."""
+    response.close()
+    response.status = 200
+    response.content = cast("aiohttp.StreamReader", _ListAgain())
+    return response
+
+
+async def _complete(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """Complete lines. Drops the incomplete last line of a broken connection."""
+    pending: list[bytes] = []
+    async for chunk in chunks:
+        first, *rest = chunk.split(b"\n")
+        pending.append(first)
+        for part in rest:
+            if line := b"".join(pending):
+                yield line
+            pending = [part]
 
 
 def bounded_line(line: bytes) -> bytes:
@@ -150,25 +245,6 @@ def _metadata_only(data: bytes) -> dict[str, Any]:
     }
 
 
-@dataclass(slots=True)
-class _Source:
-    """One stream of events, for all subscriptions to its resource."""
-
-    resource: Resource
-    feed: Feed
-    subscriptions: list[Subscription] = field(default_factory=list[Subscription])
-    lists: int = 0
-    listed: bool = False
-    watcher: asyncio.Task[Any] | None = None
-
-    def accept(self, *, watch: bool) -> str:
-        """The content type to request: only metadata, unless a mapper needs whole objects."""
-        if any(looks_inside(subscription.watch) for subscription in self.subscriptions):
-            return "application/json"
-        kind = "PartialObjectMetadata" if watch else "PartialObjectMetadataList"
-        return f"application/json;as={kind};g=meta.k8s.io;v=v1"
-
-
 class Watching:
     """The watches of a manager. `listed` is set after the first list of every kind."""
 
@@ -182,41 +258,51 @@ class Watching:
         cache: ObjectCache | None = None,
     ) -> None:
         self.listed = asyncio.Event()
+        self.missing = ""
+        """Why kinds cannot be watched yet."""
         self._config, self._metrics, self._namespace = config, metrics, namespace
         self._queues = {
             id(subscription.queue): subscription.queue for subscription in subscriptions
         }.values()
-        self._lost = "kopf has stopped watching"
         self._answering, self._login_at = True, 0.0
         self._operator: asyncio.Task[Any] | None = None
         self._session: aiohttp.ClientSession | None = None
         cache = ObjectCache() if cache is None else cache
-        sources: dict[Resource, _Source] = {}
+        informers: dict[Resource, Informer] = {}
         for subscription in subscriptions:
             resource = subscription.watch.kind.resource
-            if resource not in sources:
-                sources[resource] = _Source(resource, cache.follow(resource))
-            sources[resource].subscriptions.append(subscription)
-        self.resources = list(sources)
+            if resource not in informers:
+                informers[resource] = Informer(resource, cache.follow(resource))
+            informers[resource].subscriptions.append(subscription)
+        self.resources = list(informers)
         prefix = urlsplit(config.server.address).path.rstrip("/")
         self._sources = {
-            prefix + resource.path(namespace): source for resource, source in sources.items()
+            prefix + resource.path(namespace): _Source(informer, self._tell)
+            for resource, informer in informers.items()
         }
 
     @property
     def waiting_for(self) -> list[str]:
-        """The kinds without a complete list. Until this is empty, keys may be missing."""
-        return [source.resource.plural for source in self._sources.values() if not source.listed]
+        """The kinds without a complete list, and why. Until this is empty, keys may be missing."""
+        return [
+            source.informer.resource.plural + (problem and f" ({problem})")
+            for source in self._sources.values()
+            if not source.is_watched
+            for problem in [source.attempts.problem]
+        ]
 
     @property
     def watchers(self) -> dict[Resource, asyncio.Task[Any]]:
         """The kopf task for each resource that is watched now, in kopf's own loop."""
         sources = self._sources.values()
-        return {source.resource: source.watcher for source in sources if source.watcher}
+        return {source.informer.resource: source.watcher for source in sources if source.watcher}
 
     async def run(self) -> None:
-        """Watch until cancelled. Raises WatchLostError when a watch ends by itself."""
+        """Watch until cancelled. After a WatchLostError, run it again: nothing will be missed."""
         self._loop = asyncio.get_running_loop()
+        self._lost = "kopf has stopped watching"
+        for source in self._sources.values():
+            source.watcher = None
         try:
             await in_own_loop("kopf", self._operate, self._log_out)
         except Exception as error:
@@ -229,38 +315,37 @@ class Watching:
         settings.scanning.disabled = True
         settings.process.ultimate_exiting_timeout = None
         settings.queueing.idle_timeout = 0.5  # of the task that each object has after an event
-        settings.networking.request_timeout = 60
+        settings.networking.request_timeout = _PAGE_SECONDS
         settings.networking.connect_timeout = 10
-        settings.networking.error_backoffs = _RETRIES
+        settings.networking.error_backoffs = ()
+        settings.watching.inactivity_timeout = _SILENT_SECONDS
         settings.watching.chunk_size = 250
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry, backoff=1)(self._login)
         for source in self._sources.values():
-            group, version, plural = names = _names(source.resource)
+            group, version, plural = names = _names(source.informer.resource)
             add = kopf.on.event(group, version, plural, id=".".join(names), registry=registry)
-            add(partial(self._changed, source))
-            wanted = {selector(subscription.watch.labels) for subscription in source.subscriptions}
-            if len(wanted) == 1 and (labels := wanted.pop()):
+            add(partial(self._changed, source.informer))
+            if labels := source.informer.selector:
                 settings.watching.label_selectors[partial(_is, names)] = labels
         where: dict[str, Any] = {"clusterwide": True}
         if self._namespace is not None:
             where = {"namespaces": [self._namespace]}
         self._operator = asyncio.current_task()
+        asyncio.get_running_loop().call_later(_START_SECONDS, self._check_start)
         await kopf.operator(registry=registry, settings=settings, standalone=True, **where)
 
     async def _log_out(self) -> None:
         if self._session is not None:
             await self._session.close()
 
-    async def _changed(self, source: _Source, *, event: kopf.RawEvent, **_: Any) -> None:
-        deleted = event["type"] == "DELETED"
-        for subscription in source.subscriptions:
-            changed = partial(subscription.queue.changed, deleted=deleted)
-            self._tell(changed, subscription.watch, event["object"])
+    async def _changed(self, informer: Informer, *, event: kopf.RawEvent, **_: Any) -> None:
+        changed = partial(informer.changed, deleted=event["type"] == "DELETED")
+        self._tell(changed, event["object"])
 
     async def _login(self, **_: Any) -> kopf.AiohttpSession:
         clock, server = asyncio.get_running_loop().time, self._config.server
-        await asyncio.sleep(self._login_at + 1 - clock() if self._login_at else 0)
+        await asyncio.sleep(self._login_at + _LOGIN_SECONDS - clock() if self._login_at else 0)
         self._login_at = clock()
         proof = await Credentials(self._config).proof()
         self._session = aiohttp.ClientSession(
@@ -280,48 +365,75 @@ class Watching:
     async def _send(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Request metadata only, and record events that kopf does not pass to its handlers."""
+        """Request metadata only, pause after failures, and keep failures of a watch from kopf."""
         request.server_hostname = self._config.server.tls_server_name
         source, query = self._sources.get(request.url.path), request.url.query
-        if source is not None:
-            request.headers["Accept"] = source.accept(watch="watch" in query)
-            self._guard(source)
+        if source is None:
+            return await handler(request)
+        is_watch = "watch" in query
+        request.headers["Accept"] = source.accept(watch=is_watch)
+        self._guard(source)
+        await source.attempts.pause()
         try:
-            response = await handler(request)
-        except (aiohttp.ClientError, TimeoutError):
+            response = cast("_Response", await handler(request))
+        except (aiohttp.ClientError, OSError) as error:
             self._answering = False
+            raise source.failed(error) from None
+        if response.status >= 300:
+            self._answering &= response.status < 500
+            return self._rejected(source, response, is_watch=is_watch)
+        if not self._answering:
+            self._answering = True
+            for queue in self._queues:
+                self._tell(queue.retry_soon)
+        if not is_watch:
+            response.source, response.is_first = source, "continue" not in query
+            return response
+        source.is_watched = True
+        if not self.waiting_for:
+            self._tell(self.listed.set)
+        try:
+            is_older = source.is_doubtful and await self._is_older(request.url, source)
+        except BaseException:
+            response.close()
             raise
-        if response.status >= 500:
-            self._answering = False
-        elif response.status < 300:
-            if not self._answering:
-                self._answering = True
-                for queue in self._queues:
-                    self._tell(queue.retry_soon)
-            if source is not None:
-                self._answered(source, watch="watch" in query, first="continue" not in query)
-                feeding = _Feeding(source.feed, self._tell)
-                if "watch" in query:
-                    lines = _Lines(response.content, feeding)
-                    response.content = cast("aiohttp.StreamReader", lines)
-                else:
-                    cast("_Response", response).feeding = feeding
+        if is_older:
+            return _list_again(response)
+        response.content = cast("aiohttp.StreamReader", _Lines(response.content, source))
         return response
 
-    def _answered(self, source: _Source, *, watch: bool, first: bool) -> None:
-        if watch:
-            source.listed = True
-            if not self.waiting_for:
-                self._tell(self.listed.set)
-            return
-        source.lists += first
-        if first:
-            self._tell(source.feed.restart)
-        if first and source.lists > 1:
-            # Something may have been deleted in the gap, without an event.
-            for subscription in source.subscriptions:
-                if not isinstance(subscription.watch, For):
-                    self._tell(subscription.queue.add_all)
+    def _rejected(self, source: _Source, response: _Response, *, is_watch: bool) -> _Response:
+        """The response that kopf gets instead of an error, if any: it tries or lists again."""
+        status = response.status
+        failure = source.failed(f"the API server answers {status} {response.reason}")
+        if status == 401:
+            return response  # kopf logs in again
+        if is_watch and status < 500 and status != 429:
+            return _list_again(response)
+        response.close()
+        raise failure
+
+    async def _is_older(self, url: URL, source: _Source) -> bool:
+        """Whether the API server's state is older than the last event, after a restore of etcd.
+
+        It sends no event then until its versions reach that of the watch.
+        """
+        session = cast("aiohttp.ClientSession", self._session)
+        accept = {"Accept": source.accept(watch=False)}
+        name = self._config.server.tls_server_name
+        try:
+            async with session.get(
+                url.with_query(limit="1"),
+                headers=accept,
+                middlewares=(),
+                server_hostname=name,
+                timeout=aiohttp.ClientTimeout(_PROBE_SECONDS),
+            ) as response:
+                version = version_of((await response.json())["metadata"])
+        except _UNUSABLE as error:
+            raise source.failed(error) from None
+        source.is_doubtful = False
+        return 0 < version < int(url.query.get("resourceVersion", "0"))
 
     def _guard(self, source: _Source) -> None:
         """Detect the end of the task that watches: kopf may continue without it."""
@@ -330,14 +442,22 @@ class Watching:
             source.watcher = task
             task.add_done_callback(partial(self._ended, source))
 
+    def _check_start(self) -> None:
+        """Detect a kind that kopf does not watch, because it was removed when kopf started."""
+        for source in self._sources.values():
+            if source.watcher is None and self._operator is not None:
+                self._end(f"the watch of {source.informer.resource.plural} has not started")
+
     def _ended(self, source: _Source, task: asyncio.Task[Any]) -> None:
-        if self._operator is None:
-            return
         error = None if task.cancelled() else task.exception()
         why = "" if error is None else f": {explained(error)}"
-        self._lost = f"the watch of {source.resource.plural} has ended{why}"
-        self._operator.cancel()
-        self._operator = None
+        self._end(f"the watch of {source.informer.resource.plural} has ended{why}")
+
+    def _end(self, lost: str) -> None:
+        if self._operator is not None:
+            self._lost = lost
+            self._operator.cancel()
+            self._operator = None
 
     def _tell(self, call: Callable[..., object], *arguments: Any) -> None:
         self._loop.call_soon_threadsafe(call, *arguments)

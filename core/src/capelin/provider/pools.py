@@ -167,7 +167,9 @@ async def scale_pool(
         # Core creates Machines for the kind that the status names.
         await ctx.send_status()
     for name in delete:
-        await client.delete(Machine, name, pool.namespace)
+        machine = machines.get(name)
+        uid = None if machine is None else machine.uid
+        await client.delete(Machine, name, pool.namespace, uid=uid)
     given = spec.dump() if spec else {}
     for _ in range(create):
         metadata = ObjectMeta(

@@ -3,7 +3,6 @@
 read -> Cluster -> paused -> deletion -> owner -> waiting -> finalizer -> reconcile_normal -> status
 """
 
-import asyncio
 import inspect
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -462,7 +461,7 @@ async def _called(step: Callable[..., Any], ctx: ProviderContext[Any], obj: Any)
     if inspect.iscoroutinefunction(step):
         result: Any = await step(ctx, obj)
     else:
-        result = await asyncio.to_thread(step, ctx, obj)
+        result = await ctx.call(step, ctx, obj)
     if not isinstance(result, Done | After):
         name = getattr(step, "__qualname__", step)
         raise TypeError(f"{name} returned {result} instead of Done() or After(seconds)")

@@ -54,6 +54,20 @@ class Target:
         resource = self.kind.resource
         return resource.group, resource.plural, self.namespace, self.name
 
+    def selects(self, key: Key, manifest: Unstructured) -> bool:
+        """Whether a list or a watch contains an object."""
+        return (
+            key[:2] == self.key[:2]
+            and self.namespace in {"", key[2]}
+            and selects(
+                self.parameters.get("labelSelector", ""),
+                manifest["metadata"].get("labels", {}).get,
+            )
+            and selects(
+                self.parameters.get("fieldSelector", ""), lambda path: field_at(manifest, path)
+            )
+        )
+
     def error(
         self, of: type[ApiError], status: int, message: str, causes: Iterable[Any] = ()
     ) -> ApiError:

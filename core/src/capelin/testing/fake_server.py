@@ -17,8 +17,6 @@ from capelin.testing.fake_kinds import (
     FakeKind,
     Key,
     Target,
-    field_at,
-    selects,
     validate,
     without_nulls,
 )
@@ -26,6 +24,7 @@ from capelin.testing.patches import Owner, Path, Paths, compare, default, merge,
 
 # The kinds of these groups have no metadata.generation, or only some of them have.
 _WITHOUT_GENERATION = {"", "coordination.k8s.io", "events.k8s.io", "rbac.authorization.k8s.io"}
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _SYSTEM_METADATA = (
     *("name", "namespace", "uid", "creationTimestamp", "generation", "resourceVersion"),
     *("deletionTimestamp", "deletionGracePeriodSeconds"),
@@ -33,7 +32,7 @@ _SYSTEM_METADATA = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class Stored:
     manifest: Unstructured
     """Without `managedFields`."""
     owners: tuple[Owner, ...]
@@ -55,7 +54,7 @@ class FakeServer:
         self.requests: list[Request] = []
         self._now = now
         self._kinds: dict[tuple[str, str, str], FakeKind] = {}
-        self._objects: dict[Key, _Stored] = {}
+        self._objects: dict[Key, Stored] = {}
         self._version = 0
         for kind in (*vars(core).values(), *vars(capi).values()):
             if isinstance(kind, type) and issubclass(kind, BaseObject) and kind is not BaseObject:
@@ -92,21 +91,26 @@ class FakeServer:
     def stream(self, request: Request) -> Any:
         raise NotImplementedError(f"a FakeClient has no watches: {request.path}")
 
-    def _answer(self, request: Request) -> Any:
+    def target(self, request: Request) -> Target:
+        """The subject of a request."""
         parts = [unquote(part) for part in request.path.strip("/").split("/")]
         start = 2 if parts[0] == "api" else 3
-        (group, version), rest = (["", *parts[:start]][-2:], parts[start:])
-        group = "" if parts[0] == "api" else group
-        if not rest:
-            return self._discovery(group, version) if len(parts) == start else self._group(version)
+        group, version, *rest = ["", *parts[1:]] if start == 2 else parts[1:]
         namespace = ""
         if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
             namespace, rest = rest[1], rest[2:]
-        kind = self._kinds.get((group, version, rest[0]))
+        kind = self._kinds.get((group, version, rest[0] if rest else ""))
         if kind is None or len(rest) > 3 or rest[2:] not in ([], ["status"]):
             raise _not_served()
         name, subresource = [*rest[1:], "", ""][:2]
-        target = Target(kind, namespace, name, subresource, request.parameters)
+        return Target(kind, namespace, name, subresource, request.parameters)
+
+    def _answer(self, request: Request) -> Any:
+        parts = request.path.strip("/").split("/")
+        if len(parts) <= (2 if parts[0] == "api" else 3):
+            return self._discovery(*parts)
+        target = self.target(request)
+        name = target.name
         body: Any = json.loads(request.body or b"{}")
         if not name:
             return self._list(target) if request.method == "GET" else self._create(target, body)
@@ -120,15 +124,30 @@ class FakeServer:
             case _:
                 return self._patch(target, request.content_type, body)
 
-    def _discovery(self, group: str, version: str) -> Unstructured:
+    def _discovery(self, root: str, *names: str) -> Unstructured:
+        group, version = names if len(names) == 2 else ("", *names, "")[:2]
+        if not names:
+            return {"versions": ["v1"]} if root == "api" else self._groups()
+        if root == "apis" and len(names) == 1:
+            return self._group(*names)
         found = [
-            {"name": r.plural, "kind": r.kind, "namespaced": r.namespaced}
+            {
+                "name": r.plural,
+                "singularName": r.kind.lower(),
+                "kind": r.kind,
+                "namespaced": r.namespaced,
+                "verbs": _VERBS,
+            }
             for r in (kind.resource for kind in self._kinds.values())
             if (r.group, r.version) == (group, version)
         ]
-        if not found and version:
+        if not found:
             raise _not_served()
         return {"kind": "APIResourceList", "resources": found}
+
+    def _groups(self) -> Unstructured:
+        names = dict.fromkeys(group for group, _, _ in self._kinds if group)
+        return {"groups": [{"name": name, **self._group(name)} for name in names]}
 
     def _group(self, name: str) -> Unstructured:
         versions = [{"version": version} for group, version, _ in self._kinds if group == name]
@@ -136,22 +155,17 @@ class FakeServer:
             raise _not_served()
         return {"kind": "APIGroup", "preferredVersion": versions[0], "versions": versions}
 
-    def _stored(self, target: Target) -> _Stored:
+    def _stored(self, target: Target) -> Stored:
         stored = self._objects.get(target.key)
         if stored is None:
             raise target.error(NotFound, 404, "not found")
         return stored
 
     def _list(self, target: Target) -> Unstructured:
-        labels = target.parameters.get("labelSelector", "")
-        fields = target.parameters.get("fieldSelector", "")
         items = [
             stored.dump()
             for key, stored in sorted(self._objects.items())
-            if key[:2] == target.key[:2]
-            and target.namespace in {"", key[2]}
-            and selects(labels, stored.manifest["metadata"].get("labels", {}).get)
-            and selects(fields, lambda path, stored=stored: field_at(stored.manifest, path))
+            if target.selects(key, stored.manifest)
         ]
         return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
 
@@ -176,7 +190,7 @@ class FakeServer:
             if metadata[name] != value:
                 raise target.error(Conflict, 409, f"precondition failed: {name} in precondition")
         if not metadata.get("finalizers"):
-            del self._objects[target.key]
+            self._remove(target)
         elif "deletionTimestamp" not in metadata:
             marks = {"deletionTimestamp": self._timestamp(), "deletionGracePeriodSeconds": 0}
             if "generation" in metadata:
@@ -198,7 +212,7 @@ class FakeServer:
             new = apply_merge_patch(old.manifest, patch)
         return self._update(target, old, new).dump()
 
-    def _update(self, target: Target, old: _Stored | None, new: Unstructured) -> _Stored:
+    def _update(self, target: Target, old: Stored | None, new: Unstructured) -> Stored:
         new = self._prepared(target, old, new)
         schema = target.kind.schema
         before: Unstructured = old.manifest if old else {"metadata": {}}
@@ -211,7 +225,7 @@ class FakeServer:
         others = _without(mine.others(old), difference.changed | difference.removed)
         return self._finish(target, old, new, [*others, mine.entry(old, paths, self._timestamp())])
 
-    def _apply(self, target: Target, configuration: Unstructured) -> _Stored:
+    def _apply(self, target: Target, configuration: Unstructured) -> Stored:
         old = self._objects.get(target.key)
         schema = target.kind.schema
         if old is None and (target.subresource or configuration["metadata"].get("uid")):
@@ -252,7 +266,7 @@ class FakeServer:
         entry = mine.entry(old, paths - difference.removed, self._timestamp())
         return self._finish(target, old, new, [entry, *others])
 
-    def _prepared(self, target: Target, old: _Stored | None, new: Unstructured) -> Unstructured:
+    def _prepared(self, target: Target, old: Stored | None, new: Unstructured) -> Unstructured:
         """The object to store: validated, with defaults and the server's own metadata."""
         given: Unstructured = new.get("metadata") or {}
         before: Unstructured = old.manifest["metadata"] if old else {}
@@ -292,8 +306,8 @@ class FakeServer:
         return whole
 
     def _finish(
-        self, target: Target, old: _Stored | None, new: Unstructured, owners: Iterable[Owner]
-    ) -> _Stored:
+        self, target: Target, old: Stored | None, new: Unstructured, owners: Iterable[Owner]
+    ) -> Stored:
         metadata = new["metadata"]
         if target.kind.resource.group not in _WITHOUT_GENERATION:
             generation = old.manifest["metadata"]["generation"] if old else 1
@@ -302,19 +316,28 @@ class FakeServer:
         kept = tuple(
             sorted((owner for owner in owners if owner.paths), key=lambda owner: owner.key)
         )
-        stored = _Stored(new, kept)
+        stored = Stored(new, kept)
         if stored == old or target.parameters.get("dryRun"):
             return stored
         if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
-            self._objects.pop(target.key, None)
+            self._remove(target)
             return stored
         return self._store(target, stored)
 
-    def _store(self, target: Target, stored: _Stored) -> _Stored:
+    def _store(self, target: Target, stored: Stored) -> Stored:
         self._version += 1
         stored.manifest["metadata"]["resourceVersion"] = str(self._version)
+        before = self._objects.get(target.key)
         self._objects[target.key] = stored
+        self.changed(target, before, stored)
         return stored
+
+    def _remove(self, target: Target) -> None:
+        self._version += 1
+        self.changed(target, self._objects.pop(target.key), None)
+
+    def changed(self, target: Target, before: Stored | None, after: Stored | None) -> None:
+        """An object was created, changed or deleted. Subclasses may serve watches."""
 
     def _timestamp(self) -> str:
         return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -332,14 +355,14 @@ class _Mine:
     def key(self) -> tuple[str, ...]:
         return self.manager, self.operation, self.target.subresource
 
-    def find(self, stored: _Stored | None) -> Owner | None:
+    def find(self, stored: Stored | None) -> Owner | None:
         owners = stored.owners if stored else ()
         return next((owner for owner in owners if owner.key == self.key), None)
 
-    def others(self, stored: _Stored | None) -> list[Owner]:
+    def others(self, stored: Stored | None) -> list[Owner]:
         return [owner for owner in (stored.owners if stored else ()) if owner.key != self.key]
 
-    def entry(self, stored: _Stored | None, paths: Paths, time: str) -> Owner:
+    def entry(self, stored: Stored | None, paths: Paths, time: str) -> Owner:
         last = self.find(stored)
         version = self.target.kind.resource.api_version
         # The time of the last change of the owned fields.

@@ -68,7 +68,7 @@ async def reconcile_once(
         if iscoroutinefunction(reconcile):
             result = await reconcile(context, obj)
         else:
-            result = await asyncio.to_thread(reconcile, context, obj)
+            result = await context.call(reconcile, context, obj)
             result = await result if isawaitable(result) else result
     # A plain reconcile records its events through the event loop.
     await asyncio.sleep(0)

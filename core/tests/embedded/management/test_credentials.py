@@ -1,6 +1,7 @@
 """Credentials of a manager."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -69,6 +70,13 @@ async def test_a_shorter_token_is_renewed_earlier(tmp_path: Path) -> None:
     await ensure_token(tmp_path, ACCOUNT, tokens, NOW)
     assert not await ensure_token(tmp_path, ACCOUNT, tokens, NOW + HOUR / 2)
     assert await ensure_token(tmp_path, ACCOUNT, tokens, NOW + HOUR * 3 / 4)
+
+
+async def test_token_of_a_former_account_is_replaced(tmp_path: Path) -> None:
+    tokens = Tokens()
+    assert await ensure_token(tmp_path, replace(ACCOUNT, uid="1"), tokens, NOW)
+    assert not await ensure_token(tmp_path, replace(ACCOUNT, uid="1"), tokens, NOW)
+    assert await ensure_token(tmp_path, replace(ACCOUNT, uid="2"), tokens, NOW)
 
 
 async def test_a_valid_token_is_not_renewed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar, Self
 
 import pytest
 from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries, Binary, Component
@@ -12,9 +13,11 @@ from capelin.embedded.management import (
     FetchProviderPrograms,
     UpView,
     carry_out,
+    up_steps,
 )
 from capelin.embedded.management.environment import Settings
 from capelin.embedded.management.providers import own_programs, required_programs
+from capelin.embedded.processes import ProcessSpec
 
 SETTINGS = Settings(kubernetes_version=TESTED_KUBERNETES[0])
 
@@ -34,6 +37,42 @@ class FakeBinaries(Binaries):
     async def fetch(self, names: Iterable[str | Component]) -> dict[str, Binary]:
         self.fetched = [*map(str, names)]
         return {}
+
+
+class Launcher:
+    """A supervisor that records whether a status existed when it started a process."""
+
+    had_status: ClassVar[list[bool]] = []
+
+    def __init__(self, folder: Path) -> None:
+        self._status = folder.parent / "status.json"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    def declare(self, _: ProcessSpec) -> None:
+        self.had_status.append(self._status.exists())
+
+    async def ready(self) -> None:
+        pass
+
+
+async def test_status_of_an_earlier_supervisor_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = Environment(tmp_path / "demo")
+    environment.make_folders()
+    environment.status_file.write_text("of the pid that the next supervisor gets")
+    assert environment.status_file == environment.supervisor.parent / "status.json"
+    monkeypatch.setattr(up_steps, "Supervisor", Launcher)
+    await up_steps.start_supervisor(environment, SETTINGS)
+    assert Launcher.had_status == [False]
 
 
 class View(UpView):

@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -105,6 +105,22 @@ async def test_a_server_with_an_untrusted_certificate_is_not_alive(tmp_path: Pat
         ca.write_bytes(stranger.certificate_pem)
         probe = liveness_probe(url, ca=ca, within=5)
         assert await anext(probe) == f"{url} does not answer"
+        await probe.aclose()
+
+
+@pytest.mark.parametrize("years", [-10, 10])
+async def test_wrong_clock_does_not_make_a_process_dead(tmp_path: Path, years: int) -> None:
+    then = datetime.now(UTC) + timedelta(days=365 * years)
+    authority = new_ca("shoal", now=then)
+    pair = issue(authority, common_name="a", usages=["server"], addresses=["127.0.0.1"], now=then)
+    (tmp_path / "both.pem").write_bytes(pair.certificate_pem + pair.private_key_pem)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "both.pem")
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(authority.certificate_pem)
+    async with server(answer("200 OK"), tls=tls) as (url, _):
+        probe = liveness_probe(url, ca=ca, within=5)
+        assert await anext(probe) == ""
         await probe.aclose()
 
 

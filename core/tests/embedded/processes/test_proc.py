@@ -127,6 +127,20 @@ async def test_wait_returns_when_an_unrelated_process_ends(orphan: int) -> None:
     assert handle.reap() is None
 
 
+async def test_waiting_tasks_share_one_descriptor(child: subprocess.Popen[bytes]) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    handle = hold(identity_of(child.pid))
+    before = descriptors()
+    waiting = [asyncio.create_task(handle.wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert descriptors() == before
+    waiting[0].cancel()
+    handle.send(signal.SIGKILL)
+    await asyncio.gather(*waiting[1:])
+
+
 async def test_waiting_leaves_no_descriptor_behind(child: subprocess.Popen[bytes]) -> None:
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))

@@ -153,6 +153,22 @@ async def test_a_killed_process_restarts(folder: Path) -> None:
         await supervisor.ready()
 
 
+async def test_process_restarts_when_its_children_cannot_be_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: Process) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", "/proc")
+
+    monkeypatch.setattr(Process, "kill_session", fail)
+    async with Supervisor(folder, backoff=QUICK) as supervisor:
+        supervisor.declare(declared("a"), declared("b"))
+        await supervisor.ready()
+        other = pid_of(supervisor, "b")
+        await replaced(supervisor, pid_of(supervisor, "a"))
+        assert pid_of(supervisor, "b") == other
+        monkeypatch.undo()
+
+
 async def test_restarts_are_counted(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with Supervisor(folder, backoff=QUICK) as supervisor:
         supervisor.declare(declared("a"), declared("b"))

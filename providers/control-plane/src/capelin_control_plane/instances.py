@@ -141,6 +141,8 @@ class Observed:
     """When a member of etcd without a usable node is to be replaced."""
     restore: Phase | None = None
     """The phase of a restore, if one is in progress."""
+    stepped: bool = False
+    """Whether a step was just taken. Not every step changes a pod, whose event would be next."""
 
     def of(self, component: Component) -> tuple[InstanceStatus, ...]:
         """The instances of a component."""

@@ -71,8 +71,9 @@ class Orphans:
             try:
                 for backend in self._backends:
                     await backend.delete(key)
-            except Blocked as blocked:
-                ctx.log.warning("control plane %s cannot be deleted: %s", key, blocked)
+            except (Blocked, ClientError, OSError) as error:
+                # The next round tries again.
+                ctx.log.warning("control plane %s cannot be deleted: %s", key, error)
             else:
                 ctx.log.warning("deleted control plane %s, which had no object any more", key)
                 del self._missing_since[key]
@@ -89,6 +90,6 @@ class Orphans:
 async def _allocated(ctx: Context, backend: Backend) -> Collection[ObjectKey]:
     try:
         return await backend.allocated()
-    except ClientError as error:
+    except (ClientError, OSError) as error:
         ctx.log.warning("cannot look for control planes without an object: %s", error)
         return []

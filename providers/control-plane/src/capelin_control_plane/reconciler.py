@@ -151,13 +151,11 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         """Check now and then for control planes whose object is gone."""
         async with super().lifespan(ctx):
             ctx.metrics.register(self._operations.metrics)
-            sweeping = asyncio.create_task(self._orphans.sweep(ctx))
             try:
-                yield
+                async with ctx.background.running(orphans=partial(self._orphans.sweep, ctx)):
+                    yield
             finally:
                 ctx.metrics.unregister(self._operations.metrics)
-                sweeping.cancel()
-                await asyncio.gather(sweeping, return_exceptions=True)
                 await self._operations.close()
                 await self._moves.close()
                 self._stores.close()
@@ -527,7 +525,7 @@ def _requeue(
     desired: ControlPlane, observed: Observed, now: datetime, *moments: datetime | None
 ) -> Result:
     """When to look again. The backend reports changes of processes, but not the passing of time."""
-    if observed.restore is Phase.STARTING:
+    if observed.restore is Phase.STARTING or observed.stepped:
         return After(1.0)
     if observed.blocked is not None or observed.restore is not None:
         return After(_RETRY_SECONDS)

@@ -1,11 +1,16 @@
 """Messages about a pod that is not ready: the same situation gives the same text."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from capelin.api.core import ContainerStatus, Pod
 from capelin_control_plane.backends.pods.names import MANAGED_BY_LABEL, Names, owner_of
-from capelin_control_plane.backends.pods.pod_status import failure_of, instance_status
+from capelin_control_plane.backends.pods.pod_status import (
+    failure_of,
+    instance_status,
+    is_ending_server,
+)
 
 from .pod_objects import NAMES, objects_of, on_pods
 
@@ -44,6 +49,14 @@ def test_a_pod_of_another_template_is_outdated() -> None:
 def test_a_deleting_pod_does_not_count() -> None:
     going = pod(ready=True, deletionTimestamp="2026-01-01T00:00:00Z")
     assert instance_status(going, OBJECTS.digests) is None
+
+
+@pytest.mark.parametrize(("minutes", "is_ending"), [(-1, True), (0, True), (2, False)])
+def test_server_on_a_lost_node_does_not_end_for_ever(minutes: int, is_ending: bool) -> None:
+    due = datetime(2026, 1, 1, tzinfo=UTC)
+    going = pod(ready=True, deletionTimestamp=due.isoformat())
+    assert is_ending_server(going, due + timedelta(minutes=minutes)) is is_ending
+    assert not is_ending_server(pod(ready=True), due)
 
 
 def test_a_pod_leads_to_its_control_plane() -> None:

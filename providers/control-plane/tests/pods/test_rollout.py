@@ -25,9 +25,15 @@ NEW = objects_of(DESIRED)
 OLD = objects_of(on_pods("v1.33.13"))
 
 
-def status(component: Component, *, ready: bool = True, current: bool = True) -> InstanceStatus:
+def status(
+    component: Component, index: int = 0, *, ready: bool = True, current: bool = True
+) -> InstanceStatus:
     return InstanceStatus(
-        name=f"{component}-x", component=component, version="v1.34.4", ready=ready, current=current
+        name=f"{component}-{index}",
+        component=component,
+        version="v1.34.4",
+        ready=ready,
+        current=current,
     )
 
 
@@ -81,7 +87,7 @@ def test_no_member_restarts_because_their_number_changes() -> None:
 
 
 def test_api_servers_use_new_members_after_all_of_them_vote() -> None:
-    members = [status("etcd")] * 3
+    members = [status("etcd", index) for index in range(3)]
     growing = workloads_to_apply(
         on_pods(etcd_replicas=3),
         THREE,
@@ -105,7 +111,7 @@ def test_api_servers_use_new_members_after_all_of_them_vote() -> None:
 
 
 def test_api_servers_stop_using_members_before_these_leave() -> None:
-    members = [status("etcd")] * 3
+    members = [status("etcd", index) for index in range(3)]
     etcd, *others = workloads_to_apply(
         DESIRED, NEW, running(THREE, *ALL), members, members=3, voters=3, started_members=3
     )
@@ -116,11 +122,46 @@ def test_api_servers_stop_using_members_before_these_leave() -> None:
 @pytest.mark.parametrize("voters", [3, 2, 1])
 def test_api_servers_do_not_wait_for_restarts_while_members_leave(voters: int) -> None:
     # Members restart after the others have left, and leave after API servers use them no more.
-    members = [status("etcd", current=False)] * 3
+    members = [status("etcd", index, current=False) for index in range(3)]
     found = workloads_to_apply(
         DESIRED, NEW, running(OLD, *ALL), members, members=3, voters=voters, started_members=3
     )
     assert "kube-apiserver" in [workload.component for workload in found]
+
+
+@pytest.mark.parametrize(
+    ("size", "broken", "is_allowed"),
+    [(1, 2, True), (1, 0, False), (3, 2, True), (3, 0, True)],
+    ids=["leaves", "stays alone", "one of three", "another of three"],
+)
+def test_api_servers_do_not_wait_for_a_broken_member_without_need(
+    size: int, broken: int, is_allowed: bool
+) -> None:
+    members = [status("etcd", index, ready=index != broken) for index in range(3)]
+    found = workloads_to_apply(
+        on_pods(etcd_replicas=size),
+        objects_of(on_pods(etcd_replicas=size)),
+        running(OLD, *ALL),
+        members,
+        members=3,
+        voters=3,
+        started_members=3,
+    )
+    assert ("kube-apiserver" in [workload.component for workload in found]) is is_allowed
+
+
+def test_api_servers_do_not_change_without_a_quorum() -> None:
+    members = [status("etcd", 0), status("etcd", 1, ready=False), status("etcd", 2, ready=False)]
+    found = workloads_to_apply(
+        on_pods(etcd_replicas=3),
+        THREE,
+        running(OLD, *ALL),
+        members,
+        members=3,
+        voters=3,
+        started_members=3,
+    )
+    assert [workload.component for workload in found] == ["etcd"]
 
 
 def test_api_servers_wait_for_restarts_of_members_that_stay() -> None:
@@ -128,7 +169,7 @@ def test_api_servers_wait_for_restarts_of_members_that_stay() -> None:
         on_pods(etcd_replicas=3),
         THREE,
         running(OLD, *ALL),
-        [status("etcd", current=False)] * 3,
+        [status("etcd", index, current=False) for index in range(3)],
         members=3,
         voters=3,
         started_members=3,

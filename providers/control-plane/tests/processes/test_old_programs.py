@@ -1,5 +1,6 @@
 """If a version is not available, everything else continues with the running binaries."""
 
+import errno
 import signal
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
@@ -66,6 +67,36 @@ async def test_a_reverted_version_restarts_no_process(idle: Rig) -> None:
     await idle.until(control_plane(MISSING), lambda observed: observed.blocked is not None)
     await idle.until(control_plane(OLD), settled)
     await until(lambda: idle.pids() == before)
+
+
+class FullOnce(Idle):
+    """Programs for which the disk has no space at first."""
+
+    is_full = True
+
+    async def fetch(self, names: Iterable[str | Component]) -> dict[str, Binary]:
+        if self.is_full:
+            self.is_full = False
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return await super().fetch(names)
+
+
+async def test_binaries_are_downloaded_again_after_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_ready_at_once(monkeypatch)
+    rig = Rig.on(tmp_path / "control-planes", FullOnce(tmp_path))
+    reasons: set[str] = set()
+
+    def note(observed: Observed) -> bool:
+        reasons.update([observed.blocked.reason] if observed.blocked else [])
+        return settled(observed)
+
+    try:
+        await rig.until(control_plane(OLD), note)
+    finally:
+        await rig.backend.delete(KEY)
+    assert reasons == {"DiskFull"}
 
 
 class Pruned(Idle):

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 import yaml
 from capelin.api.core import Lease, Node
-from capelin.client import Client, ConfigError, safe_kubeconfig
+from capelin.client import Client, ConfigError, Server, User, new_kubeconfig, safe_kubeconfig
 from capelin.controller import ObjectKey
-from capelin.embedded.binaries import Binaries
+from capelin.embedded.binaries import Binaries, BinariesError, Component
 from capelin.embedded.processes import AlreadySupervisedError, Process, kill_all
 from capelin.provider import Blocked
 from capelin.testing.waiting import until
 from capelin_machine_pool.api import Faults, Simulated
 from capelin_machine_pool.backends import InstanceStatus, Workload
+from capelin_machine_pool.backends.kwok import KwokProcesses
 from capelin_machine_pool.backends.simulated import SimulatedBackend
 from capelin_machine_pool.desired import Instance
 
@@ -327,6 +328,33 @@ async def test_a_node_that_the_api_server_cannot_read_is_an_invalid_configuratio
         await machines.ensure(replace(machine, simulated=endless))
     assert blocked.value.reason == "InvalidConfiguration"
     assert "spec.simulated" in str(blocked.value)
+
+
+class SlowBinaries(Binaries):
+    """Has no end for the first caller, and nothing for the others."""
+
+    def __init__(self) -> None:
+        self.callers = 0
+
+    async def path(self, component: str | Component, version: str | None = None) -> Path:
+        self.callers += 1
+        if self.callers == 1:
+            await asyncio.Event().wait()
+        raise BinariesError(f"no {component} {version}")
+
+
+async def test_cluster_does_not_wait_for_another(tmp_path: Path) -> None:
+    binaries = SlowBinaries()
+    processes = KwokProcesses(tmp_path, binaries)
+    server = Server("https://10.0.0.1:6443")
+    kubeconfig = new_kubeconfig(server, User(token="t"), cluster="one", username="one")
+    first = asyncio.create_task(processes.ensure(ObjectKey("default", "slow"), kubeconfig))
+    await until(lambda: binaries.callers == 1)
+    async with asyncio.timeout(10):
+        with pytest.raises(BinariesError):
+            await processes.ensure(ObjectKey("default", "other"), kubeconfig)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_the_provider_restarts_a_failed_supervisor(

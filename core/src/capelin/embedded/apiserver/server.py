@@ -165,7 +165,7 @@ def _processes(folder: Path) -> Path:
 
 def _choose_listeners(folder: Path) -> Listeners:
     file = folder / "place.json"
-    before = _read_listeners(file)
+    before = read_listeners(file)
     if before is None:
         listeners = Listeners.choose(str(folder))
     elif any(Process.adopt(_processes(folder), name) for name in _NAMES):
@@ -174,15 +174,17 @@ def _choose_listeners(folder: Path) -> Listeners:
     else:
         listeners = before.with_free_ports()
     if listeners != before:
-        write_private(file, json.dumps(asdict(listeners)).encode())
+        write_private(file, json.dumps(asdict(listeners)).encode(), lasting=True)
     return listeners
 
 
-def _read_listeners(file: Path) -> Listeners | None:
-    if not file.exists():
+def read_listeners(file: Path) -> Listeners | None:
+    """The addresses chosen before. None if the file is missing, or was lost in a power failure."""
+    try:
+        data: dict[str, Any] = json.loads(file.read_bytes())
+        return Listeners(**data)
+    except (FileNotFoundError, ValueError, TypeError):
         return None
-    data: dict[str, Any] = json.loads(file.read_bytes())
-    return Listeners(**data)
 
 
 def _write_kubeconfigs(folder: Path, listeners: Listeners, keys: KeyFiles) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from capelin.embedded.management.environment import Environment
 from capelin.embedded.management.supervision import supervise
+from capelin.programs import raise_file_limit
 
 
 async def main(folder: Path) -> None:
@@ -23,4 +24,5 @@ async def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    raise_file_limit()
     asyncio.run(main(Path(sys.argv[1])))

@@ -28,6 +28,8 @@ class TokenRecord(Model):
     at: Time
     until: Time
     """An API server may grant less than the requested time."""
+    account: str = ""
+    """The UID of the service account. Its successor of the same name does not accept the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Account:
     namespace: str
     name: str
     server: Server
+    uid: str = ""
 
     def kubeconfig(self, token: Path) -> bytes:
         """A kubeconfig whose clients read the token again whenever it is replaced."""
@@ -51,9 +54,11 @@ def ensure_ca(folder: Path, now: datetime) -> KeyPair:
     return KeyFiles(folder).ensure_ca("ca", "capelin-webhooks", now)
 
 
-def token_due(issued: TokenRecord | None, now: datetime) -> bool:
+def token_due(issued: TokenRecord | None, now: datetime, account: str = "") -> bool:
     """Whether to request a token. The last third of the old one's validity is a reserve."""
-    return issued is None or not issued.at <= now < issued.at + (issued.until - issued.at) * 2 / 3
+    if issued is None or issued.account != account:
+        return True
+    return not issued.at <= now < issued.at + (issued.until - issued.at) * 2 / 3
 
 
 async def ensure_token(folder: Path, account: Account, ask: TokenSource, now: datetime) -> bool:
@@ -64,11 +69,12 @@ async def ensure_token(folder: Path, account: Account, ask: TokenSource, now: da
     private_folder(folder)
     _keep(folder / "kubeconfig", account.kubeconfig(folder / "token"))
     note = folder / "token.json"
-    if not token_due(_issued(note), now) and (folder / "token").exists():
+    if not token_due(_issued(note), now, account.uid) and (folder / "token").exists():
         return False
     token = await ask(account.namespace, account.name, TOKEN_VALIDITY)
     write_private(folder / "token", token.value.encode())
-    write_private(note, TokenRecord(at=now, until=token.expires).model_dump_json().encode())
+    record = TokenRecord(at=now, until=token.expires, account=account.uid)
+    write_private(note, record.model_dump_json().encode())
     return True
 
 

@@ -165,8 +165,9 @@ class Environment:
             ) from error
 
     def write_settings(self, settings: Settings) -> None:
-        """Replace the settings atomically."""
-        write_private(self.settings_file, settings.model_dump_json(indent=2).encode())
+        """Replace the settings atomically. They survive a power failure."""
+        content = settings.model_dump_json(indent=2).encode()
+        write_private(self.settings_file, content, lasting=True)
 
     def make_folders(self) -> None:
         """Create missing folders, private to the owner."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from capelin.api import Unstructured
+from capelin.api.core import ServiceAccount
 from capelin.client import Client, ClientError, Config, Server, Token
 from capelin.embedded import apiserver
 from capelin.embedded.addresses import free_port, is_free
@@ -176,7 +177,8 @@ class ComponentProcess:
             return await client.create_token(name, namespace, seconds=int(validity.total_seconds()))
 
         launch = self.component.launch
-        account = Account(launch.namespace, launch.service_account, self.foundation.server)
+        live = await client.get(ServiceAccount, launch.service_account, launch.namespace)
+        account = Account(live.namespace or "", live.name, self.foundation.server, live.uid or "")
         await ensure_token(self.folder, account, ask, datetime.now(UTC))
 
     def declared(self) -> ProcessSpec:

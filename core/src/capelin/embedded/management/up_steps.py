@@ -143,6 +143,8 @@ async def start_supervisor(
     async with Supervisor(environment.supervisor) as launcher:
         # Always a new one: it reads its settings, and its code, only at its start.
         await launcher.stop()
+        # The new one may have the pid of an earlier one, which has written a status.
+        environment.status_file.unlink(missing_ok=True)
         launcher.declare(
             ProcessSpec(
                 name=SUPERVISOR,

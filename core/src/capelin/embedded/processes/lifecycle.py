@@ -111,7 +111,11 @@ class Lifecycle:
 
     async def _wait_for_end(self, process: Process) -> None:
         exited = await process.wait()
-        await process.kill_session()
+        try:
+            await process.kill_session()
+        except OSError as error:
+            # For example, all descriptors are in use. The next end of the process tries again.
+            _LOGGER.warning("%s: its children may run: %s", process.name, describe_error(error))
         # `_stop` may have been first, and the next process may run already.
         if self.process is process and not self.stopping:
             with suppress(OSError):

@@ -77,6 +77,7 @@ class Handle:
     def __init__(self, identity: Identity, pidfd: int | None) -> None:
         self.identity = identity
         self._pidfd = pidfd
+        self._waiting: list[asyncio.Future[None]] = []
         if pidfd is not None:
             weakref.finalize(self, os.close, pidfd)
 
@@ -115,16 +116,22 @@ class Handle:
             while self.is_alive():  # noqa: ASYNC110 - the kernel does not notify us
                 await asyncio.sleep(_WITHOUT_PIDFD_POLL_SECONDS)
             return
-        # Each caller needs a copy: an event loop has one reader for a descriptor.
-        descriptor = os.dup(self._pidfd)
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
-        loop.add_reader(descriptor, lambda: None if ended.done() else ended.set_result(None))
+        self._waiting.append(ended)
+        # An event loop has one reader for a descriptor.
+        loop.add_reader(self._pidfd, self._wake)
         try:
             await ended
         finally:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
+            self._waiting.remove(ended)
+            if not self._waiting:
+                loop.remove_reader(self._pidfd)
+
+    def _wake(self) -> None:
+        for ended in self._waiting:
+            if not ended.done():
+                ended.set_result(None)
 
     def reap(self) -> int | None:
         """The exit status like in `subprocess`, or None if the process is not our child."""

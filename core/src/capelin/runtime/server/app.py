@@ -13,14 +13,14 @@ from urllib.parse import parse_qs
 
 from capelin import tracing
 from capelin.api import parse_duration
+from capelin.body_budget import BodyBudget, OverloadedError
 from capelin.runtime.dispatch import EncodedResponse, HandlerRunner, handler_runners
 from capelin.runtime.extension import Extension
 from capelin.runtime.server.body import (
     MAX_BODY_BYTES,
-    BodyBudget,
+    MAX_TOTAL_BYTES,
     BodyTooLargeError,
     ClientGoneError,
-    OverloadedError,
     Receive,
     read_body,
 )
@@ -47,7 +47,7 @@ class App:
         self._runners = handler_runners(extension)
         self.metrics = Metrics(runner.handler for runner in self._runners.values())
         self._deadlines = Deadlines()
-        self._budget = BodyBudget()
+        self._budget = BodyBudget(MAX_TOTAL_BYTES)
         self.closing = False
         """Whether clients should open their next connection to another server."""
 

@@ -5,7 +5,9 @@ incomplete one, so that slow clients cost the others nothing.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
+
+from capelin.body_budget import BodyBudget, Reader
 
 MAX_BODY_BYTES = 20 * 1024 * 1024
 """The largest request that Cluster API's own server accepts."""
@@ -20,51 +22,8 @@ class BodyTooLargeError(Exception):
     """A body above the limit."""
 
 
-class OverloadedError(Exception):
-    """The bodies of all calls together are above the limit."""
-
-
 class ClientGoneError(Exception):
     """The client disconnected before the body was complete."""
-
-
-class Reader(Protocol):
-    """A call that reads its body."""
-
-    def abort(self, error: type[Exception]) -> None: ...
-
-
-class BodyBudget:
-    """The memory for the large bodies of all calls."""
-
-    def __init__(self, limit: int = MAX_TOTAL_BYTES) -> None:
-        self._limit = limit
-        self._used = 0
-        self._held: dict[Reader, int] = {}
-        self._incomplete: dict[Reader, None] = {}
-
-    def take(self, reader: Reader, size: int) -> None:
-        """Take memory for a piece of an incomplete body.
-
-        Raises:
-            OverloadedError: Complete bodies use all of it.
-        """
-        while self._used + size > self._limit:
-            oldest = next((other for other in self._incomplete if other is not reader), None)
-            if oldest is None:
-                raise OverloadedError
-            self.release(oldest)
-            oldest.abort(OverloadedError)
-        self._used += size
-        self._held[reader] = self._held.get(reader, 0) + size
-        self._incomplete[reader] = None
-
-    def complete(self, reader: Reader) -> None:
-        self._incomplete.pop(reader, None)
-
-    def release(self, reader: Reader) -> None:
-        self._used -= self._held.pop(reader, 0)
-        self._incomplete.pop(reader, None)
 
 
 async def read_body(

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, TypeVar
 
 from capelin.client import Client
@@ -233,17 +234,12 @@ class LifecyclePolicyReconciler(_PolicyReconciler[LifecyclePolicy]):
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
         """Keep the registration on the replica that leads."""
-        async with super().lifespan(ctx):
-            work = [
-                asyncio.create_task(self._registration.keep(ctx)),
-                asyncio.create_task(UnreadablePolicies(self._store).keep(ctx)),
-            ]
-            try:
-                yield
-            finally:
-                for task in work:
-                    task.cancel()
-                await asyncio.gather(*work, return_exceptions=True)
+        work = {
+            "registration": partial(self._registration.keep, ctx),
+            "unreadable": partial(UnreadablePolicies(self._store).keep, ctx),
+        }
+        async with super().lifespan(ctx), ctx.background.running(**work):
+            yield
 
 
 class ClusterLifecyclePolicyReconciler(_PolicyReconciler[ClusterLifecyclePolicy]):

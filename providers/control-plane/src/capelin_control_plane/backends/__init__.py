@@ -118,4 +118,4 @@ async def reconcile_instances(
             return observed
     except Blocked as blocked:
         return replace(observed, blocked=blocked)
-    return await backend.observe(key, endpoint, desired)
+    return replace(await backend.observe(key, endpoint, desired), stepped=True)

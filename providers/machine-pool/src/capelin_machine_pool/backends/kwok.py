@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from capelin.client import safe_kubeconfig
 from capelin.controller import ObjectKey
@@ -102,7 +103,7 @@ class KwokProcesses:
         self._binaries = binaries
         self._supervised: dict[ObjectKey, _Supervised] = {}
         self._watchers: dict[ObjectKey, asyncio.Task[None]] = {}
-        self._lock = asyncio.Lock()
+        self._locks: WeakValueDictionary[ObjectKey, asyncio.Lock] = WeakValueDictionary()
 
     async def ensure(self, cluster: ObjectKey, kubeconfig: bytes) -> None:
         """Run a process for a cluster, with this kubeconfig, which is not trusted.
@@ -110,7 +111,7 @@ class KwokProcesses:
         Raises:
             ConfigError: the kubeconfig cannot be used, or names a program or a file.
         """
-        async with self._lock:
+        async with self._lock(cluster):
             await self._ensure(cluster, kubeconfig)
 
     async def refresh(self, read: Callable[[ObjectKey], Awaitable[bytes | None]]) -> None:
@@ -134,7 +135,7 @@ class KwokProcesses:
 
     async def stop(self, cluster: ObjectKey) -> None:
         """Stop a cluster's process and delete its folder, unless another provider supervises it."""
-        async with self._lock:
+        async with self._lock(cluster):
             await self.release(cluster)
             folder = self._folder(cluster)
             if not folder.exists():
@@ -163,6 +164,10 @@ class KwokProcesses:
             except SupervisorFailedError as error:
                 failures.append(f"KWOK of {cluster}: {error}")
         return failures
+
+    def _lock(self, cluster: ObjectKey) -> asyncio.Lock:
+        """Stopping a process and downloading its program take long: other clusters do not wait."""
+        return self._locks.setdefault(cluster, asyncio.Lock())
 
     async def _ensure(self, cluster: ObjectKey, kubeconfig: bytes) -> None:
         stages = json.dumps(_READY_STAGE).encode()
@@ -199,7 +204,7 @@ class KwokProcesses:
         while True:
             # The cause of the failure may last for a while.
             await asyncio.sleep(_RETRY_SECONDS)
-            async with self._lock:
+            async with self._lock(cluster):
                 try:
                     await self._ensure(cluster, kubeconfig)
                 except OSError as error:

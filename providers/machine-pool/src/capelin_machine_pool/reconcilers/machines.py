@@ -10,6 +10,7 @@ from contextlib import (
     nullcontext,
 )
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from capelin.api import BaseObject
@@ -131,13 +132,13 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[object]:
         """Serve the simulated kubelets while the manager runs."""
-        async with super().lifespan(ctx), self._serving():
-            refreshing = asyncio.create_task(self._refresh_kubeconfigs(ctx.client))
-            try:
-                yield
-            finally:
-                refreshing.cancel()
-                await asyncio.gather(refreshing, return_exceptions=True)
+        refresh = partial(self._refresh_kubeconfigs, ctx.client)
+        async with (
+            super().lifespan(ctx),
+            self._serving(),
+            ctx.background.running(kubeconfigs=refresh),
+        ):
+            yield
 
     async def find_owner(
         self, client: Client, obj: CapelinMachine, cluster: Cluster | None

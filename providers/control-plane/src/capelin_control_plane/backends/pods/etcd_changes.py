@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
 from capelin.client import tls_context
@@ -17,10 +18,15 @@ from capelin_control_plane.backends.pods.membership import (
     next_change,
     ordered_restarts,
 )
-from capelin_control_plane.backends.pods.names import COMPONENT_LABEL, ETCD_CLIENT_PORT
+from capelin_control_plane.backends.pods.names import ETCD_CLIENT_PORT
 from capelin_control_plane.backends.pods.objects import etcd_state
 from capelin_control_plane.backends.pods.own_objects import CLAIMS, STOP_SECONDS, OwnObjects
-from capelin_control_plane.backends.pods.pod_status import has_started, is_member, member_index
+from capelin_control_plane.backends.pods.pod_status import (
+    has_started,
+    is_ending_server,
+    is_member,
+    member_index,
+)
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
 from capelin_control_plane.backends.pods.rollout import are_api_servers_settled
 from capelin_control_plane.desired import ControlPlane
@@ -144,11 +150,7 @@ class EtcdChanges:
 
     async def _resize(self, known: Known, desired: ControlPlane, membership: Membership) -> bool:
         """Take one step to the desired number of members. Returns whether there is one."""
-        ending = any(
-            pod.metadata.deletion_timestamp is not None
-            and pod.metadata.labels.get(COMPONENT_LABEL) == "kube-apiserver"
-            for pod in known.pods
-        )
+        ending = any(is_ending_server(pod, datetime.now(UTC)) for pod in known.pods)
         change = next_change(
             known.members,
             membership,

@@ -1,7 +1,8 @@
 """The status of a control plane's instances, from its pods. Pure."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from datetime import datetime, timedelta
+from typing import Any, Final, cast
 
 from capelin.api.core import ContainerStatus, Pod
 from capelin.contract import READY, is_condition_true
@@ -16,6 +17,7 @@ from capelin_control_plane.backends.pods.trees import fields_at
 from capelin_control_plane.desired import FIELDS, PROGRAMS, Component
 from capelin_control_plane.instances import InstanceStatus
 
+_OVERDUE: Final = timedelta(minutes=1)
 _HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})
 # They alternate, and their messages change. The pod's events contain details.
 _CANNOT_PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull"})
@@ -51,6 +53,16 @@ def instance_statuses(
     return tuple(sorted(filter(None, statuses), key=lambda status: status.name))
 
 
+def is_ending_server(pod: Pod, now: datetime) -> bool:
+    """Whether an API server ends and may still use a member that leaves.
+
+    The kubelet of a lost node never reports the end of a pod, which was due at this time.
+    """
+    due = pod.metadata.deletion_timestamp
+    is_server = pod.metadata.labels.get(COMPONENT_LABEL) == "kube-apiserver"
+    return is_server and due is not None and now < due + _OVERDUE
+
+
 def is_ready(pod: Pod) -> bool:
     return is_condition_true(pod.status.conditions, READY)
 
@@ -68,7 +80,12 @@ def has_started(pod: Pod) -> bool:
 
 def member_index(pod: Pod) -> int:
     """The index of an etcd member."""
-    return int(pod.name.rpartition("-")[2])
+    return index_of(pod.name)
+
+
+def index_of(member: str) -> int:
+    """The index of an etcd member with this name."""
+    return int(member.rpartition("-")[2])
 
 
 def is_member(pod: Pod) -> bool:

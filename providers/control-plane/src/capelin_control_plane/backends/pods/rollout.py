@@ -13,6 +13,7 @@ from capelin_control_plane.backends.pods.names import DIGEST_ANNOTATION
 from capelin_control_plane.backends.pods.objects import DesiredObjects, Workload
 from capelin_control_plane.backends.pods.pod_status import (
     exit_message,
+    index_of,
     is_member,
     is_ready,
     member_index,
@@ -49,9 +50,12 @@ def workloads_to_apply(
     allowed = [objects.etcd.scaled(members)]
     # New API servers use all desired members, and a learner rejects them. Others leave afterwards.
     has_grown = min(members, voters) >= desired.etcd_replicas
-    # Members restart only while their number stays, and leave only after API servers have changed.
-    shrinks = max(members, voters) > desired.etcd_replicas
-    is_etcd_settled = has_grown and _is_settled(statuses, "etcd", members, outdated=shrinks)
+    is_etcd_settled = has_grown and _is_etcd_settled(
+        statuses,
+        members,
+        desired.etcd_replicas,
+        shrinks=max(members, voters) > desired.etcd_replicas,
+    )
     servers = objects.api_server
     if awaits_data and servers.component not in live:
         # Nodes that reach an API server without their data end all their pods.
@@ -135,16 +139,26 @@ def _is_same(workload: Workload, live: Mapping[Component, Unstructured]) -> bool
     return value_at(template, "metadata", "annotations", DIGEST_ANNOTATION) == workload.digest
 
 
-def _is_settled(
-    statuses: Iterable[InstanceStatus],
-    component: Component,
-    replicas: int,
-    *,
-    outdated: bool = False,
-) -> bool:
-    """Whether exactly so many pods are ready. None may be outdated, unless that is allowed."""
+def _is_settled(statuses: Iterable[InstanceStatus], component: Component, replicas: int) -> bool:
+    """Whether exactly so many pods are ready and current."""
     pods = _of(statuses, component)
-    return len(pods) == replicas and all(pod.ready and (pod.current or outdated) for pod in pods)
+    return len(pods) == replicas and all(pod.ready and pod.current for pod in pods)
+
+
+def _is_etcd_settled(
+    statuses: Iterable[InstanceStatus], members: int, desired: int, *, shrinks: bool
+) -> bool:
+    """Whether API servers may change: a quorum is ready, and no ready member has to restart.
+
+    Members restart only while their number stays, and leave only after API servers have changed.
+    API servers use only members that stay, so these are ready while others leave.
+    """
+    ready = [pod for pod in _of(statuses, "etcd") if pod.ready]
+    if len(ready) < quorum(members):
+        return False
+    if shrinks:
+        return sum(index_of(pod.name) < desired for pod in ready) == desired
+    return all(pod.current for pod in ready)
 
 
 def _of(statuses: Iterable[InstanceStatus], component: str) -> list[InstanceStatus]:

@@ -232,13 +232,11 @@ def _mount_plugins(pod: dict[str, Any], sockets: Iterable[PurePosixPath]) -> Non
 
 
 def _etcd_hosts(desired: ControlPlane, names: Names) -> list[str]:
-    """The hosts of etcd for an API server: the Service, which exists first, and the members.
+    """The hosts of etcd for an API server: the desired members, which stay when others leave.
 
-    With only the Service, a client whose member ends may reconnect to that member. Its writes then
-    fail until the member has left the endpoints.
+    The Service leads to every member, also to one that leaves. Its answers are errors then.
     """
-    members = range(desired.etcd_replicas) if desired.etcd_replicas > 1 else ()
-    return [names.etcd_host, *map(names.member_host, members)]
+    return [names.member_host(index) for index in range(desired.etcd_replicas)]
 
 
 def controller_deployment(

@@ -441,16 +441,19 @@ class ProcessesBackend:
         if not task.done():
             task.add_done_callback(lambda _: self._wake(key))
             raise Blocked(Reason.GETTING_PROGRAMS, f"getting the programs of Kubernetes {version}")
+        programs: Mapping[Component, Program] = {}
         try:
-            programs = task.result()
+            with disk_errors_block():
+                programs = task.result()
         except BinariesError as error:
-            # The next reconcile tries again: the network may have failed.
-            self._fetching.pop(version, None)
             raise Blocked(Reason.VERSION_NOT_AVAILABLE, f"spec.version: {error}") from error
-        if all(program.path.exists() for program in programs.values()):
+        finally:
+            # The next reconcile tries again: the network may have failed, or the disk was full.
+            # Or the cache was pruned meanwhile. The same program gets the same path again.
+            if not programs or not all(program.path.exists() for program in programs.values()):
+                self._fetching.pop(version, None)
+        if version in self._fetching:
             return programs
-        # The cache was pruned meanwhile. The same program gets the same path again.
-        self._fetching.pop(version, None)
         return await self._programs(key, version)
 
     async def _fetch(self, version: str) -> Mapping[Component, Program]:

@@ -1,0 +1,32 @@
+"""Threads for plain functions. asyncio's own threads resolve names, and must not wait for them."""
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Threads:
+    """At most `size` threads for one purpose."""
+
+    def __init__(self, name: str, size: int = 1) -> None:
+        self._executor = ThreadPoolExecutor(size, name)
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in a thread. If cancelled, this ends when the function ends."""
+        call = partial(contextvars.copy_context().run, function, *arguments)
+        running = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            # A thread cannot be cancelled.
+            await asyncio.wait({running})
+            raise
+
+    def close(self) -> None:
+        """End idle threads, and the others after their function."""
+        self._executor.shutdown(wait=False)
