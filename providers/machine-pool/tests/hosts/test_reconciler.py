@@ -9,7 +9,11 @@ from capelin.controller import Context, Done, Recorder
 from capelin.testing.fake_client import FakeClient
 from capelin_machine_pool.api import CapelinMachine
 from capelin_machine_pool.desired import FINALIZER
-from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost
+from capelin_machine_pool.hosts.api import (
+    CLEAN_AGAIN_ANNOTATION,
+    RENEW_BASELINE_ANNOTATION,
+    CapelinHost,
+)
 from capelin_machine_pool.reconcilers import HostReconciler
 
 from .objects import NAMESPACE, a_claim, a_host
@@ -39,9 +43,10 @@ async def test_host_that_moves_to_another_cluster_goes() -> None:
         await client.get(CapelinHost, "host-1", NAMESPACE)
 
 
-async def test_request_for_a_clean_up_is_removed_from_a_host_in_use() -> None:
+@pytest.mark.parametrize("annotation", [CLEAN_AGAIN_ANNOTATION, RENEW_BASELINE_ANNOTATION])
+async def test_request_is_removed_from_a_host_in_use(annotation: str) -> None:
     client = FakeClient(CapelinHost, CapelinMachine)
-    request = {CLEAN_AGAIN_ANNOTATION: ""}
+    request = {annotation: ""}
     client.add(a_host(phase="Ready", claim=a_claim(), annotations=request))
     assert await reconcile(client) == Done()
     host = await client.get(CapelinHost, "host-1", NAMESPACE)

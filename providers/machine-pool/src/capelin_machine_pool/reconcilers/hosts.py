@@ -36,11 +36,12 @@ from capelin_machine_pool.bootstrap import (
 )
 from capelin_machine_pool.bootstrap_data import bootstrap_config
 from capelin_machine_pool.desired import FINALIZER
-from capelin_machine_pool.hosts.api import CapelinHost, HostClaim
+from capelin_machine_pool.hosts.api import RENEW_BASELINE_ANNOTATION, CapelinHost, HostClaim
 from capelin_machine_pool.hosts.claims import (
     end_claim,
     end_request,
     holds,
+    record_baseline,
     reject_request,
     release_host,
 )
@@ -139,9 +140,11 @@ class HostReconciler(Reconciler[CapelinHost]):
             case Wait(seconds):
                 await _report(ctx, host, None, claimed())
                 return After(seconds)
-            case RejectRequest(message):
-                await reject_request(ctx.client, host)
-                ctx.event(host, "Warning", "CleanUpRejected", message)
+            case RejectRequest(message, annotation):
+                await reject_request(ctx.client, host, annotation)
+                is_renewal = annotation == RENEW_BASELINE_ANNOTATION
+                reason = "RenewalRejected" if is_renewal else "CleanUpRejected"
+                ctx.event(host, "Warning", reason, message)
                 return Done()
             case Release():
                 await release_host(ctx.client, host, ctx.now())
@@ -183,6 +186,8 @@ class HostReconciler(Reconciler[CapelinHost]):
         if result.host_key is not None:
             await _trust(ctx, host, result.host_key)
         its = outcome(host, result)
+        if its.baseline is not None:
+            await record_baseline(ctx.client, host, its.baseline)
         # First the status: a claim that has ended must not leave a host that looks free.
         await _report(ctx, host, result, its)
         if its.ends_claim and host.spec.claim is not None:
@@ -204,15 +209,17 @@ class HostReconciler(Reconciler[CapelinHost]):
             connect=partial(target.connect, self._destinations),
             uid=None if claim is None else claim.id,
             machine="" if claim is None else f"{host.namespace}/{claim.machine}",
-            config=CloudConfig()
+            read_config=None
             if claim is None or visit is not Visit.BOOTSTRAP
-            else await _bootstrap_config(client, host.namespace or "", claim),
+            else partial(_bootstrap_config, client, host.namespace or "", claim),
             clean_commands=() if claim is None else tuple(claim.clean_commands),
             installation=(installation := _installation(host, visit)),
             find_archive=partial(self._archives.find, installation.version)
             if claim is not None and claim.profile == "Bundle"
             else None,
             is_claimed=None if claim is None else partial(_is_claimed, client, host, claim),
+            # A Broken host becomes the baseline only after a person confirms that it is clean.
+            takes_baseline=host.status is not None and host.status.phase != "Broken",
         )
         return partial(carry_out, plan)
 
