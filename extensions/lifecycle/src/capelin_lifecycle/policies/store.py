@@ -66,6 +66,9 @@ class KnownResult:
     target: str | None
     view: Verdict | None
     since: datetime | None
+    called: datetime | None = None
+    topology: str | None = None
+    """Hash of the topology that an approval is for."""
 
     @property
     def cluster_key(self) -> ObjectKey:
@@ -79,6 +82,10 @@ class KnownResult:
     def is_about(self, cluster_uid: str) -> bool:
         """Whether it is about this Cluster of its name, and not about an earlier one."""
         return self.cluster_uid in (None, cluster_uid)
+
+    def is_for(self, topology: str) -> bool:
+        """Whether it holds for a topology."""
+        return self.topology in (None, topology)
 
 
 @dataclass(slots=True)
@@ -396,4 +403,6 @@ def _known(key: ObjectKey, result: LifecycleResult) -> KnownResult:
         target=spec.target_version,
         view=view,
         since=status.since if status else spec.called,
+        called=spec.called,
+        topology=spec.topology,
     )

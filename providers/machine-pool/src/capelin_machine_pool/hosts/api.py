@@ -235,6 +235,12 @@ class HostSpec(Model):
             "set hostKeys or hostAuthorities: trustOnFirstUse does not work behind a bastion",
             field_path=".bastion",
         ),
+        rule(
+            "!has(oldSelf.claim) || (self.address == oldSelf.address"
+            " && (has(self.port) ? self.port : 22) == (has(oldSelf.port) ? oldSelf.port : 22))",
+            "a machine has the host: its address and port cannot change until it is clean",
+            field_path=".address",
+        ),
     )
 
 
