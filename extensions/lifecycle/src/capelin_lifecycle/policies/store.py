@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 KeyT = TypeVar("KeyT")
-Subject = Literal["policy", "result", "cluster"]
+Subject = Literal["policy", "result", "cluster", "registration"]
 Listener = Callable[[Subject, ObjectKey, PolicyKey | None], None]
 """Called with the subject of a change, its name, and the policy that it belongs to."""
 
@@ -123,6 +123,9 @@ class Store:
     problem: str | None = "the policies have not been read yet"
     """Why the policies are not known."""
 
+    discovered: frozenset[str] | None = None
+    """Names of the handlers that Cluster API calls. None until that is known."""
+
     @property
     def knows_policies(self) -> bool:
         """Whether the policies were read, and are followed."""
@@ -195,6 +198,13 @@ class Store:
     def results_of_cluster(self, cluster: ObjectKey) -> list[KnownResult]:
         """The results of the Clusters of a name: of the one that exists, and of earlier ones."""
         return [self._results[key] for key in self._of_cluster.get(cluster, ())]
+
+    def discover(self, handlers: frozenset[str]) -> None:
+        """Note the names of the handlers that Cluster API calls."""
+        if handlers != self.discovered:
+            self.discovered = handlers
+            for key in list(self._policies):
+                self._tell("registration", ObjectKey(key.namespace or "", key.name), key)
 
     # Following
 

@@ -131,6 +131,8 @@ class ResultReconciler(Reconciler[LifecycleResult]):
 
     def _changed(self, subject: Subject, key: ObjectKey, policy: PolicyKey | None) -> None:
         results: list[KnownResult] = []
+        if subject == "registration":
+            return
         if subject == "policy" and policy is not None:
             results = self._store.results_of_policy(policy)
         elif subject == "cluster":

@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+from capelin.api.capi import Cluster
 from capelin.client import Client, Conflict, Destinations
 from capelin.contract import (
     DELETE_FOR_MOVE_ANNOTATION,
@@ -13,6 +14,7 @@ from capelin.contract import (
     READY,
     ConditionSpec,
     find_condition,
+    paused,
     update_conditions,
 )
 from capelin.controller import (
@@ -77,6 +79,7 @@ from capelin_machine_pool.reasons import Reason
 
 _ORPHANED_SECONDS = 60.0
 _CREDENTIALS_SECONDS = 30.0
+_PAUSED_SECONDS = 30.0
 
 
 class HostReconciler(Reconciler[CapelinHost]):
@@ -85,6 +88,7 @@ class HostReconciler(Reconciler[CapelinHost]):
     watches = (For(CapelinHost),)
     permissions = (
         Permission("infrastructure.cluster.x-k8s.io", ("capelinmachines",), ("get",)),
+        Permission("cluster.x-k8s.io", ("clusters",), ("get",)),
         Permission("", ("secrets",), ("get",)),
     )
 
@@ -129,6 +133,8 @@ class HostReconciler(Reconciler[CapelinHost]):
         ):
             return await self._visit(ctx, host, key, Visit.POWER_CYCLE)
         step = next_host_step(host, await _machine_of(ctx.client, host))
+        if step is Visit.UPDATE and await _holds_updates(ctx.client, host):
+            return After(_PAUSED_SECONDS)
         if isinstance(step, Visit):
             return await self._visit(ctx, host, key, step)
         return await self._step(ctx, host, step)
@@ -236,6 +242,15 @@ def _installation(host: CapelinHost, visit: Visit) -> Installation:
         return NOTHING
     version = (claim.update_version if visit is Visit.UPDATE else claim.version) or ""
     return Installation(version=version, commands=tuple(claim.install_commands))
+
+
+async def _holds_updates(client: Client, host: CapelinHost) -> bool:
+    """Whether its Cluster is paused, so that no update begins. One that runs continues."""
+    claim = host.spec.claim
+    if claim is None or (host.status is not None and host.status.phase == "Updating"):
+        return False
+    cluster = await client.find(Cluster, claim.cluster, host.namespace)
+    return cluster is not None and paused(host, cluster).status == "True"
 
 
 async def _machine_of(client: Client, host: CapelinHost) -> CapelinMachine | None:
