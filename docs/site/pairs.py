@@ -137,9 +137,9 @@ _HOST_HEADER: Final = (
 
 # Policies
 
-_APPLY: Final = {"apply": {"sources": [{"configMap": "manifests"}]}}
-_JOB: Final = {"job": {"template": {"template": {"spec": {"containers": []}}}}}
-_APPROVAL: Final = {"approval": {"approvers": ["alice"]}}
+_APPLY: Final[dict[str, Any]] = {"apply": {"sources": [{"configMap": "manifests"}]}}
+_JOB: Final[dict[str, Any]] = {"job": {"template": {"template": {"spec": {"containers": []}}}}}
+_APPROVAL: Final[dict[str, Any]] = {"approval": {"approvers": ["alice"]}}
 _RESULTS: Final[Mapping[str, tuple[dict[str, Any], dict[str, Any] | None]]] = {
     "a verdict waits": (_APPROVAL, None),
     "a verdict lets pass": (_APPROVAL, {"phase": "Done"}),

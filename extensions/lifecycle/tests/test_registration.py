@@ -52,7 +52,7 @@ async def test_policy_is_ready_when_cluster_api_calls_its_hook() -> None:
     registration = Registration(replica.engine.store, "lifecycle", "own")
 
     async def reason() -> tuple[str, str]:
-        await registration._register(replica.ctx)
+        await registration.register(replica.ctx)
         await replica.reconcile()
         status = (await world.client.get(LifecyclePolicy, "approve", "team")).status
         ready = find_condition(status.conditions, "Ready") if status else None

@@ -93,12 +93,12 @@ class Registration:
         if self._store.knows_policies:
             try:
                 await self._remember(ctx)
-                return _SOON if await self._register(ctx) else _LATER
+                return _SOON if await self.register(ctx) else _LATER
             except ClientError as error:
                 ctx.log.warning("Cannot update the registration: %s", error)
         return _SOON
 
-    async def _register(self, ctx: Context) -> bool:
+    async def register(self, ctx: Context) -> bool:
         """Compare discovered and needed handlers. Returns whether to check again soon."""
         config = await ctx.client.find(ExtensionConfig, self._name)
         if config is None or config.metadata.deletion_timestamp is not None:
