@@ -116,14 +116,15 @@ async def test_a_hook_waits_for_an_approval_without_a_request() -> None:
     assert answer.retry_seconds == 5
 
 
-async def test_another_replica_accepts_a_result_that_is_done() -> None:
+async def test_result_that_is_done_counts_as_long_as_its_rules_hold() -> None:
     made = policy(action=HAS_TEAM)
     upgrade, policy_of = occurrence_of(HOOK, request()), KnownPolicy.of(made)
     replica = Replica(made)
     replica.add_result(
         new_result(policy_of, result_name(policy_of.key, upgrade), upgrade, NOW, done="")
     )
-    assert await replica.answer() == Answer()
+    assert await replica.answer(team="red") == Answer()
+    assert await replica.answer() == Answer(5, "policy p: a team")
     assert replica.queued == {}
 
 

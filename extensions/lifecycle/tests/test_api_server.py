@@ -7,7 +7,7 @@ from capelin.api import Resource
 from capelin.client import ApiError, Client
 from capelin.testing.waiting import until
 from capelin_lifecycle.admission import patches_policy
-from capelin_lifecycle.api.policies import LifecyclePolicy
+from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy
 from capelin_lifecycle.sandbox.expressions import ExpressionError, compile_expression
 
 from .test_expressions import OBJECT
@@ -129,6 +129,22 @@ async def test_the_api_server_accepts_valid_policies(
             {"hook": "BeforeClusterUpgrade", "action": {"validate": RULE}, "timeout": "0s"},
             "timeout",
         ),
+        (
+            {
+                "hook": "GeneratePatches",
+                "action": {"patches": {"versions": [PATCH]}},
+                "clusterSelector": {"matchLabels": {"tier": "production"}},
+            },
+            "remove the selectors",
+        ),
+        (
+            {
+                "hook": "GeneratePatches",
+                "action": {"patches": {"versions": [PATCH]}},
+                "classes": ["small"],
+            },
+            "remove the selectors",
+        ),
     ],
 )
 async def test_the_api_server_rejects_invalid_policies(
@@ -136,6 +152,34 @@ async def test_the_api_server_rejects_invalid_policies(
 ) -> None:
     with pytest.raises(ApiError, match=message):
         await client.create(manifest(namespace, **spec), dry_run=True)
+
+
+async def test_policy_keeps_the_field_of_its_action(client: Client, namespace: str) -> None:
+    resource = LifecyclePolicy.resource
+    approval = {"approval": {"approvers": ["alice"]}}
+    await client.create(manifest(namespace, hook="BeforeClusterUpgrade", action=approval))
+    other = {"spec": {"action": {"approval": None, "job": JOB}}}
+    with pytest.raises(ApiError, match="cannot become another one"):
+        await client.patch(resource, "p", namespace, other)
+    settings = {"spec": {"action": {"approval": {"approvers": ["bob"]}}}}
+    await client.patch(resource, "p", namespace, settings)
+
+
+async def test_cluster_wide_patches_have_no_selector_of_namespaces(client: Client) -> None:
+    spec = {
+        "hook": "GeneratePatches",
+        "action": {"patches": {"versions": [PATCH]}},
+        "namespaceSelector": {"matchLabels": {"tier": "production"}},
+    }
+    made = {
+        "apiVersion": ClusterLifecyclePolicy.resource.api_version,
+        "kind": "ClusterLifecyclePolicy",
+        "metadata": {"name": "p"},
+        "spec": spec,
+    }
+    with pytest.raises(ApiError, match="remove the selectors"):
+        await client.create(made, dry_run=True)
+    await client.create({**made, "spec": {**spec, "namespaceSelector": {}}}, dry_run=True)
 
 
 async def test_a_version_of_patches_cannot_be_changed(client: Client, namespace: str) -> None:

@@ -15,6 +15,7 @@ from capelin_machine_pool.api import (
     CapelinMachinePoolTemplate,
     CapelinMachineTemplate,
 )
+from capelin_machine_pool.hosts.api import CapelinHost
 from capelin_machine_pool.provider import provider
 
 DRY_RUN = {"topology.cluster.x-k8s.io/dry-run": ""}
@@ -200,3 +201,30 @@ async def test_invalid_template_is_rejected(client: Client, namespace: str, kind
         spec = {"failureDomains": [{"name": ""}]}
     with pytest.raises(Invalid, match=r"spec\.template\.spec\."):
         await create(client, kind, namespace, {"template": {"spec": spec}})
+
+
+async def test_host_keeps_its_address_while_a_machine_has_it(
+    client: Client, namespace: str
+) -> None:
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHRlc3RrZXl0ZXN0a2V5dGVzdGtleXRlc3RrZXl0ZXN0"
+    spec = {"address": "10.0.0.7", "credentials": {"secretName": "ssh"}, "hostKeys": [key]}
+    await create(client, CapelinHost, namespace, spec)
+
+    async def change(**fields: Any) -> None:
+        await client.patch(CapelinHost, "one", namespace, {"spec": fields})
+
+    await change(address="10.0.0.8")
+    claim = {
+        "id": "uid-one",
+        "machine": "one",
+        "cluster": "demo",
+        "providerID": "capelin:///team/demo/one",
+        "bootstrapSecret": "data",
+    }
+    await change(claim=claim)
+    for fields in ({"address": "10.0.0.9"}, {"port": 2222}):
+        with pytest.raises(Invalid, match="cannot change until it is clean"):
+            await change(**fields)
+    await change(maintenance=True, port=22)
+    await change(claim=None)
+    await change(address="10.0.0.9", port=2222)

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from capelin.api.core import ConfigMap
 from capelin.client import AlreadyExists, Client, ClientError, ClientOptions, Config
-from capelin.controller import Manager, Options, Reconciler
+from capelin.controller import Manager, ObjectKey, Options, Reconciler
 from capelin.runtime import Failure, Handler, Response
 from capelin.runtime.v1alpha1 import UpdateMachineRequest
 
@@ -165,6 +165,17 @@ class Engine:
             await self._client.create(result)
         except AlreadyExists:
             return
+
+    async def reopen(self, key: ObjectKey) -> None:
+        """Have a result decided again that shows the end of its action.
+
+        Raises:
+            ClientError: it cannot be changed.
+        """
+        if self._client is None:
+            raise ClientError("not connected to the API server yet")
+        patch = {"record": {"phase": None, "finished": None, "message": None}}
+        await self._client.patch(LifecycleResult, key.name, key.namespace, patch)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

@@ -65,6 +65,9 @@ _TIMEOUT_SECONDS: Final = 10
 _UNKNOWN_SECONDS: Final = 10
 _SECONDS_AT_ONCE: Final = 0.08
 """Limit of immediate decisions in a first call, which takes less than 200 ms in all."""
+_SECONDS_AGAIN: Final = 3.0
+"""Limit of decisions that no reconciler takes: without them, a Cluster waits for the next call."""
+_DECIDING: Final = Verdict("Waiting", "the policy is decided again", QUICK_SECONDS)
 
 
 def build(engine: Engine) -> Extension:
@@ -316,16 +319,21 @@ async def _answer(
         (policy, ObjectKey(hook.namespace, result_name(policy.key, hook))) for policy in policies
     ]
     verdicts = {key: _verdict_of_result(engine, key, hook) for _, key in named}
+    # A window, a rule or an approval that held once has to hold while the others do.
+    held = [key for policy, key in named if _is_held(policy, verdicts[key])]
+    verdicts.update(dict.fromkeys(held))
     undecided = [
         (policy, key) for policy, key in named if policy.problem is None and verdicts[key] is None
     ]
     if undecided:
         await _create_results(engine, hook, undecided)
         with suppress(TimeoutError):
-            # The reconciler decides everything that takes longer.
-            async with asyncio.timeout(_SECONDS_AT_ONCE):
+            # The reconciler decides everything else that takes longer.
+            async with asyncio.timeout(_SECONDS_AGAIN if held else _SECONDS_AT_ONCE):
                 await _decide(engine, hook, named, verdicts, cluster)
         _create_results_soon(engine, hook, undecided, verdicts)
+        verdicts.update({key: verdicts[key] or _DECIDING for key in held})
+    await asyncio.gather(*(_reopen(engine, hook, key) for key in _contradicted(engine, verdicts)))
     answering = [(policy, key) for policy, key in named if policy.blocks == blocks]
     return combined([policy for policy, _ in answering], [verdicts[key] for _, key in answering])
 
@@ -335,8 +343,38 @@ Named = Sequence[tuple[KnownPolicy, ObjectKey]]
 Verdicts = dict[ObjectKey, Verdict | None]
 
 
+def _is_held(policy: KnownPolicy, verdict: Verdict | None) -> bool:
+    """Whether a verdict lets a Cluster pass only as long as its facts stay the same."""
+    is_done = verdict is not None and verdict.phase == "Done"
+    return is_done and policy.problem is None and policy.spec.action.name not in RUNNERS
+
+
+def _contradicted(engine: Engine, verdicts: Verdicts) -> list[ObjectKey]:
+    """The results that show the end of an action whose verdict holds the Cluster again."""
+    return [
+        key
+        for key, verdict in verdicts.items()
+        if verdict is not None
+        and verdict.phase == "Waiting"
+        and verdict is not _DECIDING
+        and (result := engine.store.result(key)) is not None
+        and result.view is not None
+        and result.view.phase == "Done"
+    ]
+
+
+async def _reopen(engine: Engine, hook: Occurrence, key: ObjectKey) -> None:
+    """Have the reconciler decide again. The answer does not depend on it."""
+    result = engine.store.result(key)
+    if result is not None and result.is_about(hook.uid):
+        with suppress(ClientError):
+            await engine.reopen(key)
+
+
 def _verdict_of_result(engine: Engine, key: ObjectKey, hook: Occurrence) -> Verdict | None:
     result = engine.store.result(key)
+    if result is not None and result.is_about(hook.uid) and not result.is_for(hook.topology):
+        return Verdict("Waiting", "the topology has changed, approve it again", QUICK_SECONDS)
     if result is None or result.is_about(hook.uid):
         return None if result is None else result.view
     # Its name is in use until it is deleted.
@@ -369,7 +407,8 @@ async def _decide(
 
     async def add_verdict(policy: KnownPolicy, key: ObjectKey) -> None:
         result = engine.store.result(key)
-        facts = Facts(called=now, result_id=result.id if result else "", earlier=earlier)
+        called = (result.called if result else None) or now
+        facts = Facts(called=called, result_id=result.id if result else "", earlier=earlier)
         try:
             verdicts[key] = await engine.judge.verdict(policy, cluster, hook, facts=facts, now=now)
         except (ClientError, ExpressionError) as error:

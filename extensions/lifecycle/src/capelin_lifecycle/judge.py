@@ -99,7 +99,7 @@ class Judge:
         they were read: of two Clusters at once, one conflicts and is counted again.
         """
         store = self._store
-        sources: list[tuple[Callable[[], Awaitable[list[CountedCluster]]], IsGone]] = []
+        sources: list[tuple[Callable[[], Awaitable[list[CountedCluster] | None]], IsGone]] = []
         if store.clusters is not None:
             copies = partial(
                 counted_copies, store.clusters, cluster, policy, quota, store.namespaces
@@ -114,7 +114,10 @@ class Judge:
             for list_clusters, is_gone in sources:
                 for _ in range(_TRIES):
                     before = await reservations.read(policy)
-                    census = Census(await list_clusters(), before.clusters, is_gone)
+                    clusters = await list_clusters()
+                    if clusters is None:
+                        break
+                    census = Census(clusters, before.clusters, is_gone)
                     verdict = decide(policy, cluster, hook, replace(facts, census=census), now)
                     if verdict is None:
                         break

@@ -17,6 +17,11 @@ class Reason(Reasons):
         "correct the policy, or upgrade the extension",
     )
     SUSPENDED = "Suspended", "`spec.suspend` is true", "set it to false to enforce the policy"
+    NOT_DISCOVERED = (
+        "NotDiscovered",
+        "Cluster API does not call the policy's hook yet, so no Cluster waits for it",
+        "wait. If it remains, read the status of the ExtensionConfig of the extension",
+    )
     INVALID_SOURCE = (
         "InvalidSource",
         "an object that the policy refers to is missing or invalid",

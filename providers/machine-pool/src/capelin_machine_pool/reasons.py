@@ -127,10 +127,11 @@ class Reason(Reasons):
     )
     HOST_NOT_CLEAN = (
         "HostNotClean",
-        "the host has remains of a node or of another machine. No machine gets it",
+        "the host has remains, or differs from its first day. No machine gets it",
         (
-            "remove what the message names, and set the annotation "
-            "`capelin.cluster.x-k8s.io/clean-again` on the CapelinHost"
+            "remove the remains. If the host is Broken, set the annotation "
+            "`capelin.cluster.x-k8s.io/clean-again` on the CapelinHost. If the difference "
+            "is yours, [accept it](how-to/hosts.md#repair-hosts)"
         ),
     )
     HOST_CHANGED = (

@@ -30,6 +30,8 @@ def host(
     clean: JobState | None = None,
     node_files: tuple[str, ...] = (),
     missing: tuple[str, ...] = (),
+    baseline: str | None = None,
+    differences: tuple[str, ...] = (),
 ) -> HostState:
     return HostState(
         boot_id="1",
@@ -39,6 +41,8 @@ def host(
         clean=clean,
         node_files=node_files,
         missing=missing,
+        baseline=baseline,
+        differences=differences,
     )
 
 
@@ -47,6 +51,7 @@ def host(
     [
         (host(None), BootstrapStep.MARK),
         (host(None, node_files=("/etc/kubernetes/kubelet.conf",)), BootstrapStep.DIRTY),
+        (host(None, differences=("new link cni0",)), BootstrapStep.DIRTY),
         (host(None, missing=("flock",)), BootstrapStep.UNFIT),
         (host("other"), BootstrapStep.DIRTY),
         (host("other", bootstrap=JOINED), BootstrapStep.DIRTY),
@@ -85,10 +90,13 @@ def test_failed_clean_up_runs_again_on_request() -> None:
 def test_state_is_read() -> None:
     output = (
         b"boot=1\nhostname=shoal-1\nmarker=uid\nbootstrap.alive=no\nbootstrap.exit=0 yes\n"
-        b"bootstrap.output=am9pbmVk\nnode=/a\nnode=/b\nend=\n"
+        b"bootstrap.output=am9pbmVk\nnode=/a\nnode=/b\nbaseline=abc\nend=\n"
     )
     job = JobState(alive=False, exit_code=0, sentinel=True, output="joined")
-    assert read_host_state(output) == host(bootstrap=job, node_files=("/a", "/b"))
+    expected = host(bootstrap=job, node_files=("/a", "/b"), baseline="abc")
+    assert read_host_state(output) == expected
+    output = b"boot=1\nhostname=shoal-1\ndifference=new link a=b\nend=\n"
+    assert read_host_state(output) == host(None, differences=("new link a=b",))
 
 
 @pytest.mark.parametrize("output", [b"", b"boot=1\nmarker=uid\n", b"end=\n"])

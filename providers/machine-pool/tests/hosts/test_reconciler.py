@@ -3,16 +3,21 @@
 import logging
 
 import pytest
+from capelin.api.capi import Cluster
 from capelin.client import NotFound
 from capelin.contract import DELETE_FOR_MOVE_ANNOTATION
-from capelin.controller import Context, Done, Recorder
-from capelin.testing.fake_client import FakeClient
-from capelin_machine_pool.api import CapelinMachine
+from capelin.controller import After, Context, Done, Recorder
+from capelin.testing.fake_client import FakeClient, cluster
+from capelin_machine_pool.api import CapelinMachine, HostReference
 from capelin_machine_pool.desired import FINALIZER
-from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost
+from capelin_machine_pool.hosts.api import (
+    CLEAN_AGAIN_ANNOTATION,
+    RENEW_BASELINE_ANNOTATION,
+    CapelinHost,
+)
 from capelin_machine_pool.reconcilers import HostReconciler
 
-from .objects import NAMESPACE, a_claim, a_host
+from .objects import NAMESPACE, a_claim, a_host, a_machine
 
 MOVED = {DELETE_FOR_MOVE_ANNOTATION: ""}
 
@@ -39,11 +44,30 @@ async def test_host_that_moves_to_another_cluster_goes() -> None:
         await client.get(CapelinHost, "host-1", NAMESPACE)
 
 
-async def test_request_for_a_clean_up_is_removed_from_a_host_in_use() -> None:
+@pytest.mark.parametrize("annotation", [CLEAN_AGAIN_ANNOTATION, RENEW_BASELINE_ANNOTATION])
+async def test_request_is_removed_from_a_host_in_use(annotation: str) -> None:
     client = FakeClient(CapelinHost, CapelinMachine)
-    request = {CLEAN_AGAIN_ANNOTATION: ""}
+    request = {annotation: ""}
     client.add(a_host(phase="Ready", claim=a_claim(), annotations=request))
     assert await reconcile(client) == Done()
     host = await client.get(CapelinHost, "host-1", NAMESPACE)
     assert host.metadata.annotations == {}
     assert host.spec.claim == a_claim()
+
+
+async def test_paused_cluster_begins_no_update() -> None:
+    client = FakeClient(CapelinHost, CapelinMachine)
+    client.add(cluster("demo", NAMESPACE, paused=True))
+    client.add(a_machine(host=HostReference(name="host-1", claim="uid-one")))
+    claim = a_claim(version="v1.33.13", update_version="v1.34.4")
+    client.add(a_host(phase="Ready", claim=claim))
+    # Without the Secret, a visit would fail.
+    assert await reconcile(client) == After(30.0)
+    host = await client.get(CapelinHost, "host-1", NAMESPACE)
+    assert host.status is not None
+    assert (host.status.phase, host.status.conditions) == ("Ready", [])
+    await client.patch(Cluster, "demo", NAMESPACE, {"spec": {"paused": None}})
+    await reconcile(client)
+    host = await client.get(CapelinHost, "host-1", NAMESPACE)
+    assert host.status is not None
+    assert host.status.conditions[0].reason == "InvalidCredentials"

@@ -1,5 +1,6 @@
 """The phases and conditions of hosts follow from their visits."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,7 +16,13 @@ from capelin_machine_pool.bootstrap import (
     JobState,
     UpdateStep,
 )
-from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost, Phase
+from capelin_machine_pool.hosts.api import (
+    BASELINE_ANNOTATION,
+    CLEAN_AGAIN_ANNOTATION,
+    RENEW_BASELINE_ANNOTATION,
+    CapelinHost,
+    Phase,
+)
 from capelin_machine_pool.hosts.claims import is_free
 from capelin_machine_pool.hosts.facts import HostFacts
 from capelin_machine_pool.hosts.plan import (
@@ -41,6 +48,8 @@ from .objects import NOW, a_claim, a_host, a_machine
 TOKEN = "abcdef.0123456789abcdef"
 RECORDED = HostReference(name="host-1", claim="uid-one")
 CONFIRMED = {CLEAN_AGAIN_ANNOTATION: ""}
+RENEWED = {RENEW_BASELINE_ANNOTATION: ""}
+KNOWN = {BASELINE_ANNOTATION: "first"}
 
 
 def state(**changes: Any) -> HostState:
@@ -64,6 +73,7 @@ def ready(its: Outcome) -> tuple[str, str, str]:
         (a_host(), None, Visit.CHECK),
         (a_host(phase="Broken", annotations=CONFIRMED), None, Visit.CLEAN_AGAIN),
         (a_host(host_keys=[], trust_on_first_use=True), None, Visit.LEARN_KEY),
+        (a_host(annotations=RENEWED), None, Visit.RENEW_BASELINE),
         (a_host(claim=a_claim()), a_machine(), Wait(1.0)),
         (a_host(claim=a_claim()), a_machine(host=RECORDED), Visit.BOOTSTRAP),
         (a_host(phase="Ready", claim=a_claim()), a_machine(host=RECORDED), Visit.CHECK),
@@ -112,6 +122,20 @@ def test_request_does_not_stay_on_a_host_in_use(value: str) -> None:
     host = a_host(phase="Ready", claim=a_claim(), annotations=request)
     step = next_host_step(host, a_machine(host=RECORDED))
     assert step == RejectRequest("the machine one uses the host: delete its Machine")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        a_host(phase="Ready", claim=a_claim(), annotations=RENEWED),
+        a_host(phase="Broken", claim=a_claim(released_at=NOW), annotations=RENEWED),
+        a_host(phase="Broken", annotations=RENEWED),
+    ],
+)
+def test_baseline_is_renewed_only_on_a_host_that_is_clean(host: CapelinHost) -> None:
+    step = next_host_step(host, a_machine(host=RECORDED))
+    assert isinstance(step, RejectRequest)
+    assert step.annotation == RENEW_BASELINE_ANNOTATION
 
 
 def test_second_request_for_a_clean_up_does_not_wait() -> None:
@@ -178,6 +202,34 @@ def test_host_that_cannot_be_claimed_explains_why(
     assert expected[2] in message
 
 
+@pytest.mark.parametrize(
+    ("observed", "message"),
+    [
+        ({"baseline": "first", "differences": ("new link cni0",)}, "new link cni0"),
+        ({"baseline": "other"}, "the baseline on the host is not the one from before"),
+        ({}, "the baseline on the host is not the one from before"),
+    ],
+)
+def test_host_is_free_only_if_nothing_differs(observed: dict[str, Any], message: str) -> None:
+    its = outcome(a_host(annotations=KNOWN), result(Visit.CHECK, **observed))
+    assert ready(its)[:2] == ("Unavailable", "HostNotClean")
+    assert ready(its)[2].startswith(message)
+    assert RENEW_BASELINE_ANNOTATION in ready(its)[2]
+    assert its.baseline is None
+
+
+def test_baseline_is_recorded_once_and_on_request() -> None:
+    first = outcome(a_host(phase="Unavailable"), result(Visit.CHECK, baseline="first"))
+    assert (first.phase, first.baseline) == ("Free", "first")
+    again = outcome(a_host(annotations=KNOWN), result(Visit.CHECK, baseline="first"))
+    assert (again.phase, again.baseline) == ("Free", None)
+    host = a_host(phase="Unavailable", annotations=KNOWN | RENEWED)
+    renewed = outcome(host, result(Visit.RENEW_BASELINE, baseline="second"))
+    assert (renewed.phase, renewed.baseline) == ("Free", "second")
+    dirty = outcome(host, result(Visit.RENEW_BASELINE, baseline="first", node_files=("/a",)))
+    assert (dirty.phase, dirty.baseline) == ("Broken", None)
+
+
 def test_unfit_facts_are_reported_and_do_not_prevent_a_claim() -> None:
     facts = HostFacts(systemd=True, swap=True, clock=100)
     visit = VisitResult(visit=Visit.CHECK, state=state(), facts=facts, clock=100.0)
@@ -232,6 +284,9 @@ def test_failed_bootstrap_shows_its_output_without_secrets() -> None:
     assert message == "the bootstrap failed with exit code 3: bad token (hidden)"
     assert not its.ends_claim
     assert TOKEN not in repr(visit)
+    # Without the data, nothing shows which words are secret.
+    unknown = outcome(a_host(claim=a_claim()), replace(visit, config=None))
+    assert ready(unknown)[2] == "the bootstrap failed with exit code 3"
 
 
 @pytest.mark.parametrize(
@@ -244,6 +299,7 @@ def test_failed_bootstrap_shows_its_output_without_secrets() -> None:
         (BootstrapStep.DIRTY, {"node_files": ("/a",)}, "Broken", True),
         (BootstrapStep.DIRTY, {"marker": "uid-two"}, "Broken", True),
         (BootstrapStep.UNFIT, {"missing": ("awk",)}, "Unavailable", True),
+        (BootstrapStep.DIRTY, {"differences": ("new link cni0",)}, "Unavailable", True),
         # A clean-up of this very machine runs.
         (
             BootstrapStep.DIRTY,

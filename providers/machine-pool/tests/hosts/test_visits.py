@@ -3,11 +3,19 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from capelin.controller import ObjectKey
+from capelin.provider import Blocked
 from capelin.testing.waiting import until
-from capelin_machine_pool.bootstrap import CommandResult, Transport, TransportError
+from capelin_machine_pool.bootstrap import (
+    BootstrapStep,
+    CloudConfig,
+    CommandResult,
+    Transport,
+    TransportError,
+)
 from capelin_machine_pool.hosts.plan import Visit
 from capelin_machine_pool.hosts.status import VisitResult
 from capelin_machine_pool.hosts.visits import Slot, VisitPlan, Visits, carry_out
@@ -15,6 +23,9 @@ from capelin_machine_pool.reasons import Reason
 
 FREE = b"boot=1\nhostname=a\nend=\n"
 FACTS = b"cpus=4\nfacts-end=\n"
+READY = b"boot=1\nhostname=a\nmarker=uid\nbootstrap.alive=no\nbootstrap.exit=0 yes\nend=\n"
+FAILED = READY.replace(b"exit=0 yes", b"exit=3 no")
+TAKEN = FREE.replace(b"end=", b"baseline=abc\nend=")
 
 
 class Machine(Transport):
@@ -143,3 +154,68 @@ async def test_failed_visit_names_no_details_of_a_defect(
     assert result is not None
     assert result.failure == (Reason.HOST_UNREACHABLE, "the visit failed: see the log")
     assert "the visit to the host team/a failed" in caplog.text
+
+
+@asynccontextmanager
+async def no_slot() -> AsyncGenerator[None]:
+    yield
+
+
+async def missing() -> CloudConfig:
+    raise Blocked(Reason.INVALID_BOOTSTRAP_DATA, "the Secret does not exist")
+
+
+async def visit(machine: Machine, visit: Visit, **changes: Any) -> VisitResult:
+    @asynccontextmanager
+    async def connect() -> AsyncGenerator[Transport]:
+        yield machine
+
+    return await carry_out(VisitPlan(visit=visit, connect=connect, **changes), no_slot)
+
+
+async def test_check_records_the_baseline_of_a_host_without_one() -> None:
+    machine = Machine()
+    machine.answers = [FREE, b"", TAKEN, FACTS]
+    checked = await visit(machine, Visit.CHECK, takes_baseline=True)
+    assert checked.state is not None
+    assert checked.state.baseline == "abc"
+    # Not of a host that no person has confirmed to be clean.
+    machine.answers = [FREE, FACTS]
+    checked = await visit(machine, Visit.CHECK)
+    assert checked.state is not None
+    assert checked.state.baseline is None
+
+
+@pytest.mark.parametrize("visit_", [Visit.CHECK, Visit.RENEW_BASELINE])
+async def test_node_of_a_cluster_never_becomes_the_baseline(visit_: Visit) -> None:
+    machine = Machine()
+    machine.answers = [FREE.replace(b"end=", b"node=/a\nend="), FACTS]
+    checked = await visit(machine, visit_, takes_baseline=True)
+    assert checked.state is not None
+    assert checked.state.node_files == ("/a",)
+
+
+async def test_host_that_has_begun_needs_no_bootstrap_data() -> None:
+    machine = Machine()
+    machine.answers = [READY]
+    looked = await visit(machine, Visit.BOOTSTRAP, uid="uid", read_config=missing)
+    assert looked.step is BootstrapStep.SUCCEEDED
+    machine.answers = [FAILED]
+    looked = await visit(machine, Visit.BOOTSTRAP, uid="uid", read_config=missing)
+    assert (looked.step, looked.config) == (BootstrapStep.FAILED, None)
+
+
+async def test_missing_bootstrap_data_mark_no_host() -> None:
+    world = World()
+    machine = Machine()
+    machine.answers = [FREE]
+
+    async def work(slot: Slot) -> VisitResult:
+        del slot
+        return await visit(machine, Visit.BOOTSTRAP, uid="uid", read_config=missing)
+
+    world.visits.start(key("a"), "check", Visit.BOOTSTRAP, work)
+    await until(lambda: world.result("a") is not None)
+    result = world.result("a")
+    assert result is not None
+    assert result.failure == (Reason.INVALID_BOOTSTRAP_DATA, "the Secret does not exist")

@@ -11,7 +11,12 @@ from capelin.client import Client, Config, Invalid
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_machine_pool.api import CapelinMachine
-from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost
+from capelin_machine_pool.hosts.api import (
+    BASELINE_ANNOTATION,
+    CLEAN_AGAIN_ANNOTATION,
+    RENEW_BASELINE_ANNOTATION,
+    CapelinHost,
+)
 
 from tests.support.sandbox import NEEDS_SANDBOX
 from tests.support.sshd import new_key
@@ -87,6 +92,14 @@ async def test_host_explains_why_it_cannot_be_claimed(
             annotations = {"metadata": {"annotations": {CLEAN_AGAIN_ANNOTATION: ""}}}
             await client.patch(CapelinHost, host.name, namespace, annotations)
             await becomes("Free", "Ready")
+            await host.machine.succeed("useradd --no-create-home guest")
+            await change(failureDomain="east")
+            await becomes("Unavailable", "HostNotClean")
+            annotations = {"metadata": {"annotations": {RENEW_BASELINE_ANNOTATION: ""}}}
+            await client.patch(CapelinHost, host.name, namespace, annotations)
+            await becomes("Free", "Ready")
+            found = await client.get(CapelinHost, host.name, namespace)
+            assert list(found.metadata.annotations) == [BASELINE_ANNOTATION]
             await client.delete(CapelinHost, host.name, namespace)
             await until(lambda: is_gone(client, host.name, namespace))
 

@@ -19,7 +19,7 @@ from capelin.client import Client
 from capelin_lifecycle.api.actions import Quota
 from capelin_lifecycle.api.results import MOST_RESERVATIONS
 from capelin_lifecycle.policies.clusters import KnownCluster, cluster_occurrence
-from capelin_lifecycle.policies.selection import KnownPolicy, matches
+from capelin_lifecycle.policies.selection import KnownPolicy, matches, needs_namespace
 from capelin_lifecycle.policies.verdict import Verdict, done, waiting
 from capelin_lifecycle.sandbox.expressions import ExpressionError, as_amount, expression_problems
 from capelin_lifecycle.sandbox.pool import SANDBOX, Question
@@ -207,12 +207,17 @@ async def counted_copies(
     policy: KnownPolicy,
     quota: Quota,
     namespaces: Mapping[str, Mapping[str, str]],
-) -> list[CountedCluster]:
-    """All Clusters that a policy's quota counts, and `own`, which may be newer than its copy."""
+) -> list[CountedCluster] | None:
+    """All Clusters that a policy's quota counts, and `own`, which may be newer than its copy.
+
+    None while the labels of a namespace decide that the replica has not read yet.
+    """
     found: list[CountedCluster] = []
     began = time.monotonic()
     for cluster in {**clusters, own.occurrence.uid: own}.values():
         occurrence = cluster.occurrence
+        if needs_namespace(policy, occurrence, namespaces):
+            return None
         if matches(policy, occurrence, namespaces.get(occurrence.namespace)):
             found.append(await _counted_once(cluster, policy, quota))
         if time.monotonic() - began > _TURN_SECONDS:
@@ -236,11 +241,13 @@ async def all_clusters(
     policy: KnownPolicy,
     quota: Quota,
     namespaces: Mapping[str, Mapping[str, str]],
-) -> list[CountedCluster]:
-    """All Clusters that a policy's quota counts, from the API server."""
+) -> list[CountedCluster] | None:
+    """All Clusters that a policy's quota counts, from the API server. None as for copies."""
     found: list[CountedCluster] = []
     async for manifest in client.iterate(Cluster.resource, policy.namespace):
         occurrence = cluster_occurrence(policy.spec.hook, manifest)
+        if needs_namespace(policy, occurrence, namespaces):
+            return None
         if matches(policy, occurrence, namespaces.get(occurrence.namespace)):
             found.append(await counted(policy, quota, manifest))
     return found

@@ -448,6 +448,10 @@ class Action(Model):
             f"[{', '.join(f'has(self.{name})' for name in ACTIONS)}].filter(a, a).size() == 1",
             f"an action has exactly one of {', '.join(ACTIONS)}",
         ),
+        rule(
+            " && ".join(f"has(self.{name}) == has(oldSelf.{name})" for name in ACTIONS),
+            "an action cannot become another one: create another policy",
+        ),
     )
 
     @property

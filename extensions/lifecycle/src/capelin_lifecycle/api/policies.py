@@ -83,6 +83,19 @@ def _only(action: str, *hooks: str) -> str:
     return f"!has(self.action.{action}) || self.hook in [{names}]"
 
 
+def _selects_all(selector: str) -> str:
+    parts = [f"{selector}.matchLabels", f"{selector}.matchExpressions"]
+    empty = " && ".join(f"(!has({part}) || size({part}) == 0)" for part in parts)
+    return f"(!has({selector}) || ({empty}))"
+
+
+def _without_selector(*conditions: str) -> str:
+    return f"self.hook != 'GeneratePatches' || ({' && '.join(conditions)})"
+
+
+_SELECTS_NOTHING = (
+    "patches are for the Clusters of the ClusterClasses that name them: remove the selectors"
+)
 _WITH_WORKLOAD = tuple(hook for hook in LIFECYCLE_HOOKS if hook != "BeforeClusterCreate")
 
 
@@ -150,6 +163,13 @@ class PolicySpec(Model):
             "a job is for the hooks of a Cluster's life. Before its creation, no workload cluster"
             " exists to run it",
         ),
+        rule(
+            _without_selector(
+                _selects_all("self.clusterSelector"),
+                "(!has(self.classes) || size(self.classes) == 0)",
+            ),
+            _SELECTS_NOTHING,
+        ),
     )
 
 
@@ -158,6 +178,11 @@ class ClusterPolicySpec(PolicySpec):
 
     namespace_selector: Selector = Selector()
     """Selects the namespaces of the Clusters. All, if empty."""
+
+    rules = (
+        *PolicySpec.rules,
+        rule(_without_selector(_selects_all("self.namespaceSelector")), _SELECTS_NOTHING),
+    )
 
 
 # Status

@@ -76,6 +76,9 @@ class ResultSpec(Model):
     """Version after this step of the upgrade."""
     target_version: KubernetesVersion | None = None
     """Version of the Cluster's topology at the time of the call."""
+    topology: Annotated[str, MaxLen(64)] | None = None
+    """Hash of the Cluster's topology that an approval is for. With another topology, the hook
+    creates another result."""
     action: Annotated[str, MinLen(1), MaxLen(63)]
     """Name of the policy's action at the time of the call."""
     order: Annotated[int, Ge(-1000), Le(1000)] = 0

@@ -62,6 +62,8 @@ class Occurrence:
     to_version: str | None = None
     target_version: str | None = None
     """The version of the topology: where an upgrade over several steps ends."""
+    topology: str = ""
+    """Hash of the topology."""
 
 
 def occurrence_of(hook: HookName, request: Any) -> Occurrence:
@@ -86,7 +88,13 @@ def cluster_occurrence(hook: HookName, cluster: Mapping[str, Any]) -> Occurrence
         labels=metadata.get("labels") or {},
         cluster_class=str(_part(topology, "classRef").get("name", "")),
         target_version=topology.get("version"),
+        topology=_digest(topology),
     )
+
+
+def _digest(document: object) -> str:
+    text = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).hexdigest()[:32]
 
 
 def _part(document: Mapping[str, Any], key: str) -> dict[str, Any]:

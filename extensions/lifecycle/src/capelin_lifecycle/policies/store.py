@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 KeyT = TypeVar("KeyT")
-Subject = Literal["policy", "result", "cluster"]
+Subject = Literal["policy", "result", "cluster", "registration"]
 Listener = Callable[[Subject, ObjectKey, PolicyKey | None], None]
 """Called with the subject of a change, its name, and the policy that it belongs to."""
 
@@ -66,6 +66,9 @@ class KnownResult:
     target: str | None
     view: Verdict | None
     since: datetime | None
+    called: datetime | None = None
+    topology: str | None = None
+    """Hash of the topology that an approval is for."""
 
     @property
     def cluster_key(self) -> ObjectKey:
@@ -79,6 +82,10 @@ class KnownResult:
     def is_about(self, cluster_uid: str) -> bool:
         """Whether it is about this Cluster of its name, and not about an earlier one."""
         return self.cluster_uid in (None, cluster_uid)
+
+    def is_for(self, topology: str) -> bool:
+        """Whether it holds for a topology."""
+        return self.topology in (None, topology)
 
 
 @dataclass(slots=True)
@@ -115,6 +122,9 @@ class Store:
     """Objects that cannot be read. The others are followed all the same."""
     problem: str | None = "the policies have not been read yet"
     """Why the policies are not known."""
+
+    discovered: frozenset[str] | None = None
+    """Names of the handlers that Cluster API calls. None until that is known."""
 
     @property
     def knows_policies(self) -> bool:
@@ -188,6 +198,13 @@ class Store:
     def results_of_cluster(self, cluster: ObjectKey) -> list[KnownResult]:
         """The results of the Clusters of a name: of the one that exists, and of earlier ones."""
         return [self._results[key] for key in self._of_cluster.get(cluster, ())]
+
+    def discover(self, handlers: frozenset[str]) -> None:
+        """Note the names of the handlers that Cluster API calls."""
+        if handlers != self.discovered:
+            self.discovered = handlers
+            for key in list(self._policies):
+                self._tell("registration", ObjectKey(key.namespace or "", key.name), key)
 
     # Following
 
@@ -396,4 +413,6 @@ def _known(key: ObjectKey, result: LifecycleResult) -> KnownResult:
         target=spec.target_version,
         view=view,
         since=status.since if status else spec.called,
+        called=spec.called,
+        topology=spec.topology,
     )

@@ -71,8 +71,12 @@ def status_of(
     problem: str | None,
     results: Sequence[KnownResult],
     missing: Sequence[str] = (),
+    undiscovered: str | None = None,
 ) -> tuple[PolicyStatus, list[ConditionSpec]]:
-    """The status of a policy without its history, from its results and its missing sources."""
+    """The status of a policy without its history.
+
+    It follows from its results, its missing sources, and a handler that Cluster API does not call.
+    """
     phases = Counter(result.view.phase if result.view else "Waiting" for result in results)
     unfinished = sorted(
         (result for result in results if not (result.view and result.view.phase == "Done")),
@@ -97,6 +101,9 @@ def status_of(
         ready = ConditionSpec("Ready", "False", Reason.SUSPENDED, "the policy is suspended")
     elif problem is not None:
         ready = ConditionSpec("Ready", "False", Reason.INVALID_CONFIGURATION, problem)
+    elif undiscovered is not None:
+        message = f"Cluster API has not discovered the handler {undiscovered} yet"
+        ready = ConditionSpec("Ready", "False", Reason.NOT_DISCOVERED, message)
     elif missing:
         ready = ConditionSpec("Ready", "False", Reason.INVALID_SOURCE, "; ".join(missing)[:1024])
     elif phases["Failed"]:
@@ -143,7 +150,11 @@ async def _reconcile(store: Store, ctx: Context, policy: Policy, namespace: str)
     known = KnownPolicy.of(policy)
     if problem is None and not policy.spec.suspend:
         missing = await source_problems(ctx.client, known, namespace)
-    status, specs = status_of(policy, problem, store.results_of_policy(known.key), missing)
+    handler = registration.handler_of(known)
+    is_discovered = store.discovered is None or handler is None or handler in store.discovered
+    results = store.results_of_policy(known.key)
+    undiscovered = None if is_discovered else handler
+    status, specs = status_of(policy, problem, results, missing, undiscovered)
     await _patch_conditions(ctx, policy, status, [*specs, pause])
     # Sources are not watched: that would need the right to list all Secrets.
     action = policy.spec.action
@@ -209,7 +220,7 @@ class _PolicyReconciler(Reconciler[PolicyT]):
         return await _reconcile(self._store, ctx, policy, self._namespace)
 
     def _changed(self, subject: Subject, _: ObjectKey, policy: PolicyKey | None) -> None:
-        if subject != "result" or policy is None:
+        if subject not in ("result", "registration") or policy is None:
             return
         key = ObjectKey(policy.namespace or "", policy.name)
         if policy.kind == self.main_watch.kind.resource.kind and key not in self._due:

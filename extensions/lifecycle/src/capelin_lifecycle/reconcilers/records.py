@@ -60,6 +60,8 @@ def new_result(
             from_version=occurrence.from_version,
             to_version=occurrence.to_version,
             target_version=occurrence.target_version if occurrence.hook in UPGRADE_HOOKS else None,
+            # The approver sees this topology, and approves no other one.
+            topology=occurrence.topology or None if policy.spec.action.approval else None,
             action=policy.spec.action.name,
             order=policy.spec.order,
         ),
@@ -110,6 +112,11 @@ def keeps_up(result: LifecycleResult) -> bool:
 def has_action_of(result: LifecycleResult, policy: KnownPolicy) -> bool:
     """Whether the policy still has the action of the result. Its settings may have changed."""
     return result.spec.action == policy.spec.action.name
+
+
+def is_decided(result: LifecycleResult) -> bool:
+    """Whether its verdict follows from facts, and can change with them."""
+    return result.spec.action not in RUNNERS
 
 
 def has_started(result: LifecycleResult) -> bool:

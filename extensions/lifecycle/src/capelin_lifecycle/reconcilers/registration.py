@@ -46,13 +46,16 @@ def handler_name(hook: str, *, blocks: bool) -> str:
     return f"{step.removeprefix('-')}-{'gate' if blocks else 'notice'}"
 
 
+def handler_of(policy: KnownPolicy) -> str | None:
+    """The handler that Cluster API has to call for a policy. None if ClusterClasses name it."""
+    if policy.spec.hook not in LIFECYCLE_HOOKS or policy.spec.suspend:
+        return None
+    return handler_name(policy.spec.hook, blocks=policy.blocks)
+
+
 def needed_handlers(policies: Iterable[KnownPolicy]) -> frozenset[str]:
     """The handlers that discovery is to report for these policies."""
-    names = {
-        handler_name(policy.spec.hook, blocks=policy.blocks)
-        for policy in policies
-        if policy.spec.hook in LIFECYCLE_HOOKS and not policy.spec.suspend
-    }
+    names = {name for policy in policies if (name := handler_of(policy)) is not None}
     return frozenset({*names, *TOPOLOGY_HANDLERS.values()})
 
 
@@ -90,21 +93,23 @@ class Registration:
         if self._store.knows_policies:
             try:
                 await self._remember(ctx)
-                return _SOON if await self._register(ctx) else _LATER
+                return _SOON if await self.register(ctx) else _LATER
             except ClientError as error:
                 ctx.log.warning("Cannot update the registration: %s", error)
         return _SOON
 
-    async def _register(self, ctx: Context) -> bool:
+    async def register(self, ctx: Context) -> bool:
         """Compare discovered and needed handlers. Returns whether to check again soon."""
         config = await ctx.client.find(ExtensionConfig, self._name)
         if config is None or config.metadata.deletion_timestamp is not None:
+            self._store.discover(frozenset())
             return True
         if patch := namespace_patch(config, self._namespace):
             ctx.log.info("The ExtensionConfig gets the namespace %s", self._namespace)
             await ctx.client.patch(ExtensionConfig, self._name, None, patch)
             return True
         known = frozenset(handler.name.partition(".")[0] for handler in config.status.handlers)
+        self._store.discover(known)
         if known == needed_handlers(self._store.policies()) | self._others:
             return False
         if config.status.conditions:

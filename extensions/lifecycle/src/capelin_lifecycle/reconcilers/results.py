@@ -48,6 +48,7 @@ from capelin_lifecycle.reconcilers.records import (
     after_pause,
     has_action_of,
     has_started,
+    is_decided,
     is_over,
     is_record,
     keeps_up,
@@ -130,6 +131,8 @@ class ResultReconciler(Reconciler[LifecycleResult]):
 
     def _changed(self, subject: Subject, key: ObjectKey, policy: PolicyKey | None) -> None:
         results: list[KnownResult] = []
+        if subject == "registration":
+            return
         if subject == "policy" and policy is not None:
             results = self._store.results_of_policy(policy)
         elif subject == "cluster":
@@ -272,6 +275,10 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             return After(_RARELY if rarely else float(outcome.retry_seconds))
         return Done()
 
+    def _policy_of(self, result: KnownResult) -> KnownPolicy | None:
+        key = result.policy
+        return self._store.policy(key.kind, key.namespace, key.name)
+
     def _policy(self, reference: PolicyReference) -> KnownPolicy | None:
         return self._store.policy(reference.kind, reference.namespace, reference.name)
 
@@ -329,6 +336,8 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         try:
             # A step that blocks for ever must not take the turn of the others.
             async with asyncio.timeout(_STEP_SECONDS):
+                if facts.earlier is None and not is_decided(result) and not has_started(result):
+                    facts = replace(facts, earlier=await self._closed(run, known, hook))
                 verdict = await self._judge.verdict(
                     policy, known, hook, facts=facts, now=run.now, client=run.client
                 )
@@ -375,6 +384,28 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             if is_earlier and not lets_pass(policy, view):
                 names.append((policy.spec.order, policy.namespace or "", policy.name))
         return min(names)[2] if names else None
+
+    async def _closed(self, run: Run, known: KnownCluster, hook: Occurrence) -> str | None:
+        """A policy of a smaller order that was done, and does not hold now."""
+        own = self._store.result(ObjectKey(run.result.namespace or "", run.result.name))
+        for other in self._store.results_of_cluster(own.cluster_key) if own else ():
+            policy = self._policy_of(other)
+            if (
+                own is None
+                or policy is None
+                or policy.spec.action.name in RUNNERS
+                or policy.spec.suspend
+                or other.order >= own.order
+                or other.occurrence != own.occurrence
+            ):
+                continue
+            facts = Facts(called=other.called or run.now, result_id=other.id)
+            verdict = await self._judge.verdict(
+                policy, known, hook, facts=facts, now=run.now, client=run.client
+            )
+            if not other.is_for(hook.topology) or not lets_pass(policy, verdict):
+                return policy.name
+        return None
 
     async def _save(self, ctx: Context, run: Run, outcome: Verdict) -> None:
         result, policy = run.result, run.policy
@@ -479,8 +510,9 @@ class ResultReconciler(Reconciler[LifecycleResult]):
     def _has_no_place(
         self, result: LifecycleResult, policy: KnownPolicy, cluster_json: Unstructured
     ) -> bool:
-        """Whether the policy has another action by now, or no longer selects what has not begun."""
-        if not has_action_of(result, policy):
+        """Whether it is for another action or topology, or for a Cluster that is not selected."""
+        topology = KnownCluster.of(cluster_json).occurrence.topology
+        if not has_action_of(result, policy) or result.spec.topology not in (None, topology):
             return True
         return not has_started(result) and not self._is_selected(result, policy, cluster_json)
 

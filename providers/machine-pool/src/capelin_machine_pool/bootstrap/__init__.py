@@ -12,7 +12,9 @@ from capelin_machine_pool.bootstrap.executor import (
     MachineBootstrap,
     bootstrap_message,
     clean_message,
+    differences_message,
     observe,
+    take_baseline,
     update_message,
 )
 from capelin_machine_pool.bootstrap.installation import (
@@ -64,6 +66,7 @@ __all__ = [
     "User",
     "bootstrap_message",
     "clean_message",
+    "differences_message",
     "instance_metadata",
     "is_version",
     "mask",
@@ -74,5 +77,6 @@ __all__ = [
     "read_cloud_config",
     "read_host_state",
     "secrets_of",
+    "take_baseline",
     "update_message",
 ]

@@ -34,6 +34,8 @@ _CHUNK: Final = 2 << 20
 """Bytes of an archive that are sent at once."""
 _SHOWN: Final = 600
 """Characters of the output's end that a message contains."""
+_DIFFERENCES: Final = 5
+"""Differences that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,28 @@ async def observe(transport: Transport) -> HostState:
         raise TransportError(f"{error}: {result.message}", "command") from None
 
 
-def bootstrap_message(step: BootstrapStep, observed: HostState, config: CloudConfig) -> str:
-    """The reason of a bootstrap's state for a condition, without secrets."""
+async def take_baseline(transport: Transport, *, renew: bool) -> None:
+    """Record the state of a machine before its first use, unless it is marked or a node.
+
+    Raises:
+        TransportError: The machine does not answer, or cannot record it.
+    """
+    _check(await transport.run_script(scripts.baseline_script(renew=renew)), "record the baseline")
+
+
+def differences_message(observed: HostState) -> str:
+    """The differences of a machine from its baseline, for a condition. Empty if it has none."""
+    shown = "; ".join(observed.differences[:_DIFFERENCES])
+    more = len(observed.differences) - _DIFFERENCES
+    shown += f" and {more} more" if more > 0 else ""
+    return mask(shown, frozenset())[:_SHOWN]
+
+
+def bootstrap_message(step: BootstrapStep, observed: HostState, config: CloudConfig | None) -> str:
+    """The reason of a bootstrap's state for a condition, without secrets.
+
+    Without the bootstrap data, nothing shows which words are secret: the output is not shown.
+    """
     code = observed.bootstrap.exit_code if observed.bootstrap else None
     messages = {
         BootstrapStep.DIRTY: "the host belongs to another machine, or is being cleaned",
@@ -154,9 +176,12 @@ def bootstrap_message(step: BootstrapStep, observed: HostState, config: CloudCon
     }
     if step is BootstrapStep.DIRTY and observed.node_files and observed.marker is None:
         return f"the host is a node already: it has {', '.join(observed.node_files)}"
+    if step is BootstrapStep.DIRTY and observed.differences:
+        return f"the host is not as before its first use: {differences_message(observed)}"
     message = messages.get(step, "the bootstrap runs")
-    with_output = step in {BootstrapStep.INTERRUPTED, BootstrapStep.FAILED}
-    return message + (_end(observed.bootstrap, secrets_of(config)) if with_output else "")
+    if config is None or step not in {BootstrapStep.INTERRUPTED, BootstrapStep.FAILED}:
+        return message
+    return message + _end(observed.bootstrap, secrets_of(config))
 
 
 def update_message(step: UpdateStep, observed: HostState, version: str) -> str:

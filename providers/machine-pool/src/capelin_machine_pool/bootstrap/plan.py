@@ -36,6 +36,10 @@ class HostState:
     """Files that show that it is a node, of any cluster."""
     missing: tuple[str, ...] = ()
     """Required programs that it does not have."""
+    baseline: str | None = None
+    """Digest of the recorded state from before its first use."""
+    differences: tuple[str, ...] = ()
+    """The differences of a machine without a marker from that state."""
     bootstrap: JobState | None = None
     update: JobState | None = None
     update_version: str | None = None
@@ -59,7 +63,7 @@ class BootstrapStep(Enum):
     UNFIT = auto()
     """The machine lacks programs that the scripts need."""
     DIRTY = auto()
-    """The machine is another one's, or is already a node."""
+    """The machine is another one's, is already a node, or differs from its baseline."""
 
 
 class UpdateStep(Enum):
@@ -90,7 +94,7 @@ class CleanStep(Enum):
 def next_bootstrap_step(uid: str, observed: HostState) -> BootstrapStep:
     """The next step of a bootstrap. Bootstrap data are started at most once for a uid."""
     if observed.marker is None:
-        if observed.node_files:
+        if observed.node_files or observed.differences:
             return BootstrapStep.DIRTY
         return BootstrapStep.UNFIT if observed.missing else BootstrapStep.MARK
     if observed.marker != uid or observed.clean is not None:
@@ -148,6 +152,8 @@ def read_host_state(output: bytes) -> HostState:
         marker=_first(values, "marker"),
         node_files=tuple(values.get("node", ())),
         missing=tuple(values.get("missing", ())),
+        baseline=_first(values, "baseline"),
+        differences=tuple(values.get("difference", ())),
         bootstrap=_job(values, "bootstrap"),
         update=_job(values, "update"),
         update_version=_first(values, "update.version"),

@@ -23,12 +23,17 @@ _MARK: Final = "CAPELIN-END-OF-CONTENT"
 
 def observe_script() -> str:
     """Print the state of the machine."""
-    return _script("observe", max_output=str(OUTPUT_BYTES))
+    return _script("baseline", "observe", max_output=str(OUTPUT_BYTES))
+
+
+def baseline_script(*, renew: bool) -> str:
+    """Record the baseline of a machine that has none, or a new one."""
+    return _script("baseline", "take", renew="yes" if renew else "no")
 
 
 def mark_script(uid: str, machine: str) -> str:
     """Mark the machine as the one of this uid."""
-    return _script("mark", uid=uid, machine=machine)
+    return _script("baseline", "mark", uid=uid, machine=machine)
 
 
 def receive_script(sha256: str, offset: int, total: int) -> str:
@@ -58,7 +63,7 @@ def update_script(uid: str, installation: Installation) -> str:
 
 def clean_script(uid: str) -> str:
     """Undo the bootstrap and verify the result."""
-    return f"#!/bin/sh\n{_script('clean', uid=uid)}\n"
+    return f"#!/bin/sh\n{_script('baseline', 'clean', uid=uid)}\n"
 
 
 def clean_commands(commands: Iterable[str]) -> str:

@@ -38,6 +38,10 @@ CLEAN_AGAIN_ANNOTATION: Final = "capelin.cluster.x-k8s.io/clean-again"
 
 For a claim that its machine did not release, the value has to be the claim's identifier.
 """
+RENEW_BASELINE_ANNOTATION: Final = "capelin.cluster.x-k8s.io/renew-baseline"
+"""Accepts the present state of a host without a machine as that from before its first use."""
+BASELINE_ANNOTATION: Final = "capelin.cluster.x-k8s.io/baseline"
+"""Digest of the state of a host before its first use. Written by the provider."""
 POWER_CYCLE_ANNOTATION: Final = "capelin.cluster.x-k8s.io/power-cycle"
 """Requests a power cycle of a host, whatever its phase is."""
 MOVE_LABEL: Final = "clusterctl.cluster.x-k8s.io/move"
@@ -230,6 +234,12 @@ class HostSpec(Model):
             f"!has(self.bastion) || {_HAS_KEYS}",
             "set hostKeys or hostAuthorities: trustOnFirstUse does not work behind a bastion",
             field_path=".bastion",
+        ),
+        rule(
+            "!has(oldSelf.claim) || (self.address == oldSelf.address"
+            " && (has(self.port) ? self.port : 22) == (has(oldSelf.port) ? oldSelf.port : 22))",
+            "a machine has the host: its address and port cannot change until it is clean",
+            field_path=".address",
         ),
     )
 

@@ -11,7 +11,13 @@ from capelin.client import Client, Conflict, Invalid
 from capelin.controller import ObjectKey
 
 from capelin_machine_pool.api import CapelinMachine, HostReference
-from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost, HostClaim
+from capelin_machine_pool.hosts.api import (
+    BASELINE_ANNOTATION,
+    CLEAN_AGAIN_ANNOTATION,
+    RENEW_BASELINE_ANNOTATION,
+    CapelinHost,
+    HostClaim,
+)
 from capelin_machine_pool.patches import replacing
 
 _TRIES: Final = 5
@@ -178,17 +184,25 @@ async def end_request(client: Client, host: CapelinHost) -> None:
     await client.patch(CapelinHost, host.name, host.namespace, patch)
 
 
-async def reject_request(client: Client, host: CapelinHost) -> None:
-    """Remove a request for a clean-up that was not carried out.
+async def reject_request(client: Client, host: CapelinHost, annotation: str) -> None:
+    """Remove a request that was not carried out.
 
     Raises:
         Conflict: The host has changed, for example its request.
     """
     metadata = {
         "resourceVersion": host.metadata.resource_version,
-        "annotations": {CLEAN_AGAIN_ANNOTATION: None},
+        "annotations": {annotation: None},
     }
     await client.patch(CapelinHost, host.name, host.namespace, {"metadata": metadata})
+
+
+async def record_baseline(client: Client, host: CapelinHost, digest: str) -> None:
+    """Record the baseline of a host, and end a request to renew it."""
+    annotations = {BASELINE_ANNOTATION: digest, RENEW_BASELINE_ANNOTATION: None}
+    patch = {"metadata": {"uid": host.uid, "annotations": annotations}}
+    written = await client.patch(CapelinHost, host.name, host.namespace, patch)
+    host.metadata = written.metadata
 
 
 async def _swap_claim(client: Client, host: CapelinHost, claim: HostClaim) -> None:

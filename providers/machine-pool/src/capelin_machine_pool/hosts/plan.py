@@ -10,6 +10,7 @@ from capelin.contract import find_condition
 from capelin_machine_pool.api import CapelinMachine
 from capelin_machine_pool.hosts.api import (
     CLEAN_AGAIN_ANNOTATION,
+    RENEW_BASELINE_ANNOTATION,
     CapelinHost,
     HostClaim,
     HostStatus,
@@ -28,7 +29,9 @@ class Visit(Enum):
     LEARN_KEY = auto()
     """Read the key of its SSH server, to trust it from now on."""
     CHECK = auto()
-    """Read its state."""
+    """Read its state. Without a baseline, record it."""
+    RENEW_BASELINE = auto()
+    """Record the baseline again, because an administrator requests it."""
     BOOTSTRAP = auto()
     """Execute the bootstrap data of the machine that has claimed it."""
     UPDATE = auto()
@@ -63,9 +66,10 @@ class Orphaned:
 
 @dataclass(frozen=True, slots=True)
 class RejectRequest:
-    """Remove the request for a clean-up: it is not for the present claim."""
+    """Remove a request that does not apply: it is not for the present claim."""
 
     message: str
+    annotation: str = CLEAN_AGAIN_ANNOTATION
 
 
 HostStep = Visit | Wait | Release | Orphaned | RejectRequest
@@ -82,13 +86,28 @@ def next_host_step(host: CapelinHost, machine: CapelinMachine | None) -> HostSte
         machine: The machine that its claim names, if it exists.
     """
     claim, spec = host.spec.claim, host.spec
+    renews = RENEW_BASELINE_ANNOTATION in host.metadata.annotations
+    if renews and (obstacle := _keeps_baseline(host)):
+        return RejectRequest(obstacle, RENEW_BASELINE_ANNOTATION)
     request = host.metadata.annotations.get(CLEAN_AGAIN_ANNOTATION)
     if claim is not None and claim.released_at is None:
         return _step_in_use(host, claim, machine, request)
     if not spec.host_keys and not spec.host_authorities:
         return Visit.LEARN_KEY
-    usual = Visit.CHECK if claim is None else Visit.CLEAN
-    return usual if request is None else Visit.CLEAN_AGAIN
+    if request is not None:
+        return Visit.CLEAN_AGAIN
+    if claim is not None:
+        return Visit.CLEAN
+    return Visit.RENEW_BASELINE if renews else Visit.CHECK
+
+
+def _keeps_baseline(host: CapelinHost) -> str:
+    """Why the baseline of a host cannot be renewed. Empty if it can."""
+    if host.spec.claim is not None:
+        return f"the machine {host.spec.claim.machine} has the host: renew the baseline after it"
+    if host.status is not None and host.status.phase == "Broken":
+        return f"the host is Broken: set the annotation {CLEAN_AGAIN_ANNOTATION} first"
+    return ""
 
 
 def _step_in_use(

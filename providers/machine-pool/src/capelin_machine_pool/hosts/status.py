@@ -18,10 +18,13 @@ from capelin_machine_pool.bootstrap import (
     UpdateStep,
     bootstrap_message,
     clean_message,
+    differences_message,
     update_message,
 )
 from capelin_machine_pool.hosts.api import (
+    BASELINE_ANNOTATION,
     CLEAN_AGAIN_ANNOTATION,
+    RENEW_BASELINE_ANNOTATION,
     CapelinHost,
     HostStatus,
     Phase,
@@ -74,8 +77,8 @@ class VisitResult:
     """Seconds since 1970 by the provider's clock, when the facts were read."""
     host_key: str | None = None
     """The key that the host showed."""
-    config: CloudConfig = field(default_factory=CloudConfig, repr=False)
-    """The bootstrap data, whose secrets no message may contain."""
+    config: CloudConfig | None = field(default_factory=CloudConfig, repr=False)
+    """The bootstrap data, whose secrets no message may contain. None if they are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,8 @@ class Outcome:
     """Whether the host no longer belongs to its machine."""
     ends_request: bool = False
     """Whether the annotation for another clean-up was carried out."""
+    baseline: str | None = None
+    """Digest of the baseline to record for the host, which ends a request to renew it."""
     again_after: float = _SETTLED
 
 
@@ -140,7 +145,7 @@ def _observed(host: CapelinHost, result: VisitResult) -> Outcome:
         return _bootstrap(host, result, result.state)
     if result.visit is Visit.UPDATE:
         return _update(result, result.state)
-    if result.visit is Visit.CHECK:
+    if result.visit in {Visit.CHECK, Visit.RENEW_BASELINE}:
         return _check(host, result, result.state)
     return _clean(result, result.state)
 
@@ -208,6 +213,29 @@ def _check(host: CapelinHost, result: VisitResult, state: HostState) -> Outcome:
         unclean = _false(CLEAN, Reason.HOST_NOT_CLEAN, f"{message}; clean it, {_CONFIRM}")
         ready = _false(READY, Reason.HOST_NOT_CLEAN, unclean.message)
         return Outcome(phase="Broken", conditions=(ready, _true(REACHABLE), unclean, *fit))
+    known = host.metadata.annotations.get(BASELINE_ANNOTATION)
+    renews = result.visit is Visit.RENEW_BASELINE
+    recorded = state.baseline if known is None or renews else None
+    checked = _compared(state, recorded or known, fit) or _usable(host, state, fit)
+    return replace(checked, baseline=recorded)
+
+
+def _compared(
+    state: HostState, baseline: str | None, fit: tuple[ConditionSpec, ...]
+) -> Outcome | None:
+    """The consequences of differences from the host's baseline. None if there are none."""
+    message = differences_message(state)
+    if state.baseline != baseline:
+        message = "the baseline on the host is not the one from before its first use"
+    if not message:
+        return None
+    hint = f"correct it, or accept it with the annotation {RENEW_BASELINE_ANNOTATION}"
+    unclean = _false(CLEAN, Reason.HOST_NOT_CLEAN, f"{message}; {hint}")
+    ready = _false(READY, Reason.HOST_NOT_CLEAN, unclean.message)
+    return Outcome(phase="Unavailable", conditions=(ready, _true(REACHABLE), unclean, *fit))
+
+
+def _usable(host: CapelinHost, state: HostState, fit: tuple[ConditionSpec, ...]) -> Outcome:
     if state.missing:
         message = f"the host lacks the programs {', '.join(state.missing)}"
         ready = _false(READY, Reason.HOST_UNFIT, message)
@@ -232,8 +260,10 @@ def _bootstrap(host: CapelinHost, result: VisitResult, state: HostState) -> Outc
             return _outcome("Bootstrapping", Reason.BOOTSTRAP_FAILED, message, BOOTSTRAPPED)
         case BootstrapStep.DIRTY if not is_own:
             # The bootstrap did not begin, so the machine can have another host.
-            conditions = _outcome("Broken", Reason.HOST_NOT_CLEAN, message, CLEAN).conditions
-            return Outcome(phase="Broken", conditions=conditions, ends_claim=True)
+            # The next check shows whether the difference remains.
+            phase: Phase = "Unavailable" if state.differences else "Broken"
+            conditions = _outcome(phase, Reason.HOST_NOT_CLEAN, message, CLEAN).conditions
+            return Outcome(phase=phase, conditions=conditions, ends_claim=True)
         case BootstrapStep.UNFIT:
             unfit = _outcome("Unavailable", Reason.HOST_UNFIT, message).conditions
             return Outcome(phase="Unavailable", conditions=unfit, ends_claim=True)

@@ -8,12 +8,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from capelin.client import ClientError, Destinations
 from capelin.controller import ObjectKey
+from capelin.provider import Blocked
 
 from capelin_machine_pool.bootstrap import (
     NOTHING,
@@ -31,6 +32,7 @@ from capelin_machine_pool.bootstrap import (
     next_bootstrap_step,
     next_update_step,
     observe,
+    take_baseline,
 )
 from capelin_machine_pool.bootstrap.ssh import read_host_key
 from capelin_machine_pool.hosts.api import Bastion
@@ -44,6 +46,7 @@ from capelin_machine_pool.reasons import Reason
 Connect = Callable[[], AbstractAsyncContextManager[Transport]]
 Claimed = Callable[[], Awaitable[bool]]
 FindArchive = Callable[[str], Awaitable[Archive]]
+ReadConfig = Callable[[], Awaitable[CloudConfig]]
 Slot = Callable[[], AbstractAsyncContextManager[None]]
 """The permission to connect. A visit holds it until the connection is open."""
 
@@ -65,7 +68,8 @@ class VisitPlan:
     """Identifier of the claim. None if the host has no claim."""
     machine: str = ""
     """Namespace and name of the machine, for people who look at the host."""
-    config: CloudConfig = field(default_factory=CloudConfig, repr=False)
+    read_config: ReadConfig | None = None
+    """Reads the bootstrap data, right before they are used."""
     clean_commands: tuple[str, ...] = ()
     installation: Installation = NOTHING
     """The programs of the bootstrap, or of the update, without their archive."""
@@ -73,6 +77,8 @@ class VisitPlan:
     """Finds the archive for an architecture, right before the host gets it."""
     is_claimed: Claimed | None = None
     """Whether the claim still exists. Asked right before the host is marked or updated."""
+    takes_baseline: bool = False
+    """Whether a check records the baseline of a host that has none."""
 
 
 async def carry_out(plan: VisitPlan, slot: Slot) -> VisitResult:
@@ -84,15 +90,27 @@ async def carry_out(plan: VisitPlan, slot: Slot) -> VisitResult:
 
     Raises:
         TransportError: The host does not answer, or the connection ended.
+        Blocked: The bootstrap data that it needs are missing, or not supported.
     """
     async with AsyncExitStack() as stack:
         async with slot():
             transport = await stack.enter_async_context(plan.connect())
-        if plan.visit is Visit.CHECK:
-            state = await observe(transport)
+        if plan.visit in {Visit.CHECK, Visit.RENEW_BASELINE}:
+            state = await _checked(plan, transport)
             facts = await observe_facts(transport)
             return VisitResult(visit=plan.visit, state=state, facts=facts, clock=time.time())
         return await _work(plan, transport)
+
+
+async def _checked(plan: VisitPlan, transport: Transport) -> HostState:
+    """The state of a host, which has a baseline if it can have one."""
+    state = await observe(transport)
+    renews = plan.visit is Visit.RENEW_BASELINE
+    is_due = renews or (plan.takes_baseline and state.baseline is None)
+    if not is_due or state.missing or state.marker is not None or state.node_files:
+        return state
+    await take_baseline(transport, renew=renews)
+    return await observe(transport)
 
 
 async def _work(plan: VisitPlan, transport: Transport) -> VisitResult:
@@ -112,7 +130,7 @@ async def _work(plan: VisitPlan, transport: Transport) -> VisitResult:
                 visit=plan.visit,
                 state=state,
                 step=step,
-                config=plan.config,
+                config=await _config_of_output(plan, step),
                 version=plan.installation.version,
             )
         if step in {BootstrapStep.WAIT, CleanStep.WAIT, UpdateStep.WAIT}:
@@ -131,8 +149,11 @@ async def _step(
         marks = next_ is BootstrapStep.MARK
         if marks and plan.is_claimed is not None and not await plan.is_claimed():
             return None
-        installation = await _installation(plan, transport, begins=next_ is BootstrapStep.START)
-        return await machine.bootstrap(transport, plan.config, state, installation)
+        # A host that has begun needs neither its data nor its archive any more.
+        starts = next_ is BootstrapStep.START
+        config = await _config(plan) if marks or starts else CloudConfig()
+        installation = await _installation(plan, transport, begins=starts)
+        return await machine.bootstrap(transport, config, state, installation)
     if plan.visit is Visit.UPDATE:
         begins = next_update_step(uid, plan.installation.version, state) is UpdateStep.START
         if begins and plan.is_claimed is not None and not await plan.is_claimed():
@@ -142,8 +163,24 @@ async def _step(
     return await machine.clean(transport, state, plan.clean_commands, retry=again)
 
 
+async def _config(plan: VisitPlan) -> CloudConfig:
+    return CloudConfig() if plan.read_config is None else await plan.read_config()
+
+
+async def _config_of_output(
+    plan: VisitPlan, step: BootstrapStep | CleanStep | UpdateStep | None
+) -> CloudConfig | None:
+    """The data whose secrets the output of a failed bootstrap may have. None if they are gone."""
+    if step not in {BootstrapStep.FAILED, BootstrapStep.INTERRUPTED}:
+        return CloudConfig()
+    try:
+        return await _config(plan)
+    except Blocked:
+        return None
+
+
 async def _installation(plan: VisitPlan, transport: Transport, *, begins: bool) -> Installation:
-    """The programs to install. A host that has begun needs no archive any more."""
+    """The programs to install."""
     if not begins or plan.find_archive is None:
         return plan.installation
     facts = await observe_facts(transport)
@@ -273,6 +310,8 @@ class Visits:
             run.result = failed_visit(visit, error.kind, str(error))
         except NoArchiveError as error:
             run.result = VisitResult(visit=visit, failure=(Reason.ARCHIVE_MISSING, str(error)))
+        except Blocked as error:
+            run.result = VisitResult(visit=visit, failure=(Reason(error.reason), str(error)))
         except ClientError as error:
             # The management cluster did not answer. The host has no problem.
             _log.warning("the visit to the host %s ended: %s", key, error)

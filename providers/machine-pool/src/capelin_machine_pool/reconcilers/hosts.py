@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+from capelin.api.capi import Cluster
 from capelin.client import Client, Conflict, Destinations
 from capelin.contract import (
     DELETE_FOR_MOVE_ANNOTATION,
@@ -13,6 +14,7 @@ from capelin.contract import (
     READY,
     ConditionSpec,
     find_condition,
+    paused,
     update_conditions,
 )
 from capelin.controller import (
@@ -36,11 +38,12 @@ from capelin_machine_pool.bootstrap import (
 )
 from capelin_machine_pool.bootstrap_data import bootstrap_config
 from capelin_machine_pool.desired import FINALIZER
-from capelin_machine_pool.hosts.api import CapelinHost, HostClaim
+from capelin_machine_pool.hosts.api import RENEW_BASELINE_ANNOTATION, CapelinHost, HostClaim
 from capelin_machine_pool.hosts.claims import (
     end_claim,
     end_request,
     holds,
+    record_baseline,
     reject_request,
     release_host,
 )
@@ -76,6 +79,7 @@ from capelin_machine_pool.reasons import Reason
 
 _ORPHANED_SECONDS = 60.0
 _CREDENTIALS_SECONDS = 30.0
+_PAUSED_SECONDS = 30.0
 
 
 class HostReconciler(Reconciler[CapelinHost]):
@@ -84,6 +88,7 @@ class HostReconciler(Reconciler[CapelinHost]):
     watches = (For(CapelinHost),)
     permissions = (
         Permission("infrastructure.cluster.x-k8s.io", ("capelinmachines",), ("get",)),
+        Permission("cluster.x-k8s.io", ("clusters",), ("get",)),
         Permission("", ("secrets",), ("get",)),
     )
 
@@ -128,6 +133,8 @@ class HostReconciler(Reconciler[CapelinHost]):
         ):
             return await self._visit(ctx, host, key, Visit.POWER_CYCLE)
         step = next_host_step(host, await _machine_of(ctx.client, host))
+        if step is Visit.UPDATE and await _holds_updates(ctx.client, host):
+            return After(_PAUSED_SECONDS)
         if isinstance(step, Visit):
             return await self._visit(ctx, host, key, step)
         return await self._step(ctx, host, step)
@@ -139,9 +146,11 @@ class HostReconciler(Reconciler[CapelinHost]):
             case Wait(seconds):
                 await _report(ctx, host, None, claimed())
                 return After(seconds)
-            case RejectRequest(message):
-                await reject_request(ctx.client, host)
-                ctx.event(host, "Warning", "CleanUpRejected", message)
+            case RejectRequest(message, annotation):
+                await reject_request(ctx.client, host, annotation)
+                is_renewal = annotation == RENEW_BASELINE_ANNOTATION
+                reason = "RenewalRejected" if is_renewal else "CleanUpRejected"
+                ctx.event(host, "Warning", reason, message)
                 return Done()
             case Release():
                 await release_host(ctx.client, host, ctx.now())
@@ -183,6 +192,8 @@ class HostReconciler(Reconciler[CapelinHost]):
         if result.host_key is not None:
             await _trust(ctx, host, result.host_key)
         its = outcome(host, result)
+        if its.baseline is not None:
+            await record_baseline(ctx.client, host, its.baseline)
         # First the status: a claim that has ended must not leave a host that looks free.
         await _report(ctx, host, result, its)
         if its.ends_claim and host.spec.claim is not None:
@@ -204,15 +215,17 @@ class HostReconciler(Reconciler[CapelinHost]):
             connect=partial(target.connect, self._destinations),
             uid=None if claim is None else claim.id,
             machine="" if claim is None else f"{host.namespace}/{claim.machine}",
-            config=CloudConfig()
+            read_config=None
             if claim is None or visit is not Visit.BOOTSTRAP
-            else await _bootstrap_config(client, host.namespace or "", claim),
+            else partial(_bootstrap_config, client, host.namespace or "", claim),
             clean_commands=() if claim is None else tuple(claim.clean_commands),
             installation=(installation := _installation(host, visit)),
             find_archive=partial(self._archives.find, installation.version)
             if claim is not None and claim.profile == "Bundle"
             else None,
             is_claimed=None if claim is None else partial(_is_claimed, client, host, claim),
+            # A Broken host becomes the baseline only after a person confirms that it is clean.
+            takes_baseline=host.status is not None and host.status.phase != "Broken",
         )
         return partial(carry_out, plan)
 
@@ -229,6 +242,15 @@ def _installation(host: CapelinHost, visit: Visit) -> Installation:
         return NOTHING
     version = (claim.update_version if visit is Visit.UPDATE else claim.version) or ""
     return Installation(version=version, commands=tuple(claim.install_commands))
+
+
+async def _holds_updates(client: Client, host: CapelinHost) -> bool:
+    """Whether its Cluster is paused, so that no update begins. One that runs continues."""
+    claim = host.spec.claim
+    if claim is None or (host.status is not None and host.status.phase == "Updating"):
+        return False
+    cluster = await client.find(Cluster, claim.cluster, host.namespace)
+    return cluster is not None and paused(host, cluster).status == "True"
 
 
 async def _machine_of(client: Client, host: CapelinHost) -> CapelinMachine | None:

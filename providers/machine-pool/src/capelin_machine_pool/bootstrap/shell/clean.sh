@@ -41,17 +41,41 @@ if ! flock -w 30 9; then
     finish 1
 fi
 
-# Without a baseline, the bootstrap did not begin.
-if [ ! -d "$job/baseline" ]; then
+# Without the manifest, the bootstrap changed nothing.
+if [ ! -e "$job/manifest" ]; then
     rm -f "$state/marker"
+    rm -rf "$state/archives"
     exit 0
+fi
+# If the baseline is lost, the next look at the host decides whether it is clean.
+has_baseline=yes
+if [ ! -e "$baseline/state" ]; then
+    has_baseline=no
+    baseline=$state/clean/empty
+    mkdir -p "$baseline" && : >"$baseline/state"
 fi
 
 if have systemctl && [ -d /run/systemd/system ]; then limited 60 systemctl stop kubelet; fi
-if have crictl; then limited 120 crictl rmp --force --all; fi
+pods() { limited 60 crictl --timeout=30s pods --quiet 2>"$state/clean/crictl"; }
+has_no_pods() { listed=$(pods) && [ -z "$listed" ]; }
+# A host whose runtime never ran, and which never became a node, has no pods.
+if have crictl && { [ -n "$(node_files)" ] || [ -S /run/containerd/containerd.sock ] ||
+    [ -S /run/crio/crio.sock ] || [ -S /run/cri-dockerd.sock ]; }; then
+    # A pod that the kubelet had just begun may not be on the first list.
+    for _ in 1 2 3; do
+        limited 300 crictl --timeout=60s rmp --force --all
+        has_no_pods && break
+        sleep 1
+    done
+    if ! listed=$(pods); then
+        problem "crictl pods failed: $(tail -n 1 "$state/clean/crictl" | cut -c 1-200)"
+    elif [ -n "$listed" ]; then
+        problem "crictl rmp left the pods $(echo "$listed" | cut -c 1-13 | tr '\n' ' ')"
+    fi
+fi
 
 # Volumes contain data of users: nothing is deleted below a folder where one is mounted.
-new_mounts() { kubernetes_mounts | grep -vxF -f "$job/baseline/mounts" | sort -ru; }
+new_mounts() { added mount kubernetes_mounts | sort -ru; }
 for _ in 1 2 3; do
     new_mounts | while read -r path; do umount -- "$(printf '%b' "$path")"; done
     [ -n "$(new_mounts)" ] || break
@@ -71,32 +95,32 @@ remove /etc/kubernetes/kubelet.conf /etc/kubernetes/bootstrap-kubelet.conf \
     /etc/kubernetes/admin.conf /etc/kubernetes/super-admin.conf /etc/kubernetes/scheduler.conf \
     /etc/kubernetes/controller-manager.conf /etc/kubernetes/pki /etc/kubernetes/tmp \
     /var/lib/cni /run/flannel /run/calico /var/lib/calico /run/cilium
-for folder in /var/lib/kubelet /var/lib/etcd /etc/kubernetes/manifests; do
+folders="/var/lib/kubelet /var/lib/etcd /etc/kubernetes/manifests"
+for folder in $folders /var/log/pods /var/log/containers; do
     [ ! -d "$folder" ] || find "$folder" -xdev -mindepth 1 -delete
 done
-cni_files | sort -r | grep -vxF -f "$job/baseline/cni" | while read -r path; do remove "$path"; done
+cni_files() { find /etc/cni/net.d ! -type d 2>/dev/null; }
+added file cni_files | while read -r path; do remove "$path"; done
+[ ! -d /etc/cni/net.d ] || find /etc/cni/net.d -mindepth 1 -type d -empty -delete
 
-is_pod_link() {
-    case $1 in
-    cni* | flannel* | veth* | cali* | vxlan.calico | cilium* | lxc* | kube-* | nodelocaldns | tunl0) ;;
-    *) return 1 ;;
-    esac
-}
-new_links() { links | grep -vxF -f "$job/baseline/links"; }
 if have ip; then
     ip netns list 2>/dev/null | awk '/^cni-/ { print $1 }' | while read -r name; do
         ip netns delete "$name"
     done
-    for link in $(new_links); do
-        if is_pod_link "$link"; then ip link delete "$link"; fi
-    done
+    for link in $(added link pod_links); do ip link delete "$link"; done
+    # Not the default route: without it, the host may be unreachable.
+    [ "$has_baseline" = no ] || added route routes | grep -v '^-[46] default ' |
+        while read -r route; do
+            # shellcheck disable=SC2086 # the words of a route
+            ip ${route%% *} route delete ${route#* }
+        done
 fi
 if have ipvsadm; then ipvsadm --clear; fi
 if have nft; then
     for family in ip ip6; do nft delete table "$family" kube-proxy 2>/dev/null; done
 fi
 # A table that the baseline does not have becomes empty.
-if [ -e "$job/baseline/rules" ]; then
+if [ "$has_baseline" = yes ]; then
     for family in iptables ip6tables; do
         have "$family-save" || continue
         "$family-save" 2>/dev/null | sed -n 's/^\*//p' | while read -r table; do
@@ -105,7 +129,7 @@ if [ -e "$job/baseline/rules" ]; then
             done
             "$family" -t "$table" -F && "$family" -t "$table" -X
         done
-        sed -n "/^# $family\$/,/^# /{/^#/d;p}" "$job/baseline/rules" | "$family-restore"
+        sed -n "/^# $family\$/,/^# /{/^#/d;p}" "$baseline/rules" | "$family-restore"
     done
 fi
 
@@ -151,33 +175,19 @@ while read -r what rest; do
     group) ! getent group "$rest" >/dev/null || problem "the group $rest still exists" ;;
     esac
 done <"$job/manifest"
-for folder in /var/lib/kubelet /var/lib/etcd /etc/kubernetes/manifests; do
+for folder in $folders; do
     [ -z "$(ls -A "$folder" 2>/dev/null)" ] || problem "$folder is not empty"
 done
 for path in /etc/kubernetes/kubelet.conf /etc/kubernetes/admin.conf /etc/kubernetes/pki; do
     [ ! -e "$path" ] || problem "$path still exists"
 done
 for name in kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy etcd; do
-    # The kernel shortens names. Processes that have ended (Z) do not count.
-    ! pgrep -r D,I,R,S,T,t -x "$(echo "$name" | cut -c 1-15)" >/dev/null ||
-        problem "$name still runs"
+    # The kernel shortens names.
+    ! runs -x "$(echo "$name" | cut -c 1-15)" || problem "$name still runs"
 done
-for link in $(new_links); do
-    if is_pod_link "$link"; then problem "the network link $link still exists"; fi
-done
-# Without space, the files that are compared would be empty.
+# Without space, nothing can be compared.
 has_space || problem "the disk is full: cannot write to $state"
-! cni_files | grep -qvxF -f "$job/baseline/cni" || problem "/etc/cni/net.d has new files"
-if [ -e "$job/baseline/rules" ]; then
-    rules >"$state/clean/rules"
-    # A table that the kernel loaded meanwhile has no rules, and no other policy.
-    for file in "$job/baseline/rules" "$state/clean/rules"; do
-        sed -e '/^# /d' -e '/^\*/d' -e '/^COMMIT/d' -e '/^:[A-Z]* ACCEPT/d' "$file" |
-            sort >"$file.sorted"
-    done
-    cmp -s "$job/baseline/rules.sorted" "$state/clean/rules.sorted" ||
-        problem "the rules of iptables are not as they were"
-fi
+[ "$has_baseline" = no ] || differences | head -n 20 | while read -r line; do problem "$line"; done
 
 if [ -e "$state/clean/problems" ]; then finish 1; fi
 # The marker first: with it and without the file `started`, the bootstrap could run again.

@@ -47,18 +47,3 @@ is_newest() {
 }
 
 marker_uid() { head -n 1 "$state/marker" 2>/dev/null; }
-
-# What exists on the host and is to exist after cleaning, without anything that changes by itself.
-links() { ls /sys/class/net; }
-kubernetes_mounts() {
-    awk '$2 ~ "^/(var/lib/kubelet|run/netns|var/run/netns)/" { print $2 }' /proc/mounts
-}
-rules() {
-    for family in iptables ip6tables; do
-        # The output of the legacy variant has no rules that the other variant wrote.
-        have "$family-save" && echo "# $family" &&
-            "$family-save" 2>/dev/null | sed -e '/^#/d' -e 's/\[[0-9]*:[0-9]*\]/[0:0]/'
-    done
-    return 0
-}
-cni_files() { find /etc/cni/net.d -mindepth 1 2>/dev/null || true; }

@@ -24,6 +24,11 @@ for job in bootstrap update clean; do
     fi
 done
 node_files | sed 's/^/node=/'
+if [ -e "$baseline/state" ]; then
+    echo "baseline=$(baseline_digest)"
+    # A machine changes its host.
+    [ -e "$state/marker" ] || differences | head -n 20 | sed 's/^/difference=/'
+fi
 for program in flock base64 awk; do
     have "$program" || echo "missing=$program"
 done
