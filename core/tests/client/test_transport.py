@@ -299,7 +299,7 @@ async def test_connect_fails_without_a_server() -> None:
 
 
 async def test_delete_returns_false_for_a_missing_object(server: Scripted) -> None:
-    server.then(server.hang_up, server.failure(404, "NotFound"), server.failure(409, "Conflict"))
+    server.then(server.failure(404, "NotFound"), server.failure(409, "Conflict"))
     async with server.client() as client:
         assert await client.delete(MAPS, "a", "b") is False
         with pytest.raises(Conflict):

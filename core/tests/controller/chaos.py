@@ -55,6 +55,10 @@ class WatchedServer(FakeServer):
         self._oldest = 0
         self._watchers: set[asyncio.Event] = set()
 
+    @property
+    def version(self) -> int:
+        return self._version
+
     async def watch(self, request: Request) -> AsyncGenerator[Unstructured]:
         """The events after a version, until `restore`. Raises Expired if they are gone."""
         target = self.target(request)
@@ -224,6 +228,8 @@ class Chaos:
                     event["object"] = _shown(http, event["object"])
                     version = event["object"]["metadata"]["resourceVersion"]
                     first = asyncio.ensure_future(anext(events))
+                elif int(version) > self.server.version:
+                    continue  # It sends nothing to a watch from the future.
                 else:
                     event = {
                         "type": "BOOKMARK",

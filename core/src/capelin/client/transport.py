@@ -321,7 +321,7 @@ class Transport:
 
     def _open(self) -> aiohttp.ClientSession:
         connector = guarded_connector(self._destinations, idle_seconds=_IDLE_CONNECTION)
-        return aiohttp.ClientSession(
+        session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": self._options.user_agent},
@@ -331,6 +331,9 @@ class Transport:
                 *tracing.client_traces(propagate=self._options.destinations is None),
             ],
         )
+        # aiohttp sends a DELETE twice, even if the first one may have deleted the object.
+        session._retry_connection = False  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        return session
 
     def _warn(self, header: str) -> None:
         """Log each of the API server's warnings once: deprecated versions, unknown fields.

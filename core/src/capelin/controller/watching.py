@@ -80,7 +80,7 @@ class _Source:
     is_watched: bool = False
     """Whether a watch has followed a complete list."""
     is_doubtful: bool = False
-    """Whether the API server may have gone back to an earlier state since the last event."""
+    """Whether the API server may have restarted since the last event, with an earlier state."""
 
     def accept(self, *, watch: bool) -> str:
         """The content type to request: only metadata, unless a mapper needs whole objects."""
@@ -165,7 +165,7 @@ class _Lines:
             yield _LIST_AGAIN
         finally:
             source.call(feed.close, self)
-            source.is_doubtful |= not received and clock() - began > 0.9 * _SILENT_SECONDS
+            source.is_doubtful = True
 
     def _deliver(self, event: dict[str, Any]) -> None:
         """Pass on the version of an object before kopf reads the event.
