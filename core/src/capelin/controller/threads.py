@@ -4,7 +4,6 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -18,8 +17,8 @@ class Threads:
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function in a thread. If cancelled, this ends when the function ends."""
-        call = partial(contextvars.copy_context().run, function, *arguments)
-        running = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        context, loop = contextvars.copy_context(), asyncio.get_running_loop()
+        running = loop.run_in_executor(self._executor, lambda: context.run(function, *arguments))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
