@@ -129,8 +129,11 @@ class Chaos:
         self.server = server
         self.random = Random(0)  # noqa: S311 - chooses faults
         self.is_wild = False
-        self.is_busy = False
-        """Whether it rejects reads, but not those of leases, like priorities of an API server."""
+        self.calm = asyncio.Event()
+        """Until then, reads wait, but not those of leases, like priorities of an API server."""
+        self.calm.set()
+        self.waiting = 0
+        """How many reads wait."""
         self.address = ""
         self.faults: list[str] = []
         self._streams: set[asyncio.Event] = set()
@@ -150,10 +153,10 @@ class Chaos:
 
     async def _answer(self, http: web.Request) -> web.StreamResponse:
         is_kopf = http.headers.get("User-Agent") == "capelin"
-        if self.is_busy and http.method == "GET" and "/leases" not in http.path:
-            return web.json_response(
-                {"kind": "Status", "code": 429}, status=429, headers={"Retry-After": "1"}
-            )
+        if http.method == "GET" and "/leases" not in http.path:
+            self.waiting += 1
+            await self.calm.wait()
+            self.waiting -= 1
         if self._happens(0.3):
             await asyncio.sleep(self.random.uniform(0, 0.02))
         if self._happens(0.3 if is_kopf else 0.02):

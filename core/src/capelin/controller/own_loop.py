@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from capelin.controller.threads import until_done
+
 _CLOSING = 0.25
 _AGAIN = 0.5
 
@@ -44,7 +46,7 @@ async def in_own_loop(name: str, main: Step, cleanup: Step) -> None:
     finally:
         with suppress(RuntimeError):  # its loop is closed: it has ended
             there.call_soon_threadsafe(stop.set)
-        await asyncio.wait({ended})
+        await until_done(ended)
         thread.join()
     if (error := ended.result()) is not None:
         raise error

@@ -4,9 +4,17 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+async def until_done(thread: asyncio.Future[Any]) -> None:
+    """Wait for the end of a thread, however often this is cancelled: a thread cannot be."""
+    while not thread.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({thread})
 
 
 class Threads:
@@ -22,8 +30,7 @@ class Threads:
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            # A thread cannot be cancelled.
-            await asyncio.wait({running})
+            await until_done(running)
             raise
 
     def close(self) -> None:
