@@ -34,10 +34,12 @@ ORDERS = st.sampled_from([0, 5])
 class Policies(RuleBasedStateMachine):
     """Core, two replicas of which one leads, and persons who edit policies and the Cluster."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(hour=st.sampled_from([12, 23]))
+    def begin(self, hour: int) -> None:
+        """Begin while the window is closed, or while it is open."""
         self.runner = asyncio.Runner()
         self.world = PoliciesWorld(replicas=2)
+        self.world.clock.now = self.world.clock.now.replace(hour=hour)
         self.topology = 0
         self.jobs: set[str] = set()
 

@@ -27,7 +27,7 @@ from capelin.controller import (
 from capelin_lifecycle import in_place
 from capelin_lifecycle.actions import RUNNERS
 from capelin_lifecycle.actions.action import MANAGER, Cleanup, Run
-from capelin_lifecycle.api.names import GROUP
+from capelin_lifecycle.api.names import BLOCKING_HOOKS, GROUP
 from capelin_lifecycle.api.policies import POLICY_TYPES
 from capelin_lifecycle.api.results import (
     LifecycleResult,
@@ -373,12 +373,13 @@ class ResultReconciler(Reconciler[LifecycleResult]):
                 is_earlier = not policy.spec.suspend and other.order < own.order
                 view = other.view
             else:
-                # Its result is about to be created, or the API server has rejected it.
-                view = None
+                # Its result is about to be created, or the API server has rejected it. Core repeats
+                # the calls of a blocking hook. Of another one, a later policy never gets a result.
+                view, is_repeated = None, result.spec.hook in BLOCKING_HOOKS
                 is_earlier = (
                     policy.problem is None
                     and policy.spec.order < own.order
-                    and policy.existed_at(result.spec.called)
+                    and (is_repeated or policy.existed_at(result.spec.called))
                     and matches(policy, hook, labels)
                 )
             if is_earlier and not lets_pass(policy, view):
