@@ -144,7 +144,9 @@ async def test_the_error_names_an_unknown_host(monkeypatch: pytest.MonkeyPatch) 
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
-    async with Client(Config(Server("http://capelin.invalid")), options=ClientOptions(timeout=2)) as client:
+    async with Client(
+        Config(Server("http://capelin.invalid")), options=ClientOptions(timeout=2)
+    ) as client:
         with pytest.raises(Unreachable, match="its name is not known"):
             await client.get(MAPS, "a", "b")
 
