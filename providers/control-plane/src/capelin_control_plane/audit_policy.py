@@ -1,12 +1,11 @@
 """The audit policy of a control plane, from a ConfigMap in its namespace."""
 
-import asyncio
 import json
 from functools import lru_cache
 from typing import Any, cast
 
 from capelin.api.core import ConfigMap
-from capelin.client import Client
+from capelin.controller import Context
 from capelin.provider import Blocked
 from capelin.yaml import read_untrusted_yaml
 from yaml import YAMLError
@@ -22,7 +21,7 @@ _LEVELS = ("None", "Metadata", "Request", "RequestResponse")
 
 
 async def find_audit_policy(
-    client: Client, control_plane: CapelinControlPlane
+    ctx: Context, control_plane: CapelinControlPlane
 ) -> AuditPolicyFile | None:
     """The audit policy that a control plane names, if any.
 
@@ -33,7 +32,7 @@ async def find_audit_policy(
     if policy is None:
         return None
     reference = policy.config_map
-    found = await client.find(ConfigMap, reference.name, control_plane.namespace)
+    found = await ctx.client.find(ConfigMap, reference.name, control_plane.namespace)
     text = None if found is None else found.data.get(reference.key)
     if text is None:
         raise Blocked(
@@ -43,7 +42,7 @@ async def find_audit_policy(
             "create it, or leave the field out",
         )
     # Each reconcile needs it. A tenant wrote it, and many control planes may name it.
-    policy_or_problem = await asyncio.to_thread(_read_once, text)
+    policy_or_problem = await ctx.call(_read_once, text)
     if isinstance(policy_or_problem, AuditPolicyFile):
         return policy_or_problem
     raise Blocked(

@@ -368,7 +368,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     ) -> tuple[ControlPlane, Authorities, EncryptionKeys | None]:
         """The desired state, with its CAs and keys. New ones are created only if it is new."""
         client, now = ctx.client, ctx.now()
-        audit_policy = await find_audit_policy(client, obj)
+        audit_policy = await find_audit_policy(ctx, obj)
         keys = await find_encryption_keys(
             client,
             obj,
