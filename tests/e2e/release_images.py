@@ -16,10 +16,5 @@ def archive_of(name: str) -> Path:
 
 def image_of(name: str) -> str:
     """The name of that image."""
-    return f"ghcr.io/capelin/{name}:{tag_of(archive_of(name))}"
-
-
-def tag_of(archive: Path) -> str:
-    """The tag of an image, from the name of its archive."""
-    version = archive.name.removesuffix("-linux-amd64.tar").rpartition("-v")[2]
-    return f"v{version}"
+    tag = archive_of(name).name.removeprefix(f"{name}-").removesuffix("-linux-amd64.tar")
+    return f"ghcr.io/capelin/{name}:{tag}"

@@ -21,7 +21,7 @@ from .conftest import VERSIONS, load_programs
 from .install_page import METHODS, PAGE, CommandFailedError, Method, Shell, sections, with_values
 from .kind_cluster import KindCluster, kind_cluster
 from .program_images import manager_image
-from .release_images import RELEASE, archive_of, tag_of
+from .release_images import RELEASE, archive_of, image_of
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", HELM)]
 
@@ -66,11 +66,9 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Ki
     folder = tmp_path_factory.mktemp("kind")
     with kind_cluster(f"install-{uuid4().hex[:6]}", folder) as made:
         for name in NAMES:
-            archive = archive_of(name)
-            await asyncio.to_thread(made.load_archive, archive)
-            tag = tag_of(archive)
+            await asyncio.to_thread(made.load_archive, archive_of(name))
             for version in (OLDER, released_version()):
-                made.tag_image(f"ghcr.io/capelin/{name}:{tag}", f"{REGISTRY}/{name}:{version}")
+                made.tag_image(image_of(name), f"{REGISTRY}/{name}:{version}")
         programs = {
             f"{REGISTRY}/cluster-api/{name}:{CLUSTER_API.versions[-1]}": await Binaries().path(name)
             for name in MANAGERS

@@ -28,7 +28,7 @@ from tests.integration.repositories import REGISTRY, Repository, older_charts
 from .cluster_api import INIT, WAITING, add_cluster_api, load_managers
 from .hosted import Hosted, under_load
 from .kind_cluster import KindCluster, kind_cluster
-from .release_images import archive_of, tag_of
+from .release_images import archive_of, image_of
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", HELM)]
 
@@ -49,11 +49,9 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Ki
     with kind_cluster(f"charts-{uuid4().hex[:6]}", folder) as made:
         await load_managers(made, folder)
         for name in CHARTS:
-            archive = archive_of(name)
-            await asyncio.to_thread(made.load_archive, archive)
-            tag = tag_of(archive)
+            await asyncio.to_thread(made.load_archive, archive_of(name))
             for version in (OLDER, VERSION):
-                made.tag_image(f"ghcr.io/capelin/{name}:{tag}", f"{REGISTRY}/{name}:v{version}")
+                made.tag_image(image_of(name), f"{REGISTRY}/{name}:v{version}")
         yield made
 
 

@@ -39,7 +39,7 @@ from .cluster_api import WAITING, add_cluster_api, load_managers
 from .conftest import VERSIONS, load_programs
 from .install_page import PAGE, sections
 from .kind_cluster import KindCluster, kind_cluster
-from .release_images import archive_of, tag_of
+from .release_images import archive_of, image_of
 from .test_installation import CHARTS, LABELS, VERSION
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", HELM)]
@@ -91,10 +91,8 @@ async def cluster(
     with kind_cluster(f"third-{uuid4().hex[:6]}", folder) as made:
         await load_managers(made, folder)
         for name in CHARTS:
-            archive = archive_of(name)
-            await asyncio.to_thread(made.load_archive, archive)
-            tag = tag_of(archive)
-            made.tag_image(f"ghcr.io/capelin/{name}:{tag}", f"{REGISTRY}/{name}:v{VERSION}")
+            await asyncio.to_thread(made.load_archive, archive_of(name))
+            made.tag_image(image_of(name), f"{REGISTRY}/{name}:v{VERSION}")
         for dist in (projects.provider, projects.extension):
             for archive in dist.glob("images/*-linux-amd64.tar"):
                 await asyncio.to_thread(made.load_archive, archive)
