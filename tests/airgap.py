@@ -171,7 +171,7 @@ class Installation:
             "the registry answers", lambda: run(self.programs["crane"], "catalog", REGISTRY) == ""
         )
         (bundle,) = self.dist.glob("*-bundle.tar")
-        CONSOLE.print(run(sys.executable, "-m", "capelin_infra", "mirror", bundle, PLACE))
+        CONSOLE.print(run(sys.executable, "-m", "capelin_cli", "mirror", bundle, PLACE))
 
     def pull_managers(self) -> Path:
         """Extract the binaries of Cluster API's managers from their images in the registry."""
@@ -319,7 +319,7 @@ def outside(dist: Path) -> int:
     import asyncio  # noqa: PLC0415
 
     from capelin.embedded.binaries import Binaries  # noqa: PLC0415
-    from capelin_infra.binaries import CRANE  # noqa: PLC0415
+    from capelin_cli.binaries import CRANE  # noqa: PLC0415
     from capelin_release.tools import HELM  # noqa: PLC0415
 
     names = [CRANE, HELM, "kubectl", "clusterctl", *(f"{name}@{KUBERNETES}" for name in HOSTED[1:])]

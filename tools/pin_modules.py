@@ -26,7 +26,7 @@ from capelin.embedded.binaries import (
     find_go,
     needed_go,
 )
-from capelin_infra.binaries import PROGRAMS
+from capelin_cli.binaries import PROGRAMS
 from capelin_release.tools import CERT_MANAGER, HELM, HELM_3
 
 from tests.alerts.promtool import PROMTOOL

@@ -26,8 +26,8 @@ from capelin.conformance.providers import (
 from capelin.controller.diagnostics import Metrics
 from capelin.errors import UserError
 from capelin.provider import ENTRY_POINTS, Provider
-from capelin_infra.cli import app
-from capelin_infra.cli.runner import EXIT_CODES
+from capelin_cli.verbs import app
+from capelin_cli.verbs.runner import EXIT_CODES
 from typer._click.core import Command, Parameter
 
 ROOMS: Final = (

@@ -13,7 +13,7 @@ from capelin.api.capi import Cluster
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management import required_programs, workload_programs
 from capelin.testing.waiting import until
-from capelin_infra.clusters.topology import upgrade_patch
+from capelin_cli.clusters.topology import upgrade_patch
 
 from tests.registry.distribution import DISTRIBUTION
 

@@ -26,7 +26,7 @@ from capelin.runtime.v1alpha1 import (
     GeneratePatches,
 )
 from capelin.testing.extensions import fake_request
-from capelin_infra.clusters.topology import DEMO_CLASS
+from capelin_cli.clusters.topology import DEMO_CLASS
 from capelin_lifecycle.api import LifecycleResult
 
 from tests.faults.attacker import (

@@ -28,8 +28,8 @@ from capelin.embedded.management import (
 )
 from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
+from capelin_cli.clusters.demo import demo_manifests
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.clusters.demo import demo_manifests
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 from capelin_machine_pool.api import CapelinMachine
 from rich.console import Console

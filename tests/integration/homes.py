@@ -54,7 +54,7 @@ class Home:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "capelin_infra",
+            "capelin_cli",
             *arguments,
             env=self.variables,
             stdin=asyncio.subprocess.DEVNULL,

@@ -11,7 +11,7 @@ from capelin.api.core import Namespace, Node
 from capelin.client import Client, WorkloadClients
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_cli.status.readiness import wait_until_ready
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 
 VERSION = TESTED_KUBERNETES[-1]

@@ -15,8 +15,8 @@ from capelin.embedded.management import render_template
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
+from capelin_cli.status.readiness import wait_until_ready
 from capelin_control_plane.provider import provider as control_plane
-from capelin_infra.status.readiness import wait_until_ready
 from capelin_machine_pool.provider import provider as machine_pool
 from capelin_release.tools import HELM
 

@@ -228,7 +228,7 @@ async def ended(process: asyncio.subprocess.Process) -> None:
 
 async def capelin(*arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "capelin_infra", *arguments),
+        *(sys.executable, "-m", "capelin_cli", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -15,9 +15,9 @@ from capelin.embedded.management import (
 )
 from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
-from capelin_infra.explain.model import Explanation
-from capelin_infra.explain.reading import read_facts
-from capelin_infra.explain.walk import explain
+from capelin_cli.explain.model import Explanation
+from capelin_cli.explain.reading import read_facts
+from capelin_cli.explain.walk import explain
 
 from .failures import FAILURES, Failure, Scene
 from .homes import management_environment

@@ -12,7 +12,7 @@ from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import render_template
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_cli.status.readiness import wait_until_ready
 
 from .hooked_cluster import PROGRAMS
 from .pools import POOL, Whole, condition, pool_manifests

@@ -17,7 +17,7 @@ from capelin.embedded.management import workload_programs
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
-from capelin_infra.clusters.topology import upgrade_patch
+from capelin_cli.clusters.topology import upgrade_patch
 from capelin_lifecycle.actions.job import JOBS
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleReservation, LifecycleResult
 from capelin_machine_pool.api import CapelinMachinePool

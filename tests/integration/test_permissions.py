@@ -18,8 +18,8 @@ from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management import render_template
 from capelin.provider import Provider
 from capelin.testing.waiting import until
+from capelin_cli.status.readiness import wait_until_ready
 from capelin_control_plane.provider import provider as control_plane
-from capelin_infra.status.readiness import wait_until_ready
 from capelin_lifecycle.actions.job import JOBS, PODS
 from capelin_lifecycle.api import ClusterLifecyclePolicy, LifecyclePolicy
 from capelin_lifecycle.provider import OPTIONAL_RESOURCES

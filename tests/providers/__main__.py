@@ -26,7 +26,7 @@ from .catalog import (
     update_page,
 )
 
-_CAPELIN = (sys.executable, "-m", "capelin_infra")
+_CAPELIN = (sys.executable, "-m", "capelin_cli")
 _NAMED: tuple[Outcome, ...] = ("failed", "advice", "untried")
 _WORDS: dict[Outcome, str] = {"ok": "ok", "failed": "FAILED", "inapplicable": "n/a"}
 

@@ -80,7 +80,7 @@ class Bed:
             )
         script(
             commands / "pulumi-resource-capelin",
-            f'exec {sys.executable} -c "from capelin_infra.pulumi.plugin import main; main()" "$@"',
+            f'exec {sys.executable} -c "from capelin_infra.plugin import main; main()" "$@"',
         )
         variables = {
             **os.environ,

@@ -13,7 +13,7 @@ from capelin.api.capi import Cluster, ClusterClass
 from capelin.client import Client, Config
 from capelin.embedded.management import workload_programs
 from capelin.testing.management import ManagementCluster
-from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster, upgrade_patch
+from capelin_cli.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster, upgrade_patch
 from playwright.async_api import Browser, Locator, expect
 
 from tests.integration.lifecycle_stories import AFTER, BEFORE, Stories, stories_in, user_name
