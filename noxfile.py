@@ -29,6 +29,7 @@ MEMBERS = {
 """The packages of the workspace, by the names of their folders."""
 CODE = (
     "core",
+    "embedded",
     "providers",
     "extensions",
     "cli",

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Config, Server, Unreachable
-from capelin.embedded.binaries import NotObtainableError
-from capelin.embedded.management import Environment, ExistingServer, Settings
 from capelin.errors import BusyError, NotReadyError, WaitTimeoutError
 from capelin_cli.verbs.runner import explained
+from capelin_embedded.binaries import NotObtainableError
+from capelin_embedded.management import Environment, ExistingServer, Settings
 
 from .command import capelin
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from capelin.embedded.binaries import KNOWN_KUBERNETES
-from capelin.embedded.management import Environment
 from capelin_cli.verbs import completion
+from capelin_embedded.binaries import KNOWN_KUBERNETES
+from capelin_embedded.management import Environment
 
 from .command import capelin
 

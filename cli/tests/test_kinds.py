@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from capelin.api import Unstructured
-from capelin.embedded.management.providers import installed_providers
+from capelin_embedded.management.providers import installed_providers
 
 VALUES = "additionalProperties"
 CRDS = [crd for provider in installed_providers() for crd in provider.crds]

@@ -13,10 +13,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from capelin.embedded.binaries import Binaries
 from capelin.errors import InvalidInputError
 from capelin_cli.binaries import CRANE
 from capelin_cli.mirror import DamagedBundleError, RegistryError, mirror
+from capelin_embedded.binaries import Binaries
 from capelin_release.bundle import add_chart, add_components
 from capelin_release.files import Layer
 from capelin_release.oci import MANIFEST, Store, named

@@ -23,6 +23,7 @@ PAGES: Final = (
     "CODE_OF_CONDUCT.md",
     "docs/**/*.md",
     "core/README.md",
+    "embedded/README.md",
     "cli/README.md",
     "tools/*/README.md",
     "providers/*/README.md",

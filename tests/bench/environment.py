@@ -6,8 +6,8 @@ import sys
 import tempfile
 import time
 
-from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
-from capelin.embedded.management import required_programs
+from capelin_embedded.binaries import TESTED_KUBERNETES, Binaries
+from capelin_embedded.management import required_programs
 
 from tests.bench.rows import Row
 

@@ -26,17 +26,19 @@ HABITS = {
 }
 _HABITS = {name: re.compile(pattern, re.MULTILINE) for name, pattern in HABITS.items()}
 _FOLDERS = (
-    *("cli", "core", "docs", "examples", "extensions"),
+    *("cli", "core", "docs", "embedded", "examples", "extensions"),
     *("infra", "providers", "tests", "tools"),
 )
 _PYTHON = re.compile(r'"""(.*?)"""|#:? ([^\n]*)|def (test_\w+)', re.DOTALL)
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 CEILINGS = {
-    "cli": 1,
+    "cli": 0,
     "cli, tests": 1,
-    "core": 5,
+    "core": 4,
     "core, tests": 0,
     "docs": 19,
+    "embedded": 1,
+    "embedded, tests": 0,
     "examples": 0,
     "examples, tests": 0,
     "extensions": 0,

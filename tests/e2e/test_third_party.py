@@ -16,10 +16,10 @@ from uuid import uuid4
 
 import pytest
 from capelin.client import Client, Config
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin.yaml import read_yaml
 from capelin_cli.status.readiness import wait_until_ready
+from capelin_embedded.binaries import Binaries
 from capelin_release.charts import dump_yaml
 from capelin_release.tools import HELM
 

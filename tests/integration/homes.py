@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from capelin.embedded.management import Environment, UpRequest, bring_up, remove_environment
-from capelin.embedded.processes import Process
+from capelin_embedded.management import Environment, UpRequest, bring_up, remove_environment
+from capelin_embedded.processes import Process
 
 
 @asynccontextmanager

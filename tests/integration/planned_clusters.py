@@ -11,7 +11,6 @@ from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace
 from capelin.client import ApiError, Client
-from capelin.embedded.management import Environment
 from capelin.testing.waiting import until
 from capelin_cli.explain.model import Explanation, Reference
 from capelin_cli.explain.reading import read_facts
@@ -23,6 +22,7 @@ from capelin_cli.plan.settling import unsettled
 from capelin_cli.plan.snapshot import Snapshot, uid_of
 from capelin_cli.plan.source import read_objects
 from capelin_cli.status.readiness import wait_until_ready
+from capelin_embedded.management import Environment
 
 from .planned_scenes import cluster_of
 

@@ -17,7 +17,6 @@ import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.client import Client, Config, WorkloadClients
-from capelin.embedded.management import required_programs, workload_programs
 from capelin.testing.waiting import until
 from capelin_cli.clusters.demo import demo_manifests
 from capelin_cli.clusters.topology import DEMO_CLASS
@@ -27,6 +26,7 @@ from capelin_cli.plan.kinds import CORE_GROUPS
 from capelin_cli.plan.model import Budget, ClusterPlan, MachineChanges, Plan
 from capelin_cli.plan.planning import Planner
 from capelin_cli.plan.sandbox import Sandbox, running_sandbox
+from capelin_embedded.management import required_programs, workload_programs
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 
 from .audited import Audited, audited_environment

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from capelin.api.capi import Cluster, MachinePool
 from capelin.client import Client, Config
-from capelin.embedded.management import required_programs, workload_programs
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_cli.clusters.topology import ScaleOptions, scale_patch
 from capelin_cli.status.readiness import wait_until_ready
+from capelin_embedded.management import required_programs, workload_programs
+from capelin_embedded.testing.management import ManagementCluster
 from capelin_lifecycle.actions.approved_plan import PLAN_ANNOTATION
 
 from .lifecycle_stories import BEFORE, PATIENCE, Stories, stories_in

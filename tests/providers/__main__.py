@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from capelin.conformance.report import Outcome
-from capelin.embedded.binaries import CLUSTER_API, Binaries, Project
+from capelin_conformance.report import Outcome
+from capelin_embedded.binaries import CLUSTER_API, Binaries, Project
 
 from .catalog import (
     ENVIRONMENT,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Config
-from capelin.embedded.binaries import DEFAULT_KUBERNETES
-from capelin.embedded.management import all_environments, current_status, supervisor_process
 from capelin.testing.waiting import until
+from capelin_embedded.binaries import DEFAULT_KUBERNETES
+from capelin_embedded.management import all_environments, current_status, supervisor_process
 
 from tests.e2e import kind_cluster
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from capelin.api import Unstructured
 from capelin.api.core import CustomResourceDefinition
 from capelin.client import Client
-from capelin.conformance.providers import (
+from capelin.errors import InvalidInputError, MissingError, NotReadyError
+from capelin_conformance.providers import (
     BENCHES,
     Contract,
     ManagerProcess,
@@ -24,8 +25,8 @@ from capelin.conformance.providers import (
     load_samples,
     manifests_of,
 )
-from capelin.conformance.report import ConformanceReport, ReportFormat, render
-from capelin.embedded.management import (
+from capelin_conformance.report import ConformanceReport, ReportFormat, render
+from capelin_embedded.management import (
     SubstitutionError,
     apply_manifests,
     installed_providers,
@@ -33,7 +34,6 @@ from capelin.embedded.management import (
     render_template,
     without_replaced,
 )
-from capelin.errors import InvalidInputError, MissingError, NotReadyError
 
 from capelin_cli.environments.connection import client_of, find_environment
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from capelin.embedded.binaries import Binaries
 from capelin.errors import InvalidInputError, UserError
 from capelin.programs import run_program
+from capelin_embedded.binaries import Binaries
 
 from capelin_cli.binaries import CRANE
 

@@ -7,7 +7,6 @@ from typing import Literal
 
 import pytest
 from capelin.api import Condition
-from capelin.embedded.management import Environment, Settings
 from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from capelin_cli.clusters.backup_maintenance import expired_of
 from capelin_cli.clusters.backup_places import (
@@ -33,6 +32,7 @@ from capelin_control_plane.api import (
 from capelin_control_plane.backup_readers import stored_backups
 from capelin_control_plane.backups import Manifest
 from capelin_control_plane.stores import FolderStore, Workers
+from capelin_embedded.management import Environment, Settings
 from pydantic import TypeAdapter
 
 from ..command import capelin  # noqa: TID252 - a folder without a name

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.embedded.management.providers import render_template
 from capelin_cli.clusters.demo import demo_manifests
+from capelin_embedded.management.providers import render_template
 
 FOLDER = Path(__file__).parents[3] / "clusterctl"
 VARIABLES = {"CLUSTER_NAME": "demo", "NAMESPACE": "sea", "KUBERNETES_VERSION": "v1.34.4"}

@@ -17,7 +17,6 @@ from capelin.api.capi import (
 )
 from capelin.api.core import Namespace
 from capelin.client import Config, Server, User
-from capelin.embedded.management import Environment
 from capelin.errors import MissingError, NotReadyError, WaitTimeoutError
 from capelin.testing.fake_client import FakeClient, cluster, machine_pool
 from capelin.testing.waiting import until
@@ -26,6 +25,7 @@ from capelin_cli.clusters.cluster_verbs import ClusterName, RunOptions
 from capelin_cli.clusters.demo import demo_class
 from capelin_cli.clusters.topology import ClusterOptions
 from capelin_cli.verbs.runner import run
+from capelin_embedded.management import Environment
 from typer import Exit
 
 BEFORE, AFTER = "v1.33.13", "v1.34.4"

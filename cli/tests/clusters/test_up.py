@@ -9,17 +9,6 @@ from typing import Any
 import pytest
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
-from capelin.embedded.management import (
-    Environment,
-    FetchPrograms,
-    Status,
-    Step,
-    UpRequest,
-    UpView,
-    WaitUntilUp,
-)
-from capelin.embedded.management.up_plan import Observed
-from capelin.embedded.processes import Phase
 from capelin.errors import MissingError, WaitTimeoutError
 from capelin.testing.fake_client import Clock, FakeClient
 from capelin_cli.clusters import up
@@ -36,6 +25,17 @@ from capelin_cli.environments.bring_up import waiting_for
 from capelin_cli.terminal.checklist import Checklist
 from capelin_cli.terminal.invocation import command_name
 from capelin_cli.terminal.waiting import Deadline
+from capelin_embedded.management import (
+    Environment,
+    FetchPrograms,
+    Status,
+    Step,
+    UpRequest,
+    UpView,
+    WaitUntilUp,
+)
+from capelin_embedded.management.up_plan import Observed
+from capelin_embedded.processes import Phase
 from rich.console import Console
 
 from cli.tests.command import capelin

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from capelin.embedded.management import Environment
 from capelin_cli.environments import connection
+from capelin_embedded.management import Environment
 
 from cli.tests.command import capelin
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.embedded.management import Environment, Settings
 from capelin.errors import InvalidInputError, UnfitMachineError
 from capelin_cli.clusters.demo import ClusterRequest, demo_class, node_addons, on_containers
 from capelin_cli.clusters.topology import ClusterOptions, new_cluster
@@ -20,6 +19,7 @@ from capelin_cli.environments.containers import (
     version_for,
 )
 from capelin_cli.terminal.checklist import Checklist
+from capelin_embedded.management import Environment, Settings
 from capelin_machine_pool.containers.engine import PROVIDER_LABEL, Engine
 from rich.console import Console
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.embedded.management import Environment, Settings, UpRequest
 from capelin.errors import BusyError, InvalidInputError, MissingError
 from capelin_cli.environments.kind_target import KindOptions, in_kind_cluster, kind_cluster_of
 from capelin_cli.kind import KindCommands, NodeContainer
 from capelin_cli.terminal.checklist import Checklist
 from capelin_cli.terminal.waiting import Deadline
+from capelin_embedded.management import Environment, Settings, UpRequest
 from rich.console import Console
 
 NAME = "capelin-lab"

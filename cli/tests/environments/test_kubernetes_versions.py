@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from capelin.embedded.binaries import DEFAULT_KUBERNETES, KNOWN_KUBERNETES
 from capelin.errors import InvalidInputError
 from capelin_cli.environments.kubernetes_versions import (
     check_upgrade,
     next_version,
     parse_version,
 )
+from capelin_embedded.binaries import DEFAULT_KUBERNETES, KNOWN_KUBERNETES
 
 from cli.tests.command import capelin
 

@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from capelin.embedded.management import Environment
-from capelin.embedded.processes import Command, ProcessSpec, Supervisor
 from capelin.errors import MissingError
 from capelin.testing.waiting import until
 from capelin_cli.environments.logs import (
@@ -18,6 +16,8 @@ from capelin_cli.environments.logs import (
     print_logs,
     without_old,
 )
+from capelin_embedded.management import Environment
+from capelin_embedded.processes import Command, ProcessSpec, Supervisor
 
 from cli.tests.command import capelin
 

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from capelin.embedded.binaries import Cache, ComponentVersion, Platform, parse_component
+from capelin_embedded.binaries import Cache, ComponentVersion, Platform, parse_component
 
 from cli.tests.command import capelin
 

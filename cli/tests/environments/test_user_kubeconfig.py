@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import yaml
-from capelin.embedded.management import Environment
 from capelin.errors import BusyError, InvalidInputError
 from capelin_cli.environments.user_kubeconfig import (
     merge_contexts,
@@ -14,6 +13,7 @@ from capelin_cli.environments.user_kubeconfig import (
     user_kubeconfig,
     without,
 )
+from capelin_embedded.management import Environment
 
 
 def kubeconfig(name: str, server: str = "https://127.64.0.1:6443") -> dict[str, Any]:

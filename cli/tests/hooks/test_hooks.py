@@ -18,8 +18,6 @@ from typing import Any, cast
 import pytest
 from capelin.api.capi import ExtensionConfig
 from capelin.client import Client, Forbidden, NotServed
-from capelin.conformance.extensions import RULES
-from capelin.embedded.management import CORE, environment_named
 from capelin.errors import InvalidInputError, MissingError
 from capelin.pki import issue, new_ca
 from capelin.runtime.fixtures import ClusterFixture, UsedPatch, sample_cluster
@@ -29,6 +27,8 @@ from capelin_cli.hooks.preview import preview
 from capelin_cli.hooks.requests import RequestOptions
 from capelin_cli.hooks.targets import registered
 from capelin_cli.hooks.verbs import Listed, by_extension, percentile
+from capelin_conformance.extensions import RULES
+from capelin_embedded.management import CORE, environment_named
 from rich.console import Console
 
 from cli.tests import command

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from capelin.api.capi import ExtensionConfig, ExtensionHandler
-from capelin.embedded.management import Environment
 from capelin.errors import InvalidInputError, NotReadyError
 from capelin.pki import new_ca
 from capelin_cli.hooks.registration import (
@@ -14,6 +13,7 @@ from capelin_cli.hooks.registration import (
     not_discovered,
     write_certificate,
 )
+from capelin_embedded.management import Environment
 from cryptography import x509
 
 URL = "https://localhost:9443"

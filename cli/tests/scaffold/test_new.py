@@ -16,11 +16,11 @@ import yaml
 from capelin.api.capi import ExtensionConfig
 from capelin.api.core import Namespace
 from capelin.client import Client, Config
-from capelin.embedded.management import render_template
 from capelin.errors import InvalidInputError
 from capelin.runtime.client import endpoint_of
 from capelin_cli.scaffold import writing
 from capelin_cli.scaffold.writing import write_project
+from capelin_embedded.management import render_template
 from capelin_release.project import Project
 from capelin_release.tools import HELM
 
@@ -70,7 +70,13 @@ def test_packages_come_from_the_checkout(tmp_path: Path, template: writing.Templ
     needed = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
     names = {re.split(r"[\[>=]", line)[0] for line in needed if line.startswith("capelin")}
     sources = project["tool"]["uv"]["sources"]
-    assert names == {*sources} == {"capelin", "capelin-core", "capelin-release"}
+    assert (
+        names
+        == {*sources}
+        == {
+            *("capelin", "capelin-core", "capelin-embedded", "capelin-release"),
+        }
+    )
     for name, source in sources.items():
         package = tomllib.loads((Path(source["path"]) / "pyproject.toml").read_text())
         assert package["project"]["name"] == name

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Config, Server
-from capelin.embedded.management import Environment, ProcessStatus, Settings, Status
-from capelin.embedded.processes import Command, Phase, ProcessSpec, Supervisor
 from capelin.testing.fake_client import FakeClient, cluster
 from capelin.testing.waiting import until
 from capelin_cli.status.cluster_tree import Node
 from capelin_cli.status.overview import EnvironmentOverview, observe_environments, rendered, show
+from capelin_embedded.management import Environment, ProcessStatus, Settings, Status
+from capelin_embedded.processes import Command, Phase, ProcessSpec, Supervisor
 from rich.console import Console
 
 from cli.tests.command import capelin

@@ -4,7 +4,6 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from capelin.embedded.binaries import Binaries
 from capelin.errors import UserError
 from capelin_control_plane.api import EtcdBackup
 from capelin_control_plane.backup_encryption import BackupError
@@ -14,6 +13,7 @@ from capelin_control_plane.backup_tasks import named_backups
 from capelin_control_plane.backups import Manifest, expired
 from capelin_control_plane.etcd_snapshots import PROGRAMS
 from capelin_control_plane.stores import Store
+from capelin_embedded.binaries import Binaries
 from rich.console import Console
 
 from capelin_cli.clusters.backup_places import (

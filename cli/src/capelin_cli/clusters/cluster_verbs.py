@@ -12,8 +12,8 @@ import yaml
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
 from capelin.client import AlreadyExists, ApiError, Client, Config, Unavailable, Unreachable
-from capelin.embedded.management import Environment, UpRequest, workload_programs
 from capelin.errors import InvalidInputError, MissingError, NotReadyError, WaitTimeoutError
+from capelin_embedded.management import Environment, UpRequest, workload_programs
 from rich.console import Console
 
 from capelin_cli.clusters.demo import apply_cluster_class, demo_class, find_class

@@ -11,9 +11,9 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
 from capelin.client import ApiError, Client
-from capelin.embedded.addresses import free_port
-from capelin.embedded.management import render_template
 from capelin.errors import MissingError
+from capelin_embedded.addresses import free_port
+from capelin_embedded.management import render_template
 
 from capelin_cli.clusters.rejections import rejected_cluster
 from capelin_cli.clusters.topology import (

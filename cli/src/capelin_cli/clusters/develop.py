@@ -5,13 +5,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from capelin.embedded.management import (
+from capelin.errors import UserError
+from capelin_embedded.management import (
     UpRequest,
     code_digest,
     environment_named,
     provider_modules,
 )
-from capelin.errors import UserError
 from rich.console import Console
 
 from capelin_cli.clusters.up import UpOptions, bring_up

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 import yaml
 from annotated_types import Ge, Le
 from capelin.api import DNSLabel, Model
-from capelin.embedded.binaries import KNOWN_KUBERNETES
-from capelin.embedded.management import DEFAULT_NAME, UpRequest
 from capelin.errors import InvalidInputError
+from capelin_embedded.binaries import KNOWN_KUBERNETES
+from capelin_embedded.management import DEFAULT_NAME, UpRequest
 from pydantic import ValidationError, model_validator
 
 from capelin_cli.clusters.demo import ClusterRequest

@@ -10,10 +10,10 @@ from typing import Final
 from capelin.client import Client
 from capelin.contract import PAUSED_ANNOTATION, named_by
 from capelin.controller import ObjectKey
-from capelin.embedded.management import Environment
 from capelin.errors import BusyError, InvalidInputError
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backends.processes import recover
+from capelin_embedded.management import Environment
 from rich.console import Console
 
 from capelin_cli.clusters.cluster_verbs import ClusterName

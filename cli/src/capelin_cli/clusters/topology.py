@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, cast
 import yaml
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass, WorkersTopology
-from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.errors import InvalidInputError
+from capelin_embedded.binaries import KNOWN_KUBERNETES
 
 DEMO_CLASS: Final = "capelin"
 """The ClusterClass of our own providers."""

@@ -11,8 +11,9 @@ from typing import Final
 from capelin.api.capi import Cluster
 from capelin.client import Client
 from capelin.contract import is_asleep, paused
-from capelin.embedded.binaries import KNOWN_KUBERNETES
-from capelin.embedded.management import (
+from capelin.errors import NotReadyError
+from capelin_embedded.binaries import KNOWN_KUBERNETES
+from capelin_embedded.management import (
     Environment,
     Step,
     UpRequest,
@@ -24,7 +25,6 @@ from capelin.embedded.management import (
     prefetch_by_default,
     upgrades_of,
 )
-from capelin.errors import NotReadyError
 from rich.console import Console
 
 from capelin_cli.clusters.demo import NAME, ClusterRequest, bring_up_cluster, on_containers

@@ -5,8 +5,9 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.management import (
+from capelin.errors import WaitTimeoutError
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.management import (
     Environment,
     FetchPrograms,
     FetchProviderPrograms,
@@ -19,7 +20,6 @@ from capelin.embedded.management import (
     observe,
     plan_up,
 )
-from capelin.errors import WaitTimeoutError
 
 from capelin_cli.environments.program_cache import show_progress_on
 from capelin_cli.terminal.checklist import Checklist, Line

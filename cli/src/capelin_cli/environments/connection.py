@@ -7,7 +7,8 @@ from typing import Final
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace
 from capelin.client import Client, ClientError, ClientOptions, Config
-from capelin.embedded.management import (
+from capelin.errors import InvalidInputError, MissingError, NotReadyError, UserError
+from capelin_embedded.management import (
     Environment,
     all_environments,
     environment_named,
@@ -15,7 +16,6 @@ from capelin.embedded.management import (
     revive_supervisor,
     supervisor_process,
 )
-from capelin.errors import InvalidInputError, MissingError, NotReadyError, UserError
 
 _ANSWER_SECONDS: Final = 10.0
 

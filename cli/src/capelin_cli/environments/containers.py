@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from capelin.embedded.addresses import is_free
-from capelin.embedded.binaries import KNOWN_KUBERNETES
-from capelin.embedded.management import Environment
 from capelin.errors import InvalidInputError, UnfitMachineError, UserError
 from capelin.versions import Version
+from capelin_embedded.addresses import is_free
+from capelin_embedded.binaries import KNOWN_KUBERNETES
+from capelin_embedded.management import Environment
 from capelin_machine_pool.containers.desired import read_images
 from capelin_machine_pool.containers.engine import (
     PROVIDER_LABEL,

@@ -12,8 +12,8 @@ from typing import Final, Literal
 
 from capelin.api.capi import ExtensionConfig
 from capelin.client import ClientError
-from capelin.embedded.addresses import address_of
-from capelin.embedded.binaries import (
+from capelin_embedded.addresses import address_of
+from capelin_embedded.binaries import (
     DEFAULT_KUBERNETES,
     Binaries,
     installed_go,
@@ -21,8 +21,8 @@ from capelin.embedded.binaries import (
     newest_needed_go,
     parse_component,
 )
-from capelin.embedded.folders import state_folder
-from capelin.embedded.management import (
+from capelin_embedded.folders import state_folder
+from capelin_embedded.management import (
     Environment,
     all_environments,
     current_status,

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from capelin.embedded.management import Environment, UpRequest
-from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import BusyError, InvalidInputError, MissingError
+from capelin_embedded.management import Environment, UpRequest
+from capelin_embedded.processes import private_folder, write_private
 
 from capelin_cli.environments.kubeconfigs import kubeconfig_file
 from capelin_cli.kind import KindCommands, KindConfig, NodeContainer, cluster_config

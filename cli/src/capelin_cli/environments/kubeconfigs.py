@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 from capelin.api.capi import Cluster
 from capelin.api.core import Secret
 from capelin.client import Client, safe_kubeconfig
-from capelin.embedded.management import Environment
-from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import MissingError
+from capelin_embedded.management import Environment
+from capelin_embedded.processes import private_folder, write_private
 from rich.console import Console
 
 from capelin_cli.environments.connection import client_of, find_environment, list_clusters

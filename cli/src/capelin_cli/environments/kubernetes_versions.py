@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from capelin.contract import upgrade_problem
-from capelin.embedded.management import upgrades_of
 from capelin.errors import InvalidInputError
 from capelin.versions import Version
+from capelin_embedded.management import upgrades_of
 
 
 def parse_version(text: str, known: Sequence[str] = ()) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
-from capelin.embedded.management import (
+from capelin.errors import NotReadyError, WaitTimeoutError
+from capelin_embedded.management import (
     ENVIRONMENT_LABEL,
     Environment,
     all_environments,
@@ -15,8 +16,7 @@ from capelin.embedded.management import (
     restart_process,
     stop_environment,
 )
-from capelin.embedded.processes import Phase
-from capelin.errors import NotReadyError, WaitTimeoutError
+from capelin_embedded.processes import Phase
 from capelin_machine_pool.containers.engine import PROVIDER_LABEL, EngineError
 from rich.console import Console
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from capelin.api import parse_duration
-from capelin.embedded.management import Environment
-from capelin.embedded.processes import Process
 from capelin.errors import MissingError
+from capelin_embedded.management import Environment
+from capelin_embedded.processes import Process
 
 from capelin_cli.environments.connection import find_environment
 

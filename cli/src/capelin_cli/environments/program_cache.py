@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from capelin.embedded.binaries import (
+from capelin_embedded.binaries import (
     DEFAULT_KUBERNETES,
     KNOWN_KUBERNETES,
     KUBERNETES,
@@ -15,7 +15,7 @@ from capelin.embedded.binaries import (
     ProgressEvent,
     parse_component,
 )
-from capelin.embedded.management import workload_programs
+from capelin_embedded.management import workload_programs
 from rich.console import Console
 
 from capelin_cli.binaries import PROGRAMS

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from capelin.embedded.binaries import DEFAULT_KUBERNETES, Binaries
 from capelin.errors import NotReadyError
+from capelin_embedded.binaries import DEFAULT_KUBERNETES, Binaries
 
 from capelin_cli.environments.connection import find_environment
 from capelin_cli.environments.kubeconfigs import kubeconfig_of

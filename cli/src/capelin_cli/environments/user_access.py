@@ -15,9 +15,9 @@ from uuid import uuid4
 
 from capelin.api import Resource, Unstructured, format_duration
 from capelin.client import Client, Config, User, new_kubeconfig
-from capelin.embedded.processes import write_private
 from capelin.errors import InvalidInputError, NotReadyError
 from capelin.pki import new_request, validity_of
+from capelin_embedded.processes import write_private
 
 from capelin_cli.environments.connection import find_environment
 from capelin_cli.environments.kubeconfigs import workload_kubeconfig

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import yaml
 from capelin.api import Model
-from capelin.embedded.management import Environment
-from capelin.embedded.processes import write_private
 from capelin.errors import BusyError, InvalidInputError
+from capelin_embedded.management import Environment
+from capelin_embedded.processes import write_private
 from pydantic import ValidationError
 
 _LISTS: Final = ("clusters", "contexts", "users")

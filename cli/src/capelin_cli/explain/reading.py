@@ -20,8 +20,8 @@ from capelin.api.capi import (
 from capelin.api.core import CustomResourceDefinition, Deployment, Event
 from capelin.client import Client, ClientError, NotServed
 from capelin.contract import CLUSTER_NAME_LABEL, PROVIDER_LABEL, served_resource
-from capelin.embedded.management import Environment, Status, current_status
-from capelin.embedded.processes import Phase
+from capelin_embedded.management import Environment, Status, current_status
+from capelin_embedded.processes import Phase
 from capelin_lifecycle.api import LifecycleResult
 from pydantic import ValidationError
 

@@ -11,12 +11,12 @@ from capelin.api.capi import (
     ExtensionConfigSpec,
     ExtensionHandler,
 )
-from capelin.embedded.management import Environment
-from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import InvalidInputError, NotReadyError
 from capelin.pki import Leaf, read_ca
 from capelin.runtime.client import CallError, EndpointError, discover
 from capelin.runtime.v1alpha1 import CLUSTER_API
+from capelin_embedded.management import Environment
+from capelin_embedded.processes import private_folder, write_private
 from rich.console import Console
 
 from capelin_cli.environments.connection import client_of, find_environment

@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 from capelin.api.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
 from capelin.client import Client, NotServed
-from capelin.embedded.management import CORE
 from capelin.errors import InvalidInputError, MissingError
 from capelin.runtime import Catalog, CatalogError, load_catalog
 from capelin.runtime.client import (
@@ -21,6 +20,7 @@ from capelin.runtime.client import (
     endpoint_of,
 )
 from capelin.runtime.v1alpha1 import CLUSTER_API
+from capelin_embedded.management import CORE
 from pydantic import ValidationError
 
 from capelin_cli.environments.connection import client_of, find_environment

@@ -10,7 +10,6 @@ from typing import Final
 
 from capelin.api import Unstructured
 from capelin.api.capi import ExtensionConfig
-from capelin.conformance.extensions import Report, check_extension
 from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin.runtime import AnyHook, MessageError
 from capelin.runtime.client import (
@@ -25,6 +24,7 @@ from capelin.runtime.client import call as call_hook
 from capelin.runtime.client import discover as discover_handlers
 from capelin.runtime.messages import read
 from capelin.runtime.v1alpha1 import ExtensionHandler, GeneratePatches, GeneratePatchesRequest
+from capelin_conformance.extensions import Report, check_extension
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text

@@ -14,10 +14,10 @@ from typing import Any, Final, Literal, cast
 import yaml
 from capelin.api.core import Namespace
 from capelin.client import Client, ClientError, ClientOptions, Config
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.processes import write_private
 from capelin.errors import NotReadyError, UnfitMachineError
 from capelin.programs import default_signals
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.processes import write_private
 
 from capelin_cli.binaries import KIND
 from capelin_cli.kind.kind_config import MIRRORS, hosts_file

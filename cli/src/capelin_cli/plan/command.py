@@ -13,9 +13,9 @@ from typing import Any, Literal
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.client import Client, Config, Destinations
-from capelin.embedded.management import CORE, Environment, workload_destinations
 from capelin.errors import UserError
 from capelin.runtime.client import ClientCertificate
+from capelin_embedded.management import CORE, Environment, workload_destinations
 
 from capelin_cli.clusters.topology import ScaleOptions, topology_version
 from capelin_cli.environments.connection import client_of, find_environment

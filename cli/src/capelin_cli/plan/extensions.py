@@ -18,7 +18,6 @@ from aiohttp import web
 from capelin.api import Unstructured
 from capelin.api.capi import ExtensionConfig
 from capelin.client import Client, ClientError, load_certificate
-from capelin.embedded.addresses import free_port
 from capelin.pki import issue, new_ca
 from capelin.runtime.client import (
     ClientCertificate,
@@ -28,6 +27,7 @@ from capelin.runtime.client import (
     endpoint_of,
 )
 from capelin.runtime.v1alpha1 import CLUSTER_API, ValidateTopology
+from capelin_embedded.addresses import free_port
 
 _HOST: Final = "127.0.0.1"
 _SECONDS: Final = 10.0

@@ -21,9 +21,9 @@ from capelin.api.capi import (
 from capelin.api.core import Secret
 from capelin.client import ApiError, Client, Destinations
 from capelin.contract import CLUSTER_NAME_LABEL, SECRET_TYPE
-from capelin.embedded.binaries import CLUSTER_API
 from capelin.errors import InvalidInputError, UserError
 from capelin.runtime.client import ClientCertificate
+from capelin_embedded.binaries import CLUSTER_API
 from capelin_lifecycle.api import Policy
 
 from capelin_cli.explain.facts import at, reference_of

@@ -18,12 +18,13 @@ from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster, ExtensionConfig, Machine, MachinePool
 from capelin.api.core import Namespace
 from capelin.client import Client, ClientOptions, Config
-from capelin.embedded import apiserver
-from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.binaries import DEFAULT_KUBERNETES
-from capelin.embedded.file_locks import hold_lock, try_lock
-from capelin.embedded.folders import provider_folder
-from capelin.embedded.management import (
+from capelin.errors import NotReadyError
+from capelin_embedded import apiserver
+from capelin_embedded.apiserver import ApiServer
+from capelin_embedded.binaries import DEFAULT_KUBERNETES
+from capelin_embedded.file_locks import hold_lock, try_lock
+from capelin_embedded.folders import provider_folder
+from capelin_embedded.management import (
     CORE,
     Environment,
     Settings,
@@ -32,7 +33,6 @@ from capelin.embedded.management import (
     remove_environment,
     supervise,
 )
-from capelin.errors import NotReadyError
 
 from capelin_cli.explain.facts import at, reference_of, text_at
 from capelin_cli.explain.model import Reference

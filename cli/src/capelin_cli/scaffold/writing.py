@@ -13,8 +13,8 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import yaml
-from capelin.embedded.binaries import DEFAULT_KUBERNETES
 from capelin.errors import InvalidInputError
+from capelin_embedded.binaries import DEFAULT_KUBERNETES
 
 _TAKEN = sys.stdlib_module_names | {"capelin", "tests"}
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
@@ -105,6 +105,7 @@ def _checkout_sources(checkout: Path) -> str:
     folders = {
         "capelin": checkout / "cli",
         "capelin-core": checkout / "core",
+        "capelin-embedded": checkout / "embedded",
         "capelin-release": checkout / "tools/release",
     }
     lines = [

@@ -14,7 +14,8 @@ from capelin.api.capi import (
     MachinePool,
 )
 from capelin.client import Client, ClientError, NotServed
-from capelin.embedded.management import (
+from capelin.errors import NotReadyError
+from capelin_embedded.management import (
     DEFAULT_NAME,
     Environment,
     Prefetch,
@@ -24,8 +25,7 @@ from capelin.embedded.management import (
     current_status,
     read_status,
 )
-from capelin.embedded.processes import Phase, Process
-from capelin.errors import NotReadyError
+from capelin_embedded.processes import Phase, Process
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table

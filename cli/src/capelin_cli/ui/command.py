@@ -15,8 +15,8 @@ from typing import Final
 
 import uvicorn
 from capelin.client import Client, Config
-from capelin.embedded.processes import write_private
 from capelin.errors import InvalidInputError
+from capelin_embedded.processes import write_private
 from rich.console import Console
 
 from capelin_cli.environments.connection import client_of, find_environment

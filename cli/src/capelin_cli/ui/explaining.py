@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from capelin.client import Client, ClientError
-from capelin.embedded.management import Environment
+from capelin_embedded.management import Environment
 
 from capelin_cli.explain.reading import read_facts
 from capelin_cli.explain.walk import explain

@@ -9,8 +9,8 @@ from importlib.resources import files
 from typing import Annotated, Final
 
 from capelin.api import Model
-from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.errors import UserError
+from capelin_embedded.binaries import KNOWN_KUBERNETES
 from fastapi import FastAPI, HTTPException, Query, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 

@@ -63,7 +63,7 @@ def _print_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        from capelin.embedded.binaries import CLUSTER_API, KNOWN_KUBERNETES
+        from capelin_embedded.binaries import CLUSTER_API, KNOWN_KUBERNETES
 
         typer.echo(
             f"{version('capelin')} (Cluster API {CLUSTER_API.versions[-1]}, "

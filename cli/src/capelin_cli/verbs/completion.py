@@ -13,7 +13,7 @@ _SECONDS: Final = 2.0
 
 def environments() -> list[str]:
     """The names of all environments."""
-    from capelin.embedded.management import all_environments
+    from capelin_embedded.management import all_environments
 
     return [environment.name for environment in all_environments()]
 
@@ -28,7 +28,7 @@ def chosen_environment(name: str = "") -> str:
 
 def versions() -> list[str]:
     """The versions of Kubernetes, and the words that stand for some."""
-    from capelin.embedded.binaries import KNOWN_KUBERNETES
+    from capelin_embedded.binaries import KNOWN_KUBERNETES
 
     return [*KNOWN_KUBERNETES, "latest"]
 
@@ -55,8 +55,8 @@ def clusters(ctx: typer.Context) -> list[str]:
 
 def components(ctx: typer.Context) -> list[str]:
     """The processes of the environment that the command line names."""
-    from capelin.embedded.management import environment_named
     from capelin.errors import UserError
+    from capelin_embedded.management import environment_named
 
     from capelin_cli.environments.logs import log_files
 
@@ -73,7 +73,7 @@ def clusters_and_components(ctx: typer.Context) -> list[str]:
 
 def providers() -> list[str]:
     """The values of `--with`."""
-    from capelin.embedded.management import optional_providers
+    from capelin_embedded.management import optional_providers
 
     return optional_providers()
 

@@ -172,7 +172,7 @@ def up(
     With -o json or yaml, the timings of all stages are printed as data, and the progress goes to
     the standard error.
     """
-    from capelin.embedded.management import UpRequest
+    from capelin_embedded.management import UpRequest
 
     from capelin_cli.clusters.topology import ClusterOptions
     from capelin_cli.clusters.up import UpOptions, bring_up
@@ -250,7 +250,7 @@ def dev(
     For authors of providers and extensions: save a file, and seconds later the environment runs it,
     with its kinds and permissions. Ctrl-C ends only the watching. The environment keeps running.
     """
-    from capelin.embedded.management import UpRequest
+    from capelin_embedded.management import UpRequest
 
     from capelin_cli.clusters.develop import develop
     from capelin_cli.clusters.topology import ClusterOptions

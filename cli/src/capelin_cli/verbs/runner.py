@@ -83,8 +83,8 @@ def explained(error: Exception) -> tuple[str, int]:
 
 def _explained(error: Exception) -> tuple[str, int]:
     from capelin.client import ClientError
-    from capelin.embedded.binaries import BinariesError, UnknownComponentError
     from capelin.errors import UserError
+    from capelin_embedded.binaries import BinariesError, UnknownComponentError
 
     match error:
         case UserError():

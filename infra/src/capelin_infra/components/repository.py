@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capelin.api import Unstructured
-from capelin.embedded.management import render_template
 from capelin.errors import MissingError
 from capelin.versions import Version
+from capelin_embedded.management import render_template
 
 
 @dataclass(frozen=True, slots=True)

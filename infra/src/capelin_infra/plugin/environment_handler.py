@@ -7,13 +7,18 @@ from contextlib import contextmanager, nullcontext
 from typing import Final
 
 from capelin.client import Config, ConfigError
-from capelin.embedded.binaries import (
+from capelin.errors import BusyError, UserError, WaitTimeoutError
+from capelin_cli.environments.bring_up import STAGE_TITLES, waiting_for
+from capelin_cli.environments.connection import unusable_server
+from capelin_cli.environments.kubeconfigs import kubeconfig_file
+from capelin_cli.terminal.waiting import Show
+from capelin_embedded.binaries import (
     DEFAULT_KUBERNETES,
     Binaries,
     ProgressEvent,
     check_kubernetes_version,
 )
-from capelin.embedded.management import (
+from capelin_embedded.management import (
     Environment,
     FetchPrograms,
     FetchProviderPrograms,
@@ -28,12 +33,7 @@ from capelin.embedded.management import (
     remove_environment,
     required_programs,
 )
-from capelin.embedded.processes import write_private
-from capelin.errors import BusyError, UserError, WaitTimeoutError
-from capelin_cli.environments.bring_up import STAGE_TITLES, waiting_for
-from capelin_cli.environments.connection import unusable_server
-from capelin_cli.environments.kubeconfigs import kubeconfig_file
-from capelin_cli.terminal.waiting import Show
+from capelin_embedded.processes import write_private
 
 from capelin_infra.plugin.containers import container_machines
 from capelin_infra.plugin.resource import (

@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.folders import provider_folder
-from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import BusyError, InvalidInputError, UserError
 from capelin_cli.kind import (
     KindCommands,
@@ -17,6 +15,8 @@ from capelin_cli.kind import (
     cluster_config,
     is_archive,
 )
+from capelin_embedded.folders import provider_folder
+from capelin_embedded.processes import private_folder, write_private
 
 from capelin_infra.plugin.resource import (
     Difference,

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from capelin.api import Model
 from capelin.client import Config, ConfigError
-from capelin.embedded.binaries import BinariesError
 from capelin.errors import UserError
 from capelin_cli.terminal.waiting import Show
+from capelin_embedded.binaries import BinariesError
 
 from capelin_infra.resource_types import ResourceType, property_names
 

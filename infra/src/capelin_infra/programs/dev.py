@@ -4,7 +4,7 @@ from typing import Annotated
 
 import pulumi
 from capelin.api import DescribedModel
-from capelin.embedded.binaries import DEFAULT_KUBERNETES
+from capelin_embedded.binaries import DEFAULT_KUBERNETES
 from pydantic import Field
 
 from capelin_infra.components.cluster_class import ClusterClass, ClusterClassArgs

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import pulumi
 import pulumi_kubernetes as kubernetes
 from capelin.api import DescribedModel
-from capelin.embedded.binaries import DEFAULT_KUBERNETES
+from capelin_embedded.binaries import DEFAULT_KUBERNETES
 from pydantic import Field
 
 from capelin_infra.components.checked_manifests import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.processes import private_folder
+from capelin_embedded.processes import private_folder
 from pydantic import TypeAdapter
 
 from capelin_control_plane.backup_encryption import (

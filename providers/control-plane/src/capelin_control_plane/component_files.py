@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath, PurePosixPath
 from typing import Final
 
-from capelin.embedded.components import CertificateFiles, ClientFiles
+from capelin_embedded.components import CertificateFiles, ClientFiles
 
 ENCRYPTION_FLAG = "encryption-provider-config"
 """The API server's flag for its configuration of encryption at rest."""

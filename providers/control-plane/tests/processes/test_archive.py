@@ -15,8 +15,6 @@ import pytest
 from capelin.api.core import ConfigMap, Secret
 from capelin.contract import ConditionSpec, secret_name
 from capelin.controller import Context, ObjectKey, Recorder
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.processes import private_folder
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_control_plane.api import (
@@ -39,6 +37,8 @@ from capelin_control_plane.etcd_snapshots import PROGRAMS
 from capelin_control_plane.rewinds import backup_as_of
 from capelin_control_plane.rotation import PURPOSES
 from capelin_control_plane.stores import Store
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.processes import private_folder
 
 from .rig import KEY, NEW, Rig, control_plane, settled
 from .test_restore import names, restore

@@ -5,12 +5,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from capelin.embedded import relay
-from capelin.embedded.addresses import is_free
-from capelin.embedded.components import TIMER_SLACK
-from capelin.embedded.processes import Command, Limits
 from capelin.provider import Blocked
 from capelin.versions import Version
+from capelin_embedded import relay
+from capelin_embedded.addresses import is_free
+from capelin_embedded.components import TIMER_SLACK
+from capelin_embedded.processes import Command, Limits
 
 from capelin_control_plane.arguments import (
     CONTROLLER_PORTS,

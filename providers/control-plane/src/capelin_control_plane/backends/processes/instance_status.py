@@ -4,8 +4,8 @@ import errno
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
-from capelin.embedded.processes import Phase, ProcessState
 from capelin.provider import Blocked
+from capelin_embedded.processes import Phase, ProcessState
 
 from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.plan import runs_as_desired

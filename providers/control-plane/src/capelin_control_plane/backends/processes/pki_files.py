@@ -4,8 +4,8 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from capelin.embedded.processes import private_folder
 from capelin.pki import KeyPair
+from capelin_embedded.processes import private_folder
 
 from capelin_control_plane.backends.processes.state_dir import StateDir, write_if_changed
 from capelin_control_plane.certificates import Authorities, key_pair, pki_files

@@ -6,8 +6,8 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
-from capelin.embedded.processes import Liveness, Probe, liveness_probe, readiness_probe, tcp_probe
-from capelin.embedded.relay import reachable
+from capelin_embedded.processes import Liveness, Probe, liveness_probe, readiness_probe, tcp_probe
+from capelin_embedded.relay import reachable
 
 from capelin_control_plane.arguments import CONTROLLER_PORTS
 from capelin_control_plane.backends.processes.components import (

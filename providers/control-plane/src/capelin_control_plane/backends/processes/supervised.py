@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from capelin.embedded.processes import Phase, ProcessSpec, Supervisor, marked_processes
+from capelin_embedded.processes import Phase, ProcessSpec, Supervisor, marked_processes
 
 from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.components import (
