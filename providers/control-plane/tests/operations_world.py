@@ -34,6 +34,7 @@ from capelin_control_plane import (
     rotation_tasks,
 )
 from capelin_control_plane.api import CapelinControlPlane, Spec
+from capelin_control_plane.api.policy import DEFAULT_POLICY
 from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.processes import member_data, restore_files
 from capelin_control_plane.backends.processes.state_dir import StateDir
@@ -43,7 +44,6 @@ from capelin_control_plane.etcd_api import EtcdApi, MembershipError, MemberStatu
 from capelin_control_plane.etcd_snapshots import RestoredCluster
 from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
 from capelin_control_plane.kms import Plugin
-from capelin_control_plane.policy import DEFAULT_POLICY
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 from capelin_control_plane.restores import Phase, restore_phase
 from capelin_control_plane.workload import WorkloadSync

@@ -7,6 +7,13 @@ from typing import Any
 import pytest
 from capelin.api.capi import Cluster
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.api.policy import (
+    ALLOWED_ARGUMENTS,
+    COMPONENT_PORTS,
+    Policy,
+    read_names,
+    read_networks,
+)
 from capelin_control_plane.arguments import CONTROLLER_PORTS
 from capelin_control_plane.backends.processes.components import (
     api_server_port,
@@ -14,13 +21,6 @@ from capelin_control_plane.backends.processes.components import (
     etcd_port,
 )
 from capelin_control_plane.desired import ControlPlane, InvalidSpecError, desired_state
-from capelin_control_plane.policy import (
-    ALLOWED_ARGUMENTS,
-    COMPONENT_PORTS,
-    Policy,
-    read_names,
-    read_networks,
-)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NEIGHBOUR = "../../127.64.0.9/pki"

@@ -13,6 +13,7 @@ from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked
 
 from capelin_control_plane.api import EtcdBackup, LastBackup
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.archive import (
     Batch,
     Segment,
@@ -33,7 +34,6 @@ from capelin_control_plane.backup_tasks import BackupState, encryption_key
 from capelin_control_plane.backups import NeededBackup
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.etcd_api import CompactedError, EtcdApi, MembershipError
-from capelin_control_plane.reasons import Reason
 from capelin_control_plane.stores import Store, StoreError
 from capelin_control_plane.tasks import Tasks
 

@@ -11,8 +11,8 @@ from capelin.yaml import read_untrusted_yaml
 from yaml import YAMLError
 
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.component_files import AuditPolicyFile
-from capelin_control_plane.reasons import Reason
 
 _API_VERSION = "audit.k8s.io/v1"
 _LONGEST = 64 << 10

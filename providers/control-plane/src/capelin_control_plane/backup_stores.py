@@ -22,7 +22,7 @@ from capelin.client import (
 from capelin.provider import Blocked
 
 from capelin_control_plane.api import BackupDestination, S3Destination
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.s3 import TIMEOUT, Bucket, S3Store
 from capelin_control_plane.s3_signature import S3Credentials
 from capelin_control_plane.stores import FolderStore, Store, Workers

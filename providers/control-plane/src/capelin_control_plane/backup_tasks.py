@@ -16,6 +16,7 @@ from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, LastBackup, Status
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.archive import segments_of
 from capelin_control_plane.archive_files import delete_segments
 from capelin_control_plane.backup_encryption import FEWEST_KEY_BYTES, BackupError
@@ -41,7 +42,6 @@ from capelin_control_plane.backups import (
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane, InvalidSpecError
 from capelin_control_plane.etcd_api import MembershipError
-from capelin_control_plane.reasons import Reason
 from capelin_control_plane.restores import backup_of, source_of
 from capelin_control_plane.rotation import PURPOSES
 from capelin_control_plane.schedules import is_future

@@ -23,16 +23,16 @@ from capelin_control_plane.api import (
     OpenIDConnect,
     Spec,
 )
-from capelin_control_plane.component_files import ENCRYPTION_FLAG, AuditPolicyFile, EncryptionFiles
-from capelin_control_plane.endpoints import other_hosts
-from capelin_control_plane.pod_settings import Pods
-from capelin_control_plane.policy import (
+from capelin_control_plane.api.pod_settings import Pods
+from capelin_control_plane.api.policy import (
     DEFAULT_POLICY,
     Policy,
     problem_of_host,
     problem_of_port,
 )
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.api.reasons import Reason
+from capelin_control_plane.component_files import ENCRYPTION_FLAG, AuditPolicyFile, EncryptionFiles
+from capelin_control_plane.endpoints import other_hosts
 from capelin_control_plane.rotation import revision
 
 DEFAULT_PORT = 6443

@@ -12,6 +12,7 @@ from capelin.contract import KEYRING_KEY, encryption_secret, secret_name
 from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane, SecretKey, Status
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.component_files import EncryptionFiles
 from capelin_control_plane.desired import annotated_moment
 from capelin_control_plane.encryption import (
@@ -26,7 +27,6 @@ from capelin_control_plane.encryption import (
     write_keyring,
 )
 from capelin_control_plane.kms import Plugins, socket_of
-from capelin_control_plane.reasons import Reason
 from capelin_control_plane.secrets import CREATED_ANNOTATION, find_secret
 
 ENCRYPTION_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-encryption"

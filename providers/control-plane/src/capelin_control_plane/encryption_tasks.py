@@ -22,6 +22,7 @@ from capelin.contract import ConditionSpec
 from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.api import CapelinControlPlane, EncryptionStatus
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.component_files import IDENTITY
 from capelin_control_plane.encryption import (
     Goal,
@@ -39,7 +40,6 @@ from capelin_control_plane.encryption import (
 )
 from capelin_control_plane.encryption_keys import EncryptionKeys, store
 from capelin_control_plane.kms_tasks import PluginCheck, PluginChecks
-from capelin_control_plane.reasons import Reason
 from capelin_control_plane.tasks import Tasks
 
 ENCRYPTION_AT_REST: Final = "EncryptionAtRest"

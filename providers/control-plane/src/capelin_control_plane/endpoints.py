@@ -6,8 +6,8 @@ from capelin.api.capi import Cluster
 from capelin.contract import ConditionSpec
 
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.policy import problem_of_host
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.api.policy import problem_of_host
+from capelin_control_plane.api.reasons import Reason
 
 ENDPOINT_CONFLICT: Final = "EndpointConflict"
 """Whether the Cluster has another endpoint than the control plane."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from capelin.provider import Blocked
 
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.api.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_stores import Stores
@@ -47,7 +48,6 @@ from capelin_control_plane.moves import (
     not_requested,
     user_objects,
 )
-from capelin_control_plane.reasons import Reason
 from capelin_control_plane.stores import StoreError
 from capelin_control_plane.tasks import Tasks
 

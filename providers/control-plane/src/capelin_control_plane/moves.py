@@ -21,6 +21,7 @@ from capelin.contract import (
 )
 
 from capelin_control_plane.api import CapelinControlPlane, Spec, Status
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.desired import (
     RESTORE_ANNOTATION,
     ControlPlane,
@@ -29,7 +30,6 @@ from capelin_control_plane.desired import (
 )
 from capelin_control_plane.exclusion import Operation, in_progress, obstacle, waiting_text
 from capelin_control_plane.instances import Observed
-from capelin_control_plane.reasons import Reason
 
 MOVE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/move-requested"
 """Its value is a moment. In the hour after it, a pause of the Cluster is that of a move."""

@@ -36,6 +36,9 @@ from capelin.provider import Blocked, Change, ControlPlaneContext, ControlPlaneR
 
 from capelin_control_plane import status as conditions
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
+from capelin_control_plane.api.defaults import complete_spec
+from capelin_control_plane.api.policy import DEFAULT_POLICY, Policy
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.audit_policy import find_audit_policy
 from capelin_control_plane.backends import Backend, reconcile_instances
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
@@ -64,8 +67,6 @@ from capelin_control_plane.move_tasks import (
 from capelin_control_plane.moves import is_handed_over, is_moving
 from capelin_control_plane.operations import Operations
 from capelin_control_plane.orphans import Orphans
-from capelin_control_plane.policy import DEFAULT_POLICY, Policy
-from capelin_control_plane.reasons import Reason
 from capelin_control_plane.restore_tasks import complete_restore
 from capelin_control_plane.restores import Phase
 from capelin_control_plane.rotation import Progress
@@ -76,7 +77,6 @@ from capelin_control_plane.secrets import (
 )
 from capelin_control_plane.sleep import sleep_state, stays_asleep, waiting_requests
 from capelin_control_plane.sleep_status import asleep_status
-from capelin_control_plane.spec_defaults import complete_spec
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
 FINALIZER = "controlplane.cluster.x-k8s.io/capelin"

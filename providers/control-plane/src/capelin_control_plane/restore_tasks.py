@@ -13,6 +13,7 @@ from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked, ControlPlaneContext
 
 from capelin_control_plane.api import BackupDestination, CapelinControlPlane
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_files import read_backups, read_snapshot
@@ -23,7 +24,6 @@ from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.copied_data import remove_old_tokens, separate_from_source
 from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.instances import Observed
-from capelin_control_plane.reasons import Reason
 from capelin_control_plane.restores import (
     Phase,
     backup_of,

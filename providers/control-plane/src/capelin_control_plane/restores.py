@@ -11,10 +11,10 @@ from enum import StrEnum
 from capelin.provider import Blocked
 from capelin.versions import Version
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backups import Manifest, taken_at
 from capelin_control_plane.component_files import IDENTITY, EncryptionFiles
 from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.reasons import Reason
 
 
 class Phase(StrEnum):

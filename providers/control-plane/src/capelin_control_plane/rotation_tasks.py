@@ -12,6 +12,7 @@ from capelin.contract import ConditionSpec, secret_name
 from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import (
     ControlPlane,
@@ -21,7 +22,6 @@ from capelin_control_plane.desired import (
 )
 from capelin_control_plane.exclusion import Operation, obstacle, waiting_text
 from capelin_control_plane.instances import Observed
-from capelin_control_plane.reasons import Reason
 from capelin_control_plane.rotation import (
     PURPOSES,
     Clients,

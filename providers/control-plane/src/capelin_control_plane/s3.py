@@ -20,7 +20,7 @@ from capelin.backoff import exponential_delay
 from capelin.client import AddressRefusedError, describe_connection_error
 from yarl import URL
 
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.s3_signature import (
     EMPTY_SHA256,
     S3Credentials,

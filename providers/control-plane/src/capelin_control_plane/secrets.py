@@ -36,10 +36,10 @@ from capelin.pki import (
 from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.certificates import Authorities, Authority, issued_before
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint
-from capelin_control_plane.reasons import Reason
 from capelin_control_plane.rotation import (
     PURPOSES,
     Keys,

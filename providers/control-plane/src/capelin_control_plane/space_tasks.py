@@ -11,6 +11,7 @@ from capelin.contract import ConditionSpec
 from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.etcd import MoveLeadership
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError
 from capelin_control_plane.etcd_space import (
@@ -20,7 +21,6 @@ from capelin_control_plane.etcd_space import (
     MemberSpace,
     next_space_step,
 )
-from capelin_control_plane.reasons import Reason
 from capelin_control_plane.tasks import Tasks
 
 ETCD_SPACE_AVAILABLE: Final = "EtcdSpaceAvailable"

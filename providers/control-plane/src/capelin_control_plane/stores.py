@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from capelin.embedded.processes import private_folder
 
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.api.reasons import Reason
 
 LARGEST_READ: Final = 8 << 10
 """The largest file that `Store.read` returns: manifests are small."""

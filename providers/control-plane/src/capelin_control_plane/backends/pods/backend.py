@@ -20,6 +20,7 @@ from capelin.client import (
 from capelin.controller import ObjectKey
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.pods.deletion import (
     delete_everything,
@@ -102,7 +103,6 @@ from capelin_control_plane.instances import (
     downgrade,
 )
 from capelin_control_plane.moves import Remains
-from capelin_control_plane.reasons import Reason
 from capelin_control_plane.restores import Phase, restore_phase
 
 # How often objects that are not watched are compared with the desired ones.

@@ -11,6 +11,7 @@ from functools import partial
 from capelin.client import tls_context
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.pods.etcd_state import is_resized, peer_url, voters_of
 from capelin_control_plane.backends.pods.known import Known
 from capelin_control_plane.backends.pods.membership import (
@@ -40,7 +41,6 @@ from capelin_control_plane.etcd import (
     next_replacement,
 )
 from capelin_control_plane.etcd_api import EtcdApi, MembershipError, connect, make_room
-from capelin_control_plane.reasons import Reason
 
 _log = logging.getLogger(__name__)
 

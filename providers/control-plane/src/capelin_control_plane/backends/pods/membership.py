@@ -10,6 +10,7 @@ from functools import partial
 
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.pods.etcd_state import peer_url
 from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.etcd import (
@@ -33,7 +34,6 @@ from capelin_control_plane.etcd_api import (
     change_members,
     read_membership,
 )
-from capelin_control_plane.reasons import Reason
 
 OpenMember = Callable[[int], AbstractAsyncContextManager[EtcdApi]]
 """Opens a connection to the member of an index."""

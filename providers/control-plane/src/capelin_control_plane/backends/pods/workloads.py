@@ -7,6 +7,7 @@ from typing import Any
 
 from capelin.api import Unstructured
 
+from capelin_control_plane.api.pod_settings import Spread
 from capelin_control_plane.arguments import (
     CONTROLLER_PORTS,
     GO_ENVIRONMENT,
@@ -34,7 +35,6 @@ from capelin_control_plane.backends.pods.names import (
 )
 from capelin_control_plane.backends.pods.pki_secret import files_of
 from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.pod_settings import Spread
 from capelin_control_plane.restore_member import DATA
 
 ETCD_TAG = "3.6.8-0"

@@ -21,6 +21,8 @@ from capelin.embedded.processes import (
 )
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.policy import DEFAULT_POLICY, Policy
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import ReadSnapshot, Wake
 from capelin_control_plane.backends.processes import member_data, members, restore_files
 from capelin_control_plane.backends.processes.components import (
@@ -68,8 +70,6 @@ from capelin_control_plane.instances import (
     Plan,
     downgrade,
 )
-from capelin_control_plane.policy import DEFAULT_POLICY, Policy
-from capelin_control_plane.reasons import Reason
 from capelin_control_plane.restores import Phase as RestorePhase
 from capelin_control_plane.restores import restore_phase
 

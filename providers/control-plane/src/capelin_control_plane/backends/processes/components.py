@@ -12,6 +12,8 @@ from capelin.embedded.processes import Command, Limits
 from capelin.provider import Blocked
 from capelin.versions import Version
 
+from capelin_control_plane.api.policy import Policy, address_of
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.arguments import (
     CONTROLLER_PORTS,
     GO_ENVIRONMENT,
@@ -26,8 +28,6 @@ from capelin_control_plane.arguments import (
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.instances import DesiredComponents, Instance, Plan, Resources
-from capelin_control_plane.policy import Policy, address_of
-from capelin_control_plane.reasons import Reason
 
 API_SERVER_PORT = 10443
 ETCD_PORT = 2379

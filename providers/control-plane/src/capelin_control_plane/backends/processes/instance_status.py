@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from capelin.embedded.processes import Phase, ProcessState
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.plan import runs_as_desired
 from capelin_control_plane.backends.processes.state_dir import StateDir
@@ -17,7 +18,6 @@ from capelin_control_plane.instances import (
     InstanceStatus,
     Plan,
 )
-from capelin_control_plane.reasons import Reason
 
 _FAILING = frozenset({Phase.BACKING_OFF, Phase.FAILED})
 

@@ -12,9 +12,9 @@ from capelin.embedded.processes import private_folder, write_private
 from capelin.provider import Blocked
 from pydantic import TypeAdapter
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.component_files import ComponentFiles
 from capelin_control_plane.instances import Instance, Plan
-from capelin_control_plane.reasons import Reason
 
 _ATTEMPTS = 64
 _OWNER = "owner.json"

@@ -1,4 +1,4 @@
-"""API types of the control plane provider."""
+"""API types of the control plane provider, with its policy, defaults and reasons."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -35,7 +35,7 @@ from capelin.embedded.components import OWNED_FLAGS
 from capelin.provider import ControlPlaneStatus
 from pydantic import Field
 
-from capelin_control_plane.pod_settings import Pods
+from capelin_control_plane.api.pod_settings import Pods
 
 GROUP = "controlplane.cluster.x-k8s.io"
 VERSION = "v1alpha1"
