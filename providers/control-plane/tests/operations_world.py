@@ -40,7 +40,7 @@ from capelin_control_plane.backends.processes import member_data, restore_files
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError, MemberStatus
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError, MemberStatus
 from capelin_control_plane.etcd_snapshots import RestoredCluster
 from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
 from capelin_control_plane.kms import Plugin

@@ -30,7 +30,7 @@ from capelin_control_plane.archive_tasks import Archive
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_tasks import BackupState
 from capelin_control_plane.backups import Manifest, NeededBackup
-from capelin_control_plane.etcd_api import Change, CompactedError, EtcdApi, MembershipError
+from capelin_control_plane.etcd.api import Change, CompactedError, EtcdApi, MembershipError
 from capelin_control_plane.rewinds import Pending, backup_moment, base_backup, replay
 from capelin_control_plane.stores import FolderStore, Workers
 from hypothesis import given

@@ -34,7 +34,7 @@ from pathlib import Path
 import aiohttp
 from capelin_control_plane.backup_files import BackupWriter, read_snapshot
 from capelin_control_plane.backups import Manifest
-from capelin_control_plane.etcd_api import EtcdApi
+from capelin_control_plane.etcd.api import EtcdApi
 from capelin_control_plane.s3 import Bucket, S3Store
 from capelin_control_plane.s3_signature import S3Credentials
 

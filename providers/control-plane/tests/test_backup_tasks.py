@@ -27,7 +27,7 @@ from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import BACKUP_HEALTHY, BackupJob, Backups, BackupState
 from capelin_control_plane.backups import NeededBackup
 from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.etcd_api import EtcdApi, MemberStatus
+from capelin_control_plane.etcd.api import EtcdApi, MemberStatus
 from capelin_control_plane.space_tasks import SpaceTasks
 
 from .factories import desired_control_plane

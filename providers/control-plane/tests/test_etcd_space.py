@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from capelin_control_plane.etcd import MoveLeadership
-from capelin_control_plane.etcd_space import (
+from capelin_control_plane.etcd.rules import MoveLeadership
+from capelin_control_plane.etcd.space import (
     Compact,
     Defragment,
     Disarm,

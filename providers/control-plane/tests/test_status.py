@@ -15,7 +15,7 @@ from capelin_control_plane.api import (
 )
 from capelin_control_plane.backends.pods import Names
 from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.etcd import Loss
+from capelin_control_plane.etcd.rules import Loss
 from capelin_control_plane.instances import Instance, InstanceStatus, Observed, Plan
 from capelin_control_plane.status import running_status
 

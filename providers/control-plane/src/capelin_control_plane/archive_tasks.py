@@ -33,7 +33,7 @@ from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import BackupState, encryption_key
 from capelin_control_plane.backups import NeededBackup
 from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.etcd_api import CompactedError, EtcdApi, MembershipError
+from capelin_control_plane.etcd.api import CompactedError, EtcdApi, MembershipError
 from capelin_control_plane.stores import Store, StoreError
 from capelin_control_plane.tasks import Tasks
 

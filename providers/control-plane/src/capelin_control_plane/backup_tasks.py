@@ -41,7 +41,7 @@ from capelin_control_plane.backups import (
 )
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane, InvalidSpecError
-from capelin_control_plane.etcd_api import MembershipError
+from capelin_control_plane.etcd.api import MembershipError
 from capelin_control_plane.restores import backup_of, source_of
 from capelin_control_plane.rotation import PURPOSES
 from capelin_control_plane.schedules import is_future

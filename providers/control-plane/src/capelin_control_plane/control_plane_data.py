@@ -12,7 +12,7 @@ from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backups import epoch_of
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.etcd_api import EtcdApi
+from capelin_control_plane.etcd.api import EtcdApi
 
 OpenEtcd = Callable[[], AbstractAsyncContextManager[EtcdApi]]
 

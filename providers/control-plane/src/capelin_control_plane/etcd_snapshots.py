@@ -13,7 +13,7 @@ import aiohttp
 from capelin.programs import default_signals, run_program
 
 from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError
 
 PROGRAMS: Final = ("etcd", "etcdutl")
 """The binaries that a trial restore needs. A restore needs only the second one."""

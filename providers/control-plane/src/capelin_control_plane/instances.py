@@ -9,7 +9,7 @@ from capelin.versions import Version
 
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.desired import Component
-from capelin_control_plane.etcd import Loss, Membership
+from capelin_control_plane.etcd.rules import Loss, Membership
 from capelin_control_plane.restores import Phase
 
 

@@ -31,7 +31,7 @@ from capelin_control_plane.desired import (
     InvalidSpecError,
     annotated_moment,
 )
-from capelin_control_plane.etcd_api import Change, EtcdApi, MembershipError
+from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.moves import (
     ABANDONING,

@@ -19,7 +19,7 @@ from capelin_control_plane.backup_files import (
     write_snapshot,
 )
 from capelin_control_plane.backups import Manifest
-from capelin_control_plane.etcd_api import Change, EtcdApi, MembershipError
+from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError
 from capelin_control_plane.etcd_snapshots import throw_away_etcd
 from capelin_control_plane.stores import Store
 

@@ -12,9 +12,9 @@ from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.etcd import MoveLeadership
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError
-from capelin_control_plane.etcd_space import (
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError
+from capelin_control_plane.etcd.rules import MoveLeadership
+from capelin_control_plane.etcd.space import (
     Compact,
     Defragment,
     Disarm,

@@ -21,7 +21,7 @@ from capelin_control_plane.backends.pods import Names
 from capelin_control_plane.backup_tasks import BackupState
 from capelin_control_plane.desired import Component, ControlPlane
 from capelin_control_plane.encryption_tasks import EncryptionReport
-from capelin_control_plane.etcd import quorum
+from capelin_control_plane.etcd.rules import quorum
 from capelin_control_plane.instances import InstanceStatus, Observed
 
 CERTIFICATES_AVAILABLE = "CertificatesAvailable"

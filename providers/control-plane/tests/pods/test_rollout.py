@@ -13,7 +13,7 @@ from capelin_control_plane.backends.pods.rollout import (
     workloads_to_apply,
 )
 from capelin_control_plane.desired import Component
-from capelin_control_plane.etcd import Loss, Member
+from capelin_control_plane.etcd.rules import Loss, Member
 from capelin_control_plane.instances import InstanceStatus
 
 from ..factories import with_arguments  # noqa: TID252 - a folder without a name

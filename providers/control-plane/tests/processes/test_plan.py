@@ -11,7 +11,7 @@ from capelin_control_plane.backends.processes.plan import (
     next_step,
 )
 from capelin_control_plane.desired import Component
-from capelin_control_plane.etcd import (
+from capelin_control_plane.etcd.rules import (
     AddLearner,
     ListedMember,
     Loss,

@@ -11,7 +11,7 @@ from capelin.provider import Blocked
 
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.etcd_api import EtcdApi
+from capelin_control_plane.etcd.api import EtcdApi
 from capelin_control_plane.instances import Endpoint, Observed
 
 __all__ = ["Backend", "ReadSnapshot", "Wake", "reconcile_instances"]

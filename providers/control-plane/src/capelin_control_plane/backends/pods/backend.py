@@ -91,7 +91,7 @@ from capelin_control_plane.backends.pods.rollout import (
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
 from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities, key_pair
 from capelin_control_plane.desired import PROGRAMS, ControlPlane
-from capelin_control_plane.etcd_api import (
+from capelin_control_plane.etcd.api import (
     EtcdApi,
     MembershipError,
     ready_member,

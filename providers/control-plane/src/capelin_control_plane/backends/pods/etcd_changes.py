@@ -31,7 +31,8 @@ from capelin_control_plane.backends.pods.pod_status import (
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
 from capelin_control_plane.backends.pods.rollout import are_api_servers_settled
 from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.etcd import (
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError, connect, make_room
+from capelin_control_plane.etcd.rules import (
     Loss,
     Member,
     Membership,
@@ -40,7 +41,6 @@ from capelin_control_plane.etcd import (
     StartLearner,
     next_replacement,
 )
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError, connect, make_room
 
 _log = logging.getLogger(__name__)
 

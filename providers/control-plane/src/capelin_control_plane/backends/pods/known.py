@@ -12,7 +12,7 @@ from capelin_control_plane.backends.pods.etcd_state import EtcdState, planned_me
 from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.objects import DesiredObjects
 from capelin_control_plane.desired import Component
-from capelin_control_plane.etcd import Member
+from capelin_control_plane.etcd.rules import Member
 from capelin_control_plane.instances import InstanceStatus
 
 

@@ -62,7 +62,7 @@ from capelin_control_plane.backends.processes.state_dir import (
 from capelin_control_plane.backends.processes.supervised import Supervised, processes_of
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError, ready_member
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError, ready_member
 from capelin_control_plane.instances import (
     DesiredComponents,
     Endpoint,

@@ -1,13 +1,13 @@
 """Decides the next step from the instances that run to the desired ones. Pure.
 
-The rules of etcd are in `capelin_control_plane.etcd`.
+The rules of etcd are in `capelin_control_plane.etcd.rules`.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from capelin_control_plane.etcd import (
+from capelin_control_plane.etcd.rules import (
     Loss,
     Member,
     MemberChange,

@@ -33,8 +33,8 @@ from capelin_control_plane.backends.processes.components import (
 )
 from capelin_control_plane.backends.processes.probes import readiness
 from capelin_control_plane.backends.processes.state_dir import StateDir, state_dirs_of
-from capelin_control_plane.etcd import is_corruption, quorum
-from capelin_control_plane.etcd_api import MembershipError
+from capelin_control_plane.etcd.api import MembershipError
+from capelin_control_plane.etcd.rules import is_corruption, quorum
 from capelin_control_plane.instances import Instance
 
 _TRIAL_SECONDS = 30.0

@@ -20,7 +20,7 @@ from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.components import etcd_peer_url
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.backup_files import write_snapshot
-from capelin_control_plane.etcd import MOST_MEMBERS
+from capelin_control_plane.etcd.rules import MOST_MEMBERS
 from capelin_control_plane.etcd_snapshots import RestoredCluster, restore_member
 from capelin_control_plane.restores import RestoreFiles
 

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 from capelin.client import read_at_most
 
-from capelin_control_plane.etcd import (
+from capelin_control_plane.etcd.rules import (
     MOST_MEMBERS,
     AddLearner,
     AddMember,

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from capelin_control_plane.etcd import MoveLeadership
+from capelin_control_plane.etcd.rules import MoveLeadership
 
 _MEBIBYTE: Final = 2**20
 _WORTHWHILE_BYTES: Final = 100 * _MEBIBYTE
