@@ -17,7 +17,7 @@ from random import Random
 from capelin.embedded.addresses import free_port
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
-from capelin_control_plane.desired import RENEW_ANNOTATION
+from capelin_control_plane.desired.control_plane import RENEW_ANNOTATION
 from rich.console import Console
 from rich.table import Table
 

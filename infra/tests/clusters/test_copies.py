@@ -9,7 +9,7 @@ from capelin.api.core import Secret
 from capelin.errors import InvalidInputError
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.backup_objects import ClusterObjects, references_in
-from capelin_control_plane.desired import RESTORE_ANNOTATION
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 from capelin_control_plane.encryption_keys import ENCRYPTION_ANNOTATION
 from capelin_control_plane.restores import backup_of, source_of
 from capelin_control_plane.secrets import AUTHORITIES_ANNOTATION

@@ -12,7 +12,7 @@ from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backup_objects import ClusterObjects
 from capelin_control_plane.backups import Manifest
-from capelin_control_plane.desired import RESTORE_ANNOTATION
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.clusters.lost_clusters import (
     IN_PROGRESS,

@@ -6,7 +6,7 @@ import pytest
 from capelin.errors import UserError
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import CapelinControlPlane, Spec
-from capelin_control_plane.desired import RESTORE_ANNOTATION
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.clusters.restores import RestorePlan, request_restore
 

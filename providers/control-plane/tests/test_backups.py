@@ -38,7 +38,7 @@ from capelin_control_plane.backups import (
     epoch_of,
     expired,
 )
-from capelin_control_plane.desired import InvalidSpecError
+from capelin_control_plane.desired.control_plane import InvalidSpecError
 from capelin_control_plane.open_backup import main
 from capelin_control_plane.stores import FolderStore, StoreError, Workers
 

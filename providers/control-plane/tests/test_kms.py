@@ -19,7 +19,7 @@ from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_control_plane import encryption_tasks, kms_tasks
 from capelin_control_plane.api import ApiServer, CapelinControlPlane, Encryption, Spec
-from capelin_control_plane.desired import InvalidSpecError
+from capelin_control_plane.desired.control_plane import InvalidSpecError
 from capelin_control_plane.encryption import (
     KEY_BYTES,
     NAME_BYTES,

@@ -30,9 +30,9 @@ from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.backup_files import read_backups
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
+from capelin_control_plane.desired.instances import Endpoint, Observed
 from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError, MemberStatus
-from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.move_tasks import Moves, MovingBackend, check_move
 from capelin_control_plane.moves import (
     MOVABLE,

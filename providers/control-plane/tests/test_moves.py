@@ -8,9 +8,9 @@ import pytest
 from capelin.api import Condition
 from capelin.contract import BLOCK_MOVE_ANNOTATION, MOVE_LABEL, PAUSED, ConditionSpec
 from capelin_control_plane.api import CapelinControlPlane, Spec, Status
-from capelin_control_plane.component_files import EncryptionFiles
-from capelin_control_plane.desired import ControlPlane, InvalidSpecError
-from capelin_control_plane.instances import InstanceStatus, Observed
+from capelin_control_plane.desired.component_files import EncryptionFiles
+from capelin_control_plane.desired.control_plane import ControlPlane, InvalidSpecError
+from capelin_control_plane.desired.instances import InstanceStatus, Observed
 from capelin_control_plane.moves import (
     MOVABLE,
     MOVE_ANNOTATION,

@@ -31,9 +31,13 @@ from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec
 from capelin_control_plane.api.pod_settings import Pods
 from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import ADDRESS_ANNOTATION, RENEW_ANNOTATION, ControlPlane
+from capelin_control_plane.desired.control_plane import (
+    ADDRESS_ANNOTATION,
+    RENEW_ANNOTATION,
+    ControlPlane,
+)
+from capelin_control_plane.desired.instances import Endpoint, InstanceStatus, Observed
 from capelin_control_plane.etcd.api import EtcdApi, MembershipError
-from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
 from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.reconciler import (
     FINALIZER,

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from capelin.provider import Blocked
 from capelin_control_plane.api import CapelinControlPlane, Spec
-from capelin_control_plane.component_files import OFF, EncryptionFile, EncryptionFiles
-from capelin_control_plane.desired import (
+from capelin_control_plane.desired.component_files import OFF, EncryptionFile, EncryptionFiles
+from capelin_control_plane.desired.control_plane import (
     RESTORE_ANNOTATION,
     InvalidSpecError,
     requested_restore,

@@ -21,9 +21,9 @@ from capelin.testing.fake_client import FakeClient, cluster, machine
 from capelin_control_plane import rotation_tasks
 from capelin_control_plane.api import CapelinControlPlane, Rotation, Spec
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.component_files import EncryptionFiles
+from capelin_control_plane.desired.component_files import EncryptionFiles
+from capelin_control_plane.desired.instances import InstanceStatus, Observed
 from capelin_control_plane.exclusion import in_progress
-from capelin_control_plane.instances import InstanceStatus, Observed
 from capelin_control_plane.rotation import TOKEN_LIFETIME, NodeFacts, authority_name
 from capelin_control_plane.rotation_clients import (
     NODE_ANNOTATION,

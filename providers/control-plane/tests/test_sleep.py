@@ -16,8 +16,8 @@ from capelin_control_plane.api import (
     Status,
 )
 from capelin_control_plane.backups import BACKUP_ANNOTATION
-from capelin_control_plane.desired import InvalidSpecError
-from capelin_control_plane.instances import Observed
+from capelin_control_plane.desired.control_plane import InvalidSpecError
+from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.moves import MOVING
 from capelin_control_plane.rotation import NO_ROTATION, Progress
 from capelin_control_plane.rotation_tasks import ROTATE_ANNOTATION

@@ -23,7 +23,7 @@ from capelin_control_plane.backup_objects import (
     without_endpoint,
 )
 from capelin_control_plane.backups import Manifest
-from capelin_control_plane.desired import RESTORE_ANNOTATION
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 from capelin_control_plane.restores import restore_request
 
 from capelin_infra.clusters.backup_places import (

@@ -12,7 +12,7 @@ from capelin.contract import find_condition
 from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.backup_files import read_authorities
-from capelin_control_plane.desired import (
+from capelin_control_plane.desired.control_plane import (
     RESTORE_ANNOTATION,
     InvalidSpecError,
     requested_restore,

@@ -13,7 +13,7 @@ from capelin.controller import Permission
 
 from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backups import BACKUP_ANNOTATION
-from capelin_control_plane.desired import ADDRESS_ANNOTATION, RESTORE_ANNOTATION
+from capelin_control_plane.desired.control_plane import ADDRESS_ANNOTATION, RESTORE_ANNOTATION
 from capelin_control_plane.moves import MOVE_ANNOTATION, MOVED_FROM_ANNOTATION
 
 _MOST_OBJECTS: Final = 500

@@ -40,11 +40,15 @@ from capelin_control_plane.backups import (
     interval,
 )
 from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane, InvalidSpecError
+from capelin_control_plane.desired.control_plane import (
+    RESTORE_ANNOTATION,
+    ControlPlane,
+    InvalidSpecError,
+)
+from capelin_control_plane.desired.schedules import is_future
 from capelin_control_plane.etcd.api import MembershipError
 from capelin_control_plane.restores import backup_of, source_of
 from capelin_control_plane.rotation import PURPOSES
-from capelin_control_plane.schedules import is_future
 from capelin_control_plane.stores import Store, StoreError
 from capelin_control_plane.tasks import Tasks
 

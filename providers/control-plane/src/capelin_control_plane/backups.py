@@ -7,9 +7,15 @@ from hashlib import sha256
 from typing import Final, Literal
 
 from capelin_control_plane.api import BackupRetention, CapelinControlPlane, EtcdBackup
-from capelin_control_plane.component_files import OFF
-from capelin_control_plane.desired import annotated_moment
-from capelin_control_plane.schedules import around, interval_of, is_future, occurrences, zone
+from capelin_control_plane.desired.component_files import OFF
+from capelin_control_plane.desired.control_plane import annotated_moment
+from capelin_control_plane.desired.schedules import (
+    around,
+    interval_of,
+    is_future,
+    occurrences,
+    zone,
+)
 
 BACKUP_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/backup-after"
 """Its value is a moment. The provider takes a backup if the newest one is older."""

@@ -18,8 +18,8 @@ from capelin.pki import (
     validity_of,
 )
 
-from capelin_control_plane.component_files import ComponentFiles
-from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.desired.component_files import ComponentFiles
+from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.rotation import NO_ROTATION, Progress, fingerprint
 
 Authority = Literal["ca", "etcd", "proxy"]

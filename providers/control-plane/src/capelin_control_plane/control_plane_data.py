@@ -11,7 +11,7 @@ from capelin.controller import ObjectKey
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backups import epoch_of
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.etcd.api import EtcdApi
 
 OpenEtcd = Callable[[], AbstractAsyncContextManager[EtcdApi]]

@@ -17,11 +17,16 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter
 
 from capelin_control_plane.api import Encryption, EncryptionProvider
-from capelin_control_plane.component_files import IDENTITY, OFF, EncryptionFile, EncryptionFiles
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.instances import Observed
+from capelin_control_plane.desired.component_files import (
+    IDENTITY,
+    OFF,
+    EncryptionFile,
+    EncryptionFiles,
+)
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.desired.instances import Observed
+from capelin_control_plane.desired.schedules import is_future, is_older
 from capelin_control_plane.kms import Plugins, kms_provider, provider_name, socket_of
-from capelin_control_plane.schedules import is_future, is_older
 
 KEY_BYTES: Final = 32
 NAME_BYTES: Final = 4

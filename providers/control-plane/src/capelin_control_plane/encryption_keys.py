@@ -13,8 +13,8 @@ from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane, SecretKey, Status
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.component_files import EncryptionFiles
-from capelin_control_plane.desired import annotated_moment
+from capelin_control_plane.desired.component_files import EncryptionFiles
+from capelin_control_plane.desired.control_plane import annotated_moment
 from capelin_control_plane.encryption import (
     KEY_BYTES,
     NAME_BYTES,

@@ -23,7 +23,7 @@ from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.api import CapelinControlPlane, EncryptionStatus
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.component_files import IDENTITY
+from capelin_control_plane.desired.component_files import IDENTITY
 from capelin_control_plane.encryption import (
     Goal,
     Keyring,

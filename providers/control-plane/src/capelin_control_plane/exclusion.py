@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Final
 
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.instances import Observed
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.rotation import Progress, is_rolling
 
 

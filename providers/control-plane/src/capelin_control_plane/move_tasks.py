@@ -25,14 +25,14 @@ from capelin_control_plane.backup_tasks import BackupJob
 from capelin_control_plane.backups import Manifest
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.desired import (
+from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
     ControlPlane,
     InvalidSpecError,
     annotated_moment,
 )
+from capelin_control_plane.desired.instances import Endpoint, Observed
 from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError
-from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.moves import (
     ABANDONING,
     MOVE_ANNOTATION,

@@ -22,14 +22,14 @@ from capelin.contract import (
 
 from capelin_control_plane.api import CapelinControlPlane, Spec, Status
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.desired import (
+from capelin_control_plane.desired.control_plane import (
     RESTORE_ANNOTATION,
     ControlPlane,
     InvalidSpecError,
     annotated_moment,
 )
+from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.exclusion import Operation, in_progress, obstacle, waiting_text
-from capelin_control_plane.instances import Observed
 
 MOVE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/move-requested"
 """Its value is a moment. In the hour after it, a pause of the Cluster is that of a move."""

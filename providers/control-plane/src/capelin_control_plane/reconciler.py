@@ -39,24 +39,24 @@ from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
 from capelin_control_plane.api.defaults import complete_spec
 from capelin_control_plane.api.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.audit_policy import find_audit_policy
 from capelin_control_plane.backends import Backend, reconcile_instances
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.backup_objects import BACKED_UP
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.desired import (
+from capelin_control_plane.desired.audit_policy import find_audit_policy
+from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
     ControlPlane,
     desired_state,
 )
+from capelin_control_plane.desired.endpoints import endpoint_conflict
+from capelin_control_plane.desired.instances import Endpoint, Observed
 from capelin_control_plane.encryption_keys import EncryptionKeys, find_encryption_keys
 from capelin_control_plane.encryption_tasks import (
     ENCRYPTION_AT_REST,
 )
-from capelin_control_plane.endpoints import endpoint_conflict
-from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.move_tasks import (
     MoveCheck,
     Moves,

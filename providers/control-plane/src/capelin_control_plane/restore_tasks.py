@@ -22,8 +22,8 @@ from capelin_control_plane.backup_tasks import encryption_key
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.copied_data import remove_old_tokens, separate_from_source
-from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
-from capelin_control_plane.instances import Observed
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
+from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.restores import (
     Phase,
     backup_of,

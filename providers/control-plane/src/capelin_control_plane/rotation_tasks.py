@@ -14,14 +14,15 @@ from capelin.controller import Context, ObjectKey
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import (
+from capelin_control_plane.desired.control_plane import (
     ControlPlane,
     InvalidSpecError,
     annotated_moment,
     moment_in,
 )
+from capelin_control_plane.desired.instances import Observed
+from capelin_control_plane.desired.schedules import around, is_future, is_older, occurrences
 from capelin_control_plane.exclusion import Operation, obstacle, waiting_text
-from capelin_control_plane.instances import Observed
 from capelin_control_plane.rotation import (
     PURPOSES,
     Clients,
@@ -37,7 +38,6 @@ from capelin_control_plane.rotation_clients import (
     unjoined,
     with_ages_of_machines,
 )
-from capelin_control_plane.schedules import around, is_future, is_older, occurrences
 from capelin_control_plane.secrets import advance
 
 ROTATE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/rotate-authorities-before"

@@ -12,12 +12,16 @@ from capelin.contract import ASLEEP, is_condition_true
 
 from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.backups import BACKUP_ANNOTATION
-from capelin_control_plane.desired import ControlPlane, InvalidSpecError, annotated_moment
+from capelin_control_plane.desired.control_plane import (
+    ControlPlane,
+    InvalidSpecError,
+    annotated_moment,
+)
+from capelin_control_plane.desired.instances import Observed
+from capelin_control_plane.desired.schedules import is_older, occurrences
 from capelin_control_plane.exclusion import Operation, obstacle
-from capelin_control_plane.instances import Observed
 from capelin_control_plane.rotation import Progress
 from capelin_control_plane.rotation_tasks import rotation_requests
-from capelin_control_plane.schedules import is_older, occurrences
 
 SLEEP_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/sleep-after"
 """Its value is a moment, after which the control plane sleeps."""

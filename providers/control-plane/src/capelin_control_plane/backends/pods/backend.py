@@ -90,17 +90,17 @@ from capelin_control_plane.backends.pods.rollout import (
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
 from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities, key_pair
-from capelin_control_plane.desired import PROGRAMS, ControlPlane
-from capelin_control_plane.etcd.api import (
-    EtcdApi,
-    MembershipError,
-    ready_member,
-)
-from capelin_control_plane.instances import (
+from capelin_control_plane.desired.control_plane import PROGRAMS, ControlPlane
+from capelin_control_plane.desired.instances import (
     AgentsEndpoint,
     Endpoint,
     Observed,
     downgrade,
+)
+from capelin_control_plane.etcd.api import (
+    EtcdApi,
+    MembershipError,
+    ready_member,
 )
 from capelin_control_plane.moves import Remains
 from capelin_control_plane.restores import Phase, restore_phase

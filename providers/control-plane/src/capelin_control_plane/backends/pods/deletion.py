@@ -26,7 +26,7 @@ from capelin_control_plane.backends.pods.own_objects import (
 from capelin_control_plane.backends.pods.pod_status import is_member
 from capelin_control_plane.backends.pods.restore_pods import is_restore_pod
 from capelin_control_plane.backends.pods.trees import value_at
-from capelin_control_plane.desired import PROGRAMS, Component
+from capelin_control_plane.desired.control_plane import PROGRAMS, Component
 from capelin_control_plane.etcd.rules import MOST_MEMBERS
 
 _CLIENTS: Final[tuple[Component, ...]] = (

@@ -30,7 +30,7 @@ from capelin_control_plane.backends.pods.pod_status import (
 )
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
 from capelin_control_plane.backends.pods.rollout import are_api_servers_settled
-from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.etcd.api import EtcdApi, MembershipError, connect, make_room
 from capelin_control_plane.etcd.rules import (
     Loss,

@@ -61,15 +61,15 @@ from capelin_control_plane.backends.processes.state_dir import (
 )
 from capelin_control_plane.backends.processes.supervised import Supervised, processes_of
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
-from capelin_control_plane.etcd.api import EtcdApi, MembershipError, ready_member
-from capelin_control_plane.instances import (
+from capelin_control_plane.desired.control_plane import PROGRAMS, Component, ControlPlane
+from capelin_control_plane.desired.instances import (
     DesiredComponents,
     Endpoint,
     Observed,
     Plan,
     downgrade,
 )
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError, ready_member
 from capelin_control_plane.restores import Phase as RestorePhase
 from capelin_control_plane.restores import restore_phase
 

@@ -14,7 +14,8 @@ from capelin.versions import Version
 
 from capelin_control_plane.api.policy import Policy, address_of
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.arguments import (
+from capelin_control_plane.backends.processes.state_dir import StateDir
+from capelin_control_plane.desired.arguments import (
     CONTROLLER_PORTS,
     GO_ENVIRONMENT,
     SHUTDOWN_DELAY,
@@ -25,9 +26,8 @@ from capelin_control_plane.arguments import (
     etcd_arguments,
     shutdown_delay,
 )
-from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
-from capelin_control_plane.instances import DesiredComponents, Instance, Plan, Resources
+from capelin_control_plane.desired.control_plane import PROGRAMS, Component, ControlPlane
+from capelin_control_plane.desired.instances import DesiredComponents, Instance, Plan, Resources
 
 API_SERVER_PORT = 10443
 ETCD_PORT = 2379

@@ -12,9 +12,9 @@ from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.components import joining
 from capelin_control_plane.backends.processes.plan import MemberReplacement
 from capelin_control_plane.backends.processes.supervised import Supervised
+from capelin_control_plane.desired.instances import DesiredComponents, Instance
 from capelin_control_plane.etcd.api import MembershipError
 from capelin_control_plane.etcd.rules import MemberChange, Membership, MoveLeadership, StartLearner
-from capelin_control_plane.instances import DesiredComponents, Instance
 
 
 async def membership(supervised: Supervised) -> Membership | None:

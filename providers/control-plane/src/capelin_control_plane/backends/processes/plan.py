@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from capelin_control_plane.desired.instances import DesiredComponents, Instance, Observed, Plan
 from capelin_control_plane.etcd.rules import (
     Loss,
     Member,
@@ -22,7 +23,6 @@ from capelin_control_plane.etcd.rules import (
     next_resizing,
     next_restarts,
 )
-from capelin_control_plane.instances import DesiredComponents, Instance, Observed, Plan
 
 _FIRST_START = "--initial-cluster"
 """The beginning of flags that a member of etcd reads only if it has no data."""

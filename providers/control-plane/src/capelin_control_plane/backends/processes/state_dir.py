@@ -13,8 +13,8 @@ from capelin.provider import Blocked
 from pydantic import TypeAdapter
 
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.component_files import ComponentFiles
-from capelin_control_plane.instances import Instance, Plan
+from capelin_control_plane.desired.component_files import ComponentFiles
+from capelin_control_plane.desired.instances import Instance, Plan
 
 _ATTEMPTS = 64
 _OWNER = "owner.json"

@@ -8,8 +8,8 @@ from typing import Final, Literal
 from capelin.api import parse_duration
 from capelin.embedded.components import Etcd, KubeApiServer, KubeControllerManager, KubeScheduler
 
-from capelin_control_plane.component_files import ENCRYPTION_FLAG, ComponentFiles
-from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.desired.component_files import ENCRYPTION_FLAG, ComponentFiles
+from capelin_control_plane.desired.control_plane import Component, ControlPlane
 
 Controller = Literal["kube-controller-manager", "kube-scheduler"]
 CONTROLLER_PORTS: Final[Mapping[Controller, int]] = {

@@ -12,7 +12,7 @@ from yaml import YAMLError
 
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.component_files import AuditPolicyFile
+from capelin_control_plane.desired.component_files import AuditPolicyFile
 
 _API_VERSION = "audit.k8s.io/v1"
 _LONGEST = 64 << 10

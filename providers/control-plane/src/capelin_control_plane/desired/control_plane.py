@@ -31,8 +31,12 @@ from capelin_control_plane.api.policy import (
     problem_of_port,
 )
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.component_files import ENCRYPTION_FLAG, AuditPolicyFile, EncryptionFiles
-from capelin_control_plane.endpoints import other_hosts
+from capelin_control_plane.desired.component_files import (
+    ENCRYPTION_FLAG,
+    AuditPolicyFile,
+    EncryptionFiles,
+)
+from capelin_control_plane.desired.endpoints import other_hosts
 from capelin_control_plane.rotation import revision
 
 DEFAULT_PORT = 6443

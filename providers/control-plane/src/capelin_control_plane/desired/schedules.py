@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from capelin_control_plane.desired import InvalidSpecError
+from capelin_control_plane.desired.control_plane import InvalidSpecError
 
 CLOCK_ERROR: Final = timedelta(minutes=10)
 """How far the clocks of two providers may differ."""
