@@ -19,7 +19,7 @@ from capelin_control_plane.api import Status
 from capelin_control_plane.backup_files import open_backup
 from capelin_control_plane.backups import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
-from capelin_control_plane.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY_ANNOTATION
+from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY_ANNOTATION
 from capelin_control_plane.moves import MOVE_ANNOTATION
 from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATE_ANNOTATION
 from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION

@@ -14,7 +14,7 @@ from capelin_control_plane.copied_data import (
     remove_old_tokens,
     separate_from_source,
 )
-from capelin_control_plane.rotation_clients import NODES
+from capelin_control_plane.keys.rotation_clients import NODES
 
 BACKUP = "20260131T030000Z"
 MOMENT = datetime(2026, 1, 31, 3, tzinfo=UTC)

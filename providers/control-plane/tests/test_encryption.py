@@ -16,7 +16,7 @@ from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired.component_files import IDENTITY, OFF
 from capelin_control_plane.desired.control_plane import InvalidSpecError
 from capelin_control_plane.desired.instances import InstanceStatus, Observed
-from capelin_control_plane.encryption import (
+from capelin_control_plane.keys.encryption import (
     KEY_BYTES,
     NAME_BYTES,
     Goal,

@@ -25,17 +25,17 @@ from capelin_control_plane.api import (
     Spec,
     Status,
 )
-from capelin_control_plane.encryption import Goal, read_keyring
-from capelin_control_plane.encryption_keys import (
-    ENCRYPTION_ANNOTATION,
-    ROTATE_ANNOTATION,
-    EncryptionKeys,
-    find_encryption_keys,
-)
 from capelin_control_plane.encryption_tasks import (
     EncryptionReport,
     Encryptions,
     rewritten_objects,
+)
+from capelin_control_plane.keys.encryption import Goal, read_keyring
+from capelin_control_plane.keys.encryption_keys import (
+    ENCRYPTION_ANNOTATION,
+    ROTATE_ANNOTATION,
+    EncryptionKeys,
+    find_encryption_keys,
 )
 from capelin_control_plane.kms_tasks import PluginChecks
 

@@ -29,10 +29,11 @@ from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.backup_files import read_backups
 from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.desired.instances import Endpoint, Observed
 from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError, MemberStatus
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.secrets import ensure_authorities
 from capelin_control_plane.move_tasks import Moves, MovingBackend, check_move
 from capelin_control_plane.moves import (
     MOVABLE,
@@ -41,7 +42,6 @@ from capelin_control_plane.moves import (
     Remains,
 )
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
-from capelin_control_plane.secrets import ensure_authorities
 from capelin_control_plane.sleep import SLEEP_ANNOTATION
 from capelin_control_plane.stores import Store
 

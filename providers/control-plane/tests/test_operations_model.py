@@ -16,7 +16,7 @@ from capelin.contract import find_condition
 from capelin_control_plane.backup_files import read_backups
 from capelin_control_plane.backups import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
-from capelin_control_plane.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY
+from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY
 from capelin_control_plane.rotation_tasks import DROP_ANNOTATION
 from capelin_control_plane.rotation_tasks import ROTATE_ANNOTATION as ROTATE_CAS
 from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION

@@ -30,7 +30,6 @@ from capelin_control_plane import orphans
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec
 from capelin_control_plane.api.pod_settings import Pods
 from capelin_control_plane.backends import ReadSnapshot
-from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
     RENEW_ANNOTATION,
@@ -38,6 +37,7 @@ from capelin_control_plane.desired.control_plane import (
 )
 from capelin_control_plane.desired.instances import Endpoint, InstanceStatus, Observed
 from capelin_control_plane.etcd.api import EtcdApi, MembershipError
+from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.reconciler import (
     FINALIZER,

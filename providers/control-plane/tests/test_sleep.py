@@ -18,8 +18,8 @@ from capelin_control_plane.api import (
 from capelin_control_plane.backups import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import InvalidSpecError
 from capelin_control_plane.desired.instances import Observed
+from capelin_control_plane.keys.rotation import NO_ROTATION, Progress
 from capelin_control_plane.moves import MOVING
-from capelin_control_plane.rotation import NO_ROTATION, Progress
 from capelin_control_plane.rotation_tasks import ROTATE_ANNOTATION
 from capelin_control_plane.sleep import (
     SLEEP_ANNOTATION,

@@ -47,8 +47,8 @@ from capelin_control_plane.desired.control_plane import (
 )
 from capelin_control_plane.desired.schedules import is_future
 from capelin_control_plane.etcd.api import MembershipError
+from capelin_control_plane.keys.rotation import PURPOSES
 from capelin_control_plane.restores import backup_of, source_of
-from capelin_control_plane.rotation import PURPOSES
 from capelin_control_plane.stores import Store, StoreError
 from capelin_control_plane.tasks import Tasks
 

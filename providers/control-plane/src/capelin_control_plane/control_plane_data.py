@@ -10,9 +10,9 @@ from capelin.controller import ObjectKey
 
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backups import epoch_of
-from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.etcd.api import EtcdApi
+from capelin_control_plane.keys.certificates import Authorities
 
 OpenEtcd = Callable[[], AbstractAsyncContextManager[EtcdApi]]
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from capelin.api import Resource, Unstructured
 from capelin.client import Client
 
-from capelin_control_plane.rotation_clients import NODES, SECRETS, find_old_tokens
+from capelin_control_plane.keys.rotation_clients import NODES, SECRETS, find_old_tokens
 
 VOLUMES: Final = Resource("", "v1", "PersistentVolume", "persistentvolumes", namespaced=False)
 ATTACHMENTS: Final = Resource(

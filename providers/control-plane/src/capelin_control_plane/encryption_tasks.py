@@ -24,7 +24,7 @@ from capelin.controller import Context, ObjectKey
 from capelin_control_plane.api import CapelinControlPlane, EncryptionStatus
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.desired.component_files import IDENTITY
-from capelin_control_plane.encryption import (
+from capelin_control_plane.keys.encryption import (
     Goal,
     Keyring,
     Ring,
@@ -38,7 +38,7 @@ from capelin_control_plane.encryption import (
     to_rewrite,
     used_plugin_key,
 )
-from capelin_control_plane.encryption_keys import EncryptionKeys, store
+from capelin_control_plane.keys.encryption_keys import EncryptionKeys, store
 from capelin_control_plane.kms_tasks import PluginCheck, PluginChecks
 from capelin_control_plane.tasks import Tasks
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.desired.instances import Observed
-from capelin_control_plane.rotation import Progress, is_rolling
+from capelin_control_plane.keys.rotation import Progress, is_rolling
 
 
 class Operation(StrEnum):

@@ -9,7 +9,7 @@ from typing import Final
 from capelin.client import ApiError, Client, ClientError, Config, NotFound
 from capelin.controller import Context, ObjectKey
 
-from capelin_control_plane.kms import PluginKey, observed_key, plugin_key
+from capelin_control_plane.keys.kms import PluginKey, observed_key, plugin_key
 from capelin_control_plane.tasks import Tasks
 
 _PERIOD: Final = timedelta(minutes=1)

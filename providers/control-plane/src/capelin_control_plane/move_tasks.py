@@ -23,7 +23,6 @@ from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import BackupJob
 from capelin_control_plane.backups import Manifest
-from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
@@ -33,6 +32,7 @@ from capelin_control_plane.desired.control_plane import (
 )
 from capelin_control_plane.desired.instances import Endpoint, Observed
 from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError
+from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.moves import (
     ABANDONING,
     MOVE_ANNOTATION,

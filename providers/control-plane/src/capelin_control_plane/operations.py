@@ -15,13 +15,13 @@ from capelin_control_plane.backends import Backend
 from capelin_control_plane.backup_metrics import BackupMetrics
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import Backups, BackupState
-from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired.instances import Observed
-from capelin_control_plane.encryption import uses_keyring
-from capelin_control_plane.encryption_keys import EncryptionKeys
 from capelin_control_plane.encryption_tasks import EncryptionReport, Encryptions
 from capelin_control_plane.exclusion import Operation, in_progress, obstacle, waiting_text
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.encryption import uses_keyring
+from capelin_control_plane.keys.encryption_keys import EncryptionKeys
 from capelin_control_plane.kms_tasks import PluginChecks
 from capelin_control_plane.restore_tasks import Restores
 from capelin_control_plane.rotation_tasks import Rotations

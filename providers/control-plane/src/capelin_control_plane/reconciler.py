@@ -43,7 +43,6 @@ from capelin_control_plane.backends import Backend, reconcile_instances
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.backup_objects import BACKED_UP
 from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired.audit_policy import find_audit_policy
 from capelin_control_plane.desired.control_plane import (
@@ -53,9 +52,16 @@ from capelin_control_plane.desired.control_plane import (
 )
 from capelin_control_plane.desired.endpoints import endpoint_conflict
 from capelin_control_plane.desired.instances import Endpoint, Observed
-from capelin_control_plane.encryption_keys import EncryptionKeys, find_encryption_keys
 from capelin_control_plane.encryption_tasks import (
     ENCRYPTION_AT_REST,
+)
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.encryption_keys import EncryptionKeys, find_encryption_keys
+from capelin_control_plane.keys.rotation import Progress
+from capelin_control_plane.keys.secrets import (
+    AUTHORITIES_ANNOTATION,
+    ensure_authorities,
+    ensure_kubeconfig,
 )
 from capelin_control_plane.move_tasks import (
     MoveCheck,
@@ -69,12 +75,6 @@ from capelin_control_plane.operations import Operations
 from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.restore_tasks import complete_restore
 from capelin_control_plane.restores import Phase
-from capelin_control_plane.rotation import Progress
-from capelin_control_plane.secrets import (
-    AUTHORITIES_ANNOTATION,
-    ensure_authorities,
-    ensure_kubeconfig,
-)
 from capelin_control_plane.sleep import sleep_state, stays_asleep, waiting_requests
 from capelin_control_plane.sleep_status import asleep_status
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects

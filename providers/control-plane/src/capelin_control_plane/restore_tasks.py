@@ -19,11 +19,12 @@ from capelin_control_plane.backup_encryption import BackupError
 from capelin_control_plane.backup_files import read_backups, read_snapshot
 from capelin_control_plane.backup_stores import Stores
 from capelin_control_plane.backup_tasks import encryption_key
-from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.copied_data import remove_old_tokens, separate_from_source
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.desired.instances import Observed
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.rotation_clients import account_key_id
 from capelin_control_plane.restores import (
     Phase,
     backup_of,
@@ -33,7 +34,6 @@ from capelin_control_plane.restores import (
     revision_bump,
     source_of,
 )
-from capelin_control_plane.rotation_clients import account_key_id
 from capelin_control_plane.stores import StoreError
 from capelin_control_plane.tasks import Tasks
 

@@ -13,7 +13,6 @@ from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired.control_plane import (
     ControlPlane,
     InvalidSpecError,
@@ -23,7 +22,8 @@ from capelin_control_plane.desired.control_plane import (
 from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.desired.schedules import around, is_future, is_older, occurrences
 from capelin_control_plane.exclusion import Operation, obstacle, waiting_text
-from capelin_control_plane.rotation import (
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.rotation import (
     PURPOSES,
     Clients,
     Progress,
@@ -31,14 +31,14 @@ from capelin_control_plane.rotation import (
     authority_name,
     waiting_for,
 )
-from capelin_control_plane.rotation_clients import (
+from capelin_control_plane.keys.rotation_clients import (
     NODE_ANNOTATION,
     find_clients,
     machines_of,
     unjoined,
     with_ages_of_machines,
 )
-from capelin_control_plane.secrets import advance
+from capelin_control_plane.keys.secrets import advance
 
 ROTATE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/rotate-authorities-before"
 """Its value is a moment. CAs and keys that were created before it are replaced."""

@@ -36,8 +36,8 @@ from capelin_control_plane.backup_tasks import Backups
 from capelin_control_plane.backups import Manifest, NeededBackup
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.etcd_snapshots import PROGRAMS
+from capelin_control_plane.keys.rotation import PURPOSES
 from capelin_control_plane.rewinds import backup_as_of
-from capelin_control_plane.rotation import PURPOSES
 from capelin_control_plane.stores import Store
 
 from .rig import KEY, NEW, Rig, control_plane, settled

@@ -20,7 +20,7 @@ from typing import Final
 
 from capelin.versions import Version
 
-from capelin_control_plane.kms import Plugins
+from capelin_control_plane.keys.kms import Plugins
 
 Network = IPv4Network | IPv6Network
 

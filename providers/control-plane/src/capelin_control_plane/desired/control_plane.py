@@ -37,7 +37,7 @@ from capelin_control_plane.desired.component_files import (
     EncryptionFiles,
 )
 from capelin_control_plane.desired.endpoints import other_hosts
-from capelin_control_plane.rotation import revision
+from capelin_control_plane.keys.rotation import revision
 
 DEFAULT_PORT = 6443
 DEFAULT_SERVICE_CIDR = "10.96.0.0/12"

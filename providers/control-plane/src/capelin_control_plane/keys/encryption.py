@@ -26,7 +26,7 @@ from capelin_control_plane.desired.component_files import (
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.desired.schedules import is_future, is_older
-from capelin_control_plane.kms import Plugins, kms_provider, provider_name, socket_of
+from capelin_control_plane.keys.kms import Plugins, kms_provider, provider_name, socket_of
 
 KEY_BYTES: Final = 32
 NAME_BYTES: Final = 4

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.rotation import Clients, NodeFacts, authority_name, key_id
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.rotation import Clients, NodeFacts, authority_name, key_id
 
 NODE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/authority"
 """On a Node: the name of the CA of its kubelet's certificate."""

@@ -15,7 +15,7 @@ from capelin_control_plane.api import CapelinControlPlane, SecretKey, Status
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.desired.component_files import EncryptionFiles
 from capelin_control_plane.desired.control_plane import annotated_moment
-from capelin_control_plane.encryption import (
+from capelin_control_plane.keys.encryption import (
     KEY_BYTES,
     NAME_BYTES,
     Goal,
@@ -26,8 +26,8 @@ from capelin_control_plane.encryption import (
     rotation_due,
     write_keyring,
 )
-from capelin_control_plane.kms import Plugins, socket_of
-from capelin_control_plane.secrets import CREATED_ANNOTATION, find_secret
+from capelin_control_plane.keys.kms import Plugins, socket_of
+from capelin_control_plane.keys.secrets import CREATED_ANNOTATION, find_secret
 
 ENCRYPTION_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-encryption"
 """Names the configuration of the newest API servers. It outlives the Secret and a move."""

@@ -37,10 +37,10 @@ from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.certificates import Authorities, Authority, issued_before
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.desired.instances import Endpoint
-from capelin_control_plane.rotation import (
+from capelin_control_plane.keys.certificates import Authorities, Authority, issued_before
+from capelin_control_plane.keys.rotation import (
     PURPOSES,
     Keys,
     Progress,

@@ -20,7 +20,7 @@ from capelin.pki import (
 
 from capelin_control_plane.desired.component_files import ComponentFiles
 from capelin_control_plane.desired.control_plane import ControlPlane
-from capelin_control_plane.rotation import NO_ROTATION, Progress, fingerprint
+from capelin_control_plane.keys.rotation import NO_ROTATION, Progress, fingerprint
 
 Authority = Literal["ca", "etcd", "proxy"]
 _AUTHORITIES: tuple[Authority, ...] = get_args(Authority)
