@@ -16,8 +16,8 @@ from capelin.api.core import ConfigMap, Secret
 from capelin.contract import ASLEEP, BLOCK_MOVE_ANNOTATION, find_condition
 from capelin.testing.waiting import until
 from capelin_control_plane.api import Status
-from capelin_control_plane.backup_files import open_backup
-from capelin_control_plane.backups import BACKUP_ANNOTATION
+from capelin_control_plane.backup.files import open_backup
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY_ANNOTATION
 from capelin_control_plane.moves import MOVE_ANNOTATION

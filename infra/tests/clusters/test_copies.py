@@ -8,11 +8,11 @@ from capelin.api.capi import Cluster, MachinePool
 from capelin.api.core import Secret
 from capelin.errors import InvalidInputError
 from capelin_control_plane.api import CapelinControlPlane, Spec
-from capelin_control_plane.backup_objects import ClusterObjects, references_in
+from capelin_control_plane.backup.objects import ClusterObjects, references_in
+from capelin_control_plane.backup.restores import backup_of, source_of
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 from capelin_control_plane.keys.encryption_keys import ENCRYPTION_ANNOTATION
 from capelin_control_plane.keys.secrets import AUTHORITIES_ANNOTATION
-from capelin_control_plane.restores import backup_of, source_of
 from capelin_infra.clusters.copies import begun_backup, copy_of
 from capelin_infra.clusters.lost_clusters import LostCluster, create_again, is_reusable
 

@@ -10,8 +10,8 @@ from capelin.api.core import Namespace, Secret
 from capelin.errors import InvalidInputError, UserError
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.backup_objects import ClusterObjects
-from capelin_control_plane.backups import Manifest
+from capelin_control_plane.backup.manifests import Manifest
+from capelin_control_plane.backup.objects import ClusterObjects
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.clusters.lost_clusters import (

@@ -27,8 +27,9 @@ from capelin_control_plane import move_tasks
 from capelin_control_plane.api import BackupDestination, CapelinControlPlane, EtcdBackup, Spec
 from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.pods import PodsBackend
-from capelin_control_plane.backup_files import read_backups
-from capelin_control_plane.backup_stores import Stores
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.files import read_backups
+from capelin_control_plane.backup.stores import Store
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.desired.instances import Endpoint, Observed
 from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError, MemberStatus
@@ -43,7 +44,6 @@ from capelin_control_plane.moves import (
 )
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 from capelin_control_plane.sleep import SLEEP_ANNOTATION
-from capelin_control_plane.stores import Store
 
 from .factories import desired_control_plane
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
 import pytest
-from capelin_control_plane.backup_encryption import BackupError
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.restore_member import (
     MemberRestore,
     NotReceivedError,

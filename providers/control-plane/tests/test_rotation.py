@@ -13,6 +13,7 @@ from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.pki_secret import files_of, pki_data
 from capelin_control_plane.backends.processes.pki_files import renew_certificates
 from capelin_control_plane.backends.processes.state_dir import StateDir
+from capelin_control_plane.backup.restores import check_backup
 from capelin_control_plane.desired.control_plane import PROGRAMS
 from capelin_control_plane.desired.instances import Endpoint
 from capelin_control_plane.keys.certificates import Authorities
@@ -35,7 +36,6 @@ from capelin_control_plane.keys.rotation import (
     waiting_for,
     write_rotation,
 )
-from capelin_control_plane.restores import check_backup
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

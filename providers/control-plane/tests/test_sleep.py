@@ -15,7 +15,7 @@ from capelin_control_plane.api import (
     Spec,
     Status,
 )
-from capelin_control_plane.backups import BACKUP_ANNOTATION
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import InvalidSpecError
 from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.keys.rotation import NO_ROTATION, Progress

@@ -11,9 +11,9 @@ from capelin.contract import ASLEEP, find_condition, is_condition_true, named_by
 from capelin.embedded.management import Environment
 from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, Status
-from capelin_control_plane.backup_readers import StoredBackup, stored_backups
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION, Manifest
+from capelin_control_plane.backup.readers import StoredBackup, stored_backups
 from capelin_control_plane.backup_tasks import BACKUP_HEALTHY
-from capelin_control_plane.backups import BACKUP_ANNOTATION, Manifest
 from rich.console import Console
 
 from capelin_infra.clusters.cluster_verbs import ClusterName

@@ -14,7 +14,7 @@ from capelin.provider import Blocked
 
 from capelin_control_plane.api import EtcdBackup, LastBackup
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.archive import (
+from capelin_control_plane.backup.archive import (
     Batch,
     Segment,
     SegmentId,
@@ -22,19 +22,19 @@ from capelin_control_plane.archive import (
     next_segments,
     segments_of,
 )
-from capelin_control_plane.archive_files import (
+from capelin_control_plane.backup.archive_files import (
     delete_segments,
     newest_segment,
     write_segment,
 )
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_files import read_backups
-from capelin_control_plane.backup_stores import Stores
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import read_backups
+from capelin_control_plane.backup.manifests import NeededBackup
+from capelin_control_plane.backup.stores import Store, StoreError
 from capelin_control_plane.backup_tasks import BackupState, encryption_key
-from capelin_control_plane.backups import NeededBackup
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.etcd.api import CompactedError, EtcdApi, MembershipError
-from capelin_control_plane.stores import Store, StoreError
 from capelin_control_plane.tasks import Tasks
 
 ARCHIVE_HEALTHY: Final = "ArchiveHealthy"

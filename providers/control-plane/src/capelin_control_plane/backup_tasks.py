@@ -17,20 +17,18 @@ from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, LastBackup, Status
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.archive import segments_of
-from capelin_control_plane.archive_files import delete_segments
-from capelin_control_plane.backup_encryption import FEWEST_KEY_BYTES, BackupError
-from capelin_control_plane.backup_files import (
+from capelin_control_plane.backup.archive import segments_of
+from capelin_control_plane.backup.archive_files import delete_segments
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.encryption import FEWEST_KEY_BYTES, BackupError
+from capelin_control_plane.backup.files import (
     BackupWriter,
     Listed,
     delete_backup,
     delete_leftovers,
     read_backups,
 )
-from capelin_control_plane.backup_metrics import BackupAge, BackupMetrics
-from capelin_control_plane.backup_objects import read_cluster_objects
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.backups import (
+from capelin_control_plane.backup.manifests import (
     BACKUP_ANNOTATION,
     Due,
     Manifest,
@@ -39,6 +37,10 @@ from capelin_control_plane.backups import (
     expired,
     interval,
 )
+from capelin_control_plane.backup.metrics import BackupAge, BackupMetrics
+from capelin_control_plane.backup.objects import read_cluster_objects
+from capelin_control_plane.backup.restores import backup_of, source_of
+from capelin_control_plane.backup.stores import Store, StoreError
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired.control_plane import (
     RESTORE_ANNOTATION,
@@ -48,8 +50,6 @@ from capelin_control_plane.desired.control_plane import (
 from capelin_control_plane.desired.schedules import is_future
 from capelin_control_plane.etcd.api import MembershipError
 from capelin_control_plane.keys.rotation import PURPOSES
-from capelin_control_plane.restores import backup_of, source_of
-from capelin_control_plane.stores import Store, StoreError
 from capelin_control_plane.tasks import Tasks
 
 BACKUP_HEALTHY: Final = "BackupHealthy"

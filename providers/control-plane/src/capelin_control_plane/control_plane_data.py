@@ -9,7 +9,7 @@ from typing import Self
 from capelin.controller import ObjectKey
 
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.backups import epoch_of
+from capelin_control_plane.backup.manifests import epoch_of
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.etcd.api import EtcdApi
 from capelin_control_plane.keys.certificates import Authorities

@@ -19,10 +19,11 @@ from capelin.provider import Blocked
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import Backend
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_stores import Stores
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.manifests import Manifest
+from capelin_control_plane.backup.stores import StoreError
 from capelin_control_plane.backup_tasks import BackupJob
-from capelin_control_plane.backups import Manifest
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
@@ -48,7 +49,6 @@ from capelin_control_plane.moves import (
     not_requested,
     user_objects,
 )
-from capelin_control_plane.stores import StoreError
 from capelin_control_plane.tasks import Tasks
 
 _POLL_SECONDS: Final = 0.5

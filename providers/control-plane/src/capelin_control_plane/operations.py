@@ -12,8 +12,8 @@ from capelin.controller import Context, ObjectKey
 from capelin_control_plane.api import Status
 from capelin_control_plane.archive_tasks import Archives
 from capelin_control_plane.backends import Backend
-from capelin_control_plane.backup_metrics import BackupMetrics
-from capelin_control_plane.backup_stores import Stores
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.metrics import BackupMetrics
 from capelin_control_plane.backup_tasks import Backups, BackupState
 from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired.instances import Observed

@@ -21,8 +21,8 @@ from typing import Final
 from capelin.embedded.processes import private_folder
 
 from capelin_control_plane.backends import ReadSnapshot
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.etcd_snapshots import RestoredCluster, restore_member
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.snapshots import RestoredCluster, restore_member
 
 PORT: Final = 2382
 """At the loopback address of the pod: only the provider reaches it, through the API server."""

@@ -15,17 +15,10 @@ from capelin.provider import Blocked, ControlPlaneContext
 from capelin_control_plane.api import BackupDestination, CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import Backend
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_files import read_backups, read_snapshot
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.backup_tasks import encryption_key
-from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.copied_data import remove_old_tokens, separate_from_source
-from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
-from capelin_control_plane.desired.instances import Observed
-from capelin_control_plane.keys.certificates import Authorities
-from capelin_control_plane.keys.rotation_clients import account_key_id
-from capelin_control_plane.restores import (
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import read_backups, read_snapshot
+from capelin_control_plane.backup.restores import (
     Phase,
     backup_of,
     check_backup,
@@ -34,7 +27,14 @@ from capelin_control_plane.restores import (
     revision_bump,
     source_of,
 )
-from capelin_control_plane.stores import StoreError
+from capelin_control_plane.backup.stores import StoreError
+from capelin_control_plane.backup_tasks import encryption_key
+from capelin_control_plane.control_plane_data import ControlPlaneData
+from capelin_control_plane.copied_data import remove_old_tokens, separate_from_source
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
+from capelin_control_plane.desired.instances import Observed
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.rotation_clients import account_key_id
 from capelin_control_plane.tasks import Tasks
 
 RESTORING: Final = "Restoring"

@@ -11,7 +11,7 @@ from typing import Final
 from capelin.contract import ASLEEP, is_condition_true
 
 from capelin_control_plane.api import CapelinControlPlane, Status
-from capelin_control_plane.backups import BACKUP_ANNOTATION
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import (
     ControlPlane,
     InvalidSpecError,

@@ -8,9 +8,9 @@ from capelin.provider import Blocked
 from capelin.versions import Version
 
 from capelin_control_plane.api.reasons import Reason
+from capelin_control_plane.backup.restores import Phase
 from capelin_control_plane.desired.control_plane import Component
 from capelin_control_plane.etcd.rules import Loss, Membership
-from capelin_control_plane.restores import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from capelin_control_plane.backends.pods.names import (
 from capelin_control_plane.backends.pods.objects import Workload
 from capelin_control_plane.backends.pods.pod_status import exit_message, failure_of, is_running
 from capelin_control_plane.backends.pods.workloads import ETCD_VOLUME, folder_of
+from capelin_control_plane.backup.restores import RestoreFiles
 from capelin_control_plane.desired.control_plane import ControlPlane
-from capelin_control_plane.restores import RestoreFiles
 
 COMPONENT: Final = "etcd-restore"
 """The label of these pods."""

@@ -60,6 +60,8 @@ from capelin_control_plane.backends.processes.state_dir import (
     state_dirs_of,
 )
 from capelin_control_plane.backends.processes.supervised import Supervised, processes_of
+from capelin_control_plane.backup.restores import Phase as RestorePhase
+from capelin_control_plane.backup.restores import restore_phase
 from capelin_control_plane.desired.control_plane import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.desired.instances import (
     DesiredComponents,
@@ -70,8 +72,6 @@ from capelin_control_plane.desired.instances import (
 )
 from capelin_control_plane.etcd.api import EtcdApi, MembershipError, ready_member
 from capelin_control_plane.keys.certificates import Authorities
-from capelin_control_plane.restores import Phase as RestorePhase
-from capelin_control_plane.restores import restore_phase
 
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND_PROGRAMS = 1.0

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
-from capelin_control_plane.archive import (
+from capelin_control_plane.backup.archive import (
     Batch,
     Segment,
     SegmentId,
@@ -12,9 +12,9 @@ from capelin_control_plane.archive import (
     segments_after,
     segments_of,
 )
-from capelin_control_plane.backup_encryption import BackupError, purpose_of
-from capelin_control_plane.backup_files import read_encrypted, single, write_encrypted
-from capelin_control_plane.stores import Store
+from capelin_control_plane.backup.encryption import BackupError, purpose_of
+from capelin_control_plane.backup.files import read_encrypted, single, write_encrypted
+from capelin_control_plane.backup.stores import Store
 
 
 async def write_segment(store: Store, key: bytes, authority: str, segment: Segment) -> None:

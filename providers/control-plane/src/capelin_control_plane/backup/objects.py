@@ -11,8 +11,8 @@ from capelin.client import Client, Forbidden, NotServed
 from capelin.contract import BLOCK_MOVE_ANNOTATION, CLUSTER_NAME_LABEL, served_resource
 from capelin.controller import Permission
 
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backups import BACKUP_ANNOTATION
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import ADDRESS_ANNOTATION, RESTORE_ANNOTATION
 from capelin_control_plane.moves import MOVE_ANNOTATION, MOVED_FROM_ANNOTATION
 

@@ -23,9 +23,9 @@ from capelin.provider import Blocked
 
 from capelin_control_plane.api import BackupDestination, S3Destination
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.s3 import TIMEOUT, Bucket, S3Store
-from capelin_control_plane.s3_signature import S3Credentials
-from capelin_control_plane.stores import FolderStore, Store, Workers
+from capelin_control_plane.backup.s3 import TIMEOUT, Bucket, S3Store
+from capelin_control_plane.backup.s3_signature import S3Credentials
+from capelin_control_plane.backup.stores import FolderStore, Store, Workers
 
 _FIELD: Final = "spec.etcd.backup.destination.s3"
 _THREADS: Final = 4

@@ -12,14 +12,14 @@ from typing import Final
 from capelin.embedded.processes import private_folder
 from pydantic import TypeAdapter
 
-from capelin_control_plane.backup_encryption import (
+from capelin_control_plane.backup.encryption import (
     BackupError,
     Decryption,
     Encryption,
     purpose_of,
 )
-from capelin_control_plane.backups import Manifest
-from capelin_control_plane.stores import (
+from capelin_control_plane.backup.manifests import Manifest
+from capelin_control_plane.backup.stores import (
     MOST_FILES,
     Store,
     StoreError,

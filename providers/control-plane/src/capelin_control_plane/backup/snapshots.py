@@ -12,7 +12,7 @@ from typing import Final
 import aiohttp
 from capelin.programs import default_signals, run_program
 
-from capelin_control_plane.backup_encryption import BackupError
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.etcd.api import EtcdApi, MembershipError
 
 PROGRAMS: Final = ("etcd", "etcdutl")

@@ -4,17 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_files import (
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import (
     list_backups,
     read_authorities,
     read_objects,
     read_snapshot,
     write_snapshot,
 )
-from capelin_control_plane.backups import Manifest
-from capelin_control_plane.etcd_snapshots import Trial, try_snapshot
-from capelin_control_plane.stores import Store
+from capelin_control_plane.backup.manifests import Manifest
+from capelin_control_plane.backup.snapshots import Trial, try_snapshot
+from capelin_control_plane.backup.stores import Store
 
 
 @dataclass(frozen=True, slots=True)

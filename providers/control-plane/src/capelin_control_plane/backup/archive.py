@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
-from capelin_control_plane.backup_encryption import BackupError
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.etcd.api import Change
 
 _NAME: Final = re.compile("changes-([0-9a-f]{16})-([0-9]{20})-([0-9]{20})-([0-9a-f]{0,8})")

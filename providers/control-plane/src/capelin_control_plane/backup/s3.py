@@ -21,13 +21,13 @@ from capelin.client import AddressRefusedError, describe_connection_error
 from yarl import URL
 
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.s3_signature import (
+from capelin_control_plane.backup.s3_signature import (
     EMPTY_SHA256,
     S3Credentials,
     S3Request,
     signed_headers,
 )
-from capelin_control_plane.stores import LARGEST_READ, MOST_FILES, StoreError
+from capelin_control_plane.backup.stores import LARGEST_READ, MOST_FILES, StoreError
 
 PART_BYTES: Final = 8 << 20
 """At most 10000 parts make an object of 80 GiB. Some servers want parts of one size."""

@@ -12,7 +12,7 @@ from capelin.provider import Blocked
 from capelin.versions import Version
 
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.backups import Manifest, taken_at
+from capelin_control_plane.backup.manifests import Manifest, taken_at
 from capelin_control_plane.desired.component_files import IDENTITY, EncryptionFiles
 from capelin_control_plane.desired.control_plane import ControlPlane
 

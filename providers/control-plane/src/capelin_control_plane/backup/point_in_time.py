@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from capelin_control_plane.archive import Batch
-from capelin_control_plane.archive_files import read_changes
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_files import (
+from capelin_control_plane.backup.archive import Batch
+from capelin_control_plane.backup.archive_files import read_changes
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import (
     BackupWriter,
     read_authorities,
     read_backups,
@@ -18,10 +18,10 @@ from capelin_control_plane.backup_files import (
     read_snapshot,
     write_snapshot,
 )
-from capelin_control_plane.backups import Manifest
+from capelin_control_plane.backup.manifests import Manifest
+from capelin_control_plane.backup.snapshots import throw_away_etcd
+from capelin_control_plane.backup.stores import Store
 from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError
-from capelin_control_plane.etcd_snapshots import throw_away_etcd
-from capelin_control_plane.stores import Store
 
 _MOST_OPERATIONS: Final = 100
 _MOST_BYTES: Final = 1 << 20
