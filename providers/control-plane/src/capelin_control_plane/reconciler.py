@@ -40,6 +40,7 @@ from capelin_control_plane.api.defaults import complete_spec
 from capelin_control_plane.api.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import Backend, reconcile_instances
+from capelin_control_plane.backends.orphans import Orphans
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.objects import BACKED_UP
@@ -73,7 +74,6 @@ from capelin_control_plane.move_tasks import (
 )
 from capelin_control_plane.moves import is_handed_over, is_moving
 from capelin_control_plane.operations import Operations
-from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.restore_tasks import complete_restore
 from capelin_control_plane.sleep import sleep_state, stays_asleep, waiting_requests
 from capelin_control_plane.sleep_status import asleep_status

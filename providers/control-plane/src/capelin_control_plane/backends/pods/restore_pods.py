@@ -64,7 +64,7 @@ def restore_pod(
         "name": "restore",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["/usr/bin/python3", "-m", "capelin_control_plane.restore_member"],
+        "command": ["/usr/bin/python3", "-m", "capelin_control_plane.backends.restore_member"],
         "args": [
             f"--volume={ETCD_VOLUME}",
             f"--folder={folder_of(request)}",

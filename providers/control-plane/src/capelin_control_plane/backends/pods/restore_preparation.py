@@ -27,7 +27,7 @@ from capelin_control_plane.backends.pods.restore_pods import (
     is_restore_pod,
     next_pod_step,
 )
-from capelin_control_plane.restore_member import PORT, NotReceivedError, send_snapshot
+from capelin_control_plane.backends.restore_member import PORT, NotReceivedError, send_snapshot
 
 _POLL_SECONDS: Final = 1.0
 _LONGEST_PROBLEM: Final = 30.0

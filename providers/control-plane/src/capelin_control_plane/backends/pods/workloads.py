@@ -23,6 +23,7 @@ from capelin_control_plane.backends.pods.names import (
     Names,
 )
 from capelin_control_plane.backends.pods.pki_secret import files_of
+from capelin_control_plane.backends.restore_member import DATA
 from capelin_control_plane.desired.arguments import (
     CONTROLLER_PORTS,
     GO_ENVIRONMENT,
@@ -35,7 +36,6 @@ from capelin_control_plane.desired.arguments import (
     shutdown_delay,
 )
 from capelin_control_plane.desired.control_plane import Component, ControlPlane
-from capelin_control_plane.restore_member import DATA
 
 ETCD_TAG = "3.6.8-0"
 """The etcd of all Kubernetes versions: an upgrade of a control plane never changes etcd."""
