@@ -25,8 +25,8 @@ from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import RENEW_ANNOTATION, RESTORE_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from capelin_control_plane.provider import provider
-from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 
 from tests.load import Load
 from tests.support.authority_secrets import AUTHORITIES, AuthoritySecrets

@@ -21,7 +21,7 @@ from capelin.embedded.management import (
 from capelin.embedded.processes import Process, kill_all, marked_processes, private_folder
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from capelin_infra.status.readiness import wait_until_ready
 
 from tests.load import Load

@@ -18,7 +18,7 @@ from capelin.embedded.processes import Process, marked_processes
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from capelin_machine_pool.api import CapelinCluster, CapelinMachinePool
 
 from .pools import POOL, VERSION, Whole, pool_manifests, whole_cluster

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from capelin.contract import ConditionSpec, update_conditions
 from capelin_control_plane.api import CapelinControlPlane, Spec, Status
-from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATING, requested_drop
+from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATING, requested_drop
 from capelin_infra.clusters.rotation import Drop, is_in_progress, rotating_condition
 
 from ..command import capelin  # noqa: TID252 - a folder without a name

@@ -15,7 +15,6 @@ import pytest
 from aiohttp import web
 from capelin.contract import ConditionSpec
 from capelin_control_plane.api import LastBackup
-from capelin_control_plane.archive_tasks import Archive
 from capelin_control_plane.backup.archive import (
     Batch,
     Segment,
@@ -31,8 +30,9 @@ from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.manifests import Manifest, NeededBackup
 from capelin_control_plane.backup.point_in_time import Pending, backup_moment, base_backup, replay
 from capelin_control_plane.backup.stores import FolderStore, Workers
-from capelin_control_plane.backup_tasks import BackupState
 from capelin_control_plane.etcd.api import Change, CompactedError, EtcdApi, MembershipError
+from capelin_control_plane.operations.archive import Archive
+from capelin_control_plane.operations.backup import BackupState
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -12,7 +12,7 @@ from capelin_control_plane.etcd.space import (
     SpaceStep,
     next_space_step,
 )
-from capelin_control_plane.space_tasks import space_available
+from capelin_control_plane.operations.space import space_available
 
 MIB = 2**20
 

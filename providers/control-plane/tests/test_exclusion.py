@@ -8,7 +8,7 @@ import pytest
 from capelin_control_plane.backup.restores import Phase
 from capelin_control_plane.desired.component_files import EncryptionFiles
 from capelin_control_plane.desired.instances import InstanceStatus, Observed
-from capelin_control_plane.exclusion import (
+from capelin_control_plane.operations.exclusion import (
     RULES,
     Operation,
     Rule,

@@ -23,7 +23,6 @@ from capelin.contract import (
 from capelin.controller import After, Context, ObjectKey, Recorder
 from capelin.testing.fake_client import FakeClient, cluster
 from capelin.testing.waiting import until
-from capelin_control_plane import move_tasks
 from capelin_control_plane.api import BackupDestination, CapelinControlPlane, EtcdBackup, Spec
 from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.pods import PodsBackend
@@ -35,15 +34,16 @@ from capelin_control_plane.desired.instances import Endpoint, Observed
 from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError, MemberStatus
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.secrets import ensure_authorities
-from capelin_control_plane.move_tasks import Moves, MovingBackend, check_move
-from capelin_control_plane.moves import (
+from capelin_control_plane.operations.move import Moves, MovingBackend, check_move
+from capelin_control_plane.operations.move_phases import (
     MOVABLE,
     MOVE_ANNOTATION,
     MOVED_FROM_ANNOTATION,
     Remains,
 )
+from capelin_control_plane.operations.runner import move as move_tasks
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
-from capelin_control_plane.sleep import SLEEP_ANNOTATION
 
 from .factories import desired_control_plane
 

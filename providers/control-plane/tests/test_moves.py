@@ -12,7 +12,7 @@ from capelin_control_plane.backup.restores import Phase
 from capelin_control_plane.desired.component_files import EncryptionFiles
 from capelin_control_plane.desired.control_plane import ControlPlane, InvalidSpecError
 from capelin_control_plane.desired.instances import InstanceStatus, Observed
-from capelin_control_plane.moves import (
+from capelin_control_plane.operations.move_phases import (
     MOVABLE,
     MOVE_ANNOTATION,
     MOVED_FROM_ANNOTATION,

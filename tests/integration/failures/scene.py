@@ -13,7 +13,7 @@ from capelin.client import Client, NotFound, WorkloadClients
 from capelin.contract import PAUSED_ANNOTATION
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.sleep import SLEEP_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION
 from capelin_infra.explain.model import Explanation
 from capelin_infra.explain.reading import read_facts
 from capelin_infra.explain.walk import explain

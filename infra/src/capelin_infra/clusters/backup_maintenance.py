@@ -13,7 +13,7 @@ from capelin_control_plane.backup.manifests import Manifest, expired
 from capelin_control_plane.backup.readers import verify_backup
 from capelin_control_plane.backup.snapshots import PROGRAMS
 from capelin_control_plane.backup.stores import Store
-from capelin_control_plane.backup_tasks import named_backups
+from capelin_control_plane.operations.backup import named_backups
 from rich.console import Console
 
 from capelin_infra.clusters.backup_places import (

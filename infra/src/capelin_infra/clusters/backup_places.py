@@ -20,7 +20,7 @@ from capelin_control_plane.backup.manifests import Manifest
 from capelin_control_plane.backup.readers import stored_backups
 from capelin_control_plane.backup.s3_signature import S3Credentials
 from capelin_control_plane.backup.stores import FolderStore, Store, StoreError, Workers
-from capelin_control_plane.backup_tasks import encryption_key
+from capelin_control_plane.operations.backup import encryption_key
 from pydantic import ValidationError
 
 from capelin_infra.clusters.backups import backup_folder, backup_settings, find_control_plane

@@ -13,7 +13,7 @@ from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, Status
 from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION, Manifest
 from capelin_control_plane.backup.readers import StoredBackup, stored_backups
-from capelin_control_plane.backup_tasks import BACKUP_HEALTHY
+from capelin_control_plane.operations.backup import BACKUP_HEALTHY
 from rich.console import Console
 
 from capelin_infra.clusters.cluster_verbs import ClusterName

@@ -18,7 +18,7 @@ from capelin_control_plane.desired.control_plane import (
     InvalidSpecError,
     requested_restore,
 )
-from capelin_control_plane.restore_tasks import RESTORING, withdraw_restore
+from capelin_control_plane.operations.restore import RESTORING, withdraw_restore
 from rich.console import Console
 
 from capelin_infra.clusters.backup_places import (

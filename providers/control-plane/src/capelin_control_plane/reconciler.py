@@ -45,7 +45,6 @@ from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, ow
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.objects import BACKED_UP
 from capelin_control_plane.backup.restores import Phase
-from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired.audit_policy import find_audit_policy
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
@@ -54,9 +53,6 @@ from capelin_control_plane.desired.control_plane import (
 )
 from capelin_control_plane.desired.endpoints import endpoint_conflict
 from capelin_control_plane.desired.instances import Endpoint, Observed
-from capelin_control_plane.encryption_tasks import (
-    ENCRYPTION_AT_REST,
-)
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.encryption_keys import EncryptionKeys, find_encryption_keys
 from capelin_control_plane.keys.rotation import Progress
@@ -65,17 +61,21 @@ from capelin_control_plane.keys.secrets import (
     ensure_authorities,
     ensure_kubeconfig,
 )
-from capelin_control_plane.move_tasks import (
+from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.encryption import (
+    ENCRYPTION_AT_REST,
+)
+from capelin_control_plane.operations.move import (
     MoveCheck,
     Moves,
     MovingBackend,
     abandon_move,
     check_move,
 )
-from capelin_control_plane.moves import is_handed_over, is_moving
-from capelin_control_plane.operations import Operations
-from capelin_control_plane.restore_tasks import complete_restore
-from capelin_control_plane.sleep import sleep_state, stays_asleep, waiting_requests
+from capelin_control_plane.operations.move_phases import is_handed_over, is_moving
+from capelin_control_plane.operations.restore import complete_restore
+from capelin_control_plane.operations.runner import Operations
+from capelin_control_plane.operations.sleep import sleep_state, stays_asleep, waiting_requests
 from capelin_control_plane.sleep_status import asleep_status
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 

@@ -103,7 +103,7 @@ from capelin_control_plane.etcd.api import (
     ready_member,
 )
 from capelin_control_plane.keys.certificates import SERVER_CERTIFICATE, Authorities, key_pair
-from capelin_control_plane.moves import Remains
+from capelin_control_plane.operations.move_phases import Remains
 
 # How often objects that are not watched are compared with the desired ones.
 _RESYNC = timedelta(minutes=2)

@@ -41,7 +41,6 @@ from capelin_control_plane.backup.metrics import BackupAge, BackupMetrics
 from capelin_control_plane.backup.objects import read_cluster_objects
 from capelin_control_plane.backup.restores import backup_of, source_of
 from capelin_control_plane.backup.stores import Store, StoreError
-from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired.control_plane import (
     RESTORE_ANNOTATION,
     ControlPlane,
@@ -50,7 +49,8 @@ from capelin_control_plane.desired.control_plane import (
 from capelin_control_plane.desired.schedules import is_future
 from capelin_control_plane.etcd.api import MembershipError
 from capelin_control_plane.keys.rotation import PURPOSES
-from capelin_control_plane.tasks import Tasks
+from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.tasks import Tasks
 
 BACKUP_HEALTHY: Final = "BackupHealthy"
 _RETRY: Final = timedelta(minutes=1)

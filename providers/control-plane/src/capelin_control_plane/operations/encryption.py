@@ -39,8 +39,8 @@ from capelin_control_plane.keys.encryption import (
     used_plugin_key,
 )
 from capelin_control_plane.keys.encryption_keys import EncryptionKeys, store
-from capelin_control_plane.kms_tasks import PluginCheck, PluginChecks
-from capelin_control_plane.tasks import Tasks
+from capelin_control_plane.operations.kms import PluginCheck, PluginChecks
+from capelin_control_plane.operations.tasks import Tasks
 
 ENCRYPTION_AT_REST: Final = "EncryptionAtRest"
 """Whether every stored object of the configured resources is encrypted."""

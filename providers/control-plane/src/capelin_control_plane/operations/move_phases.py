@@ -29,7 +29,12 @@ from capelin_control_plane.desired.control_plane import (
     annotated_moment,
 )
 from capelin_control_plane.desired.instances import Observed
-from capelin_control_plane.exclusion import Operation, in_progress, obstacle, waiting_text
+from capelin_control_plane.operations.exclusion import (
+    Operation,
+    in_progress,
+    obstacle,
+    waiting_text,
+)
 
 MOVE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/move-requested"
 """Its value is a moment. In the hour after it, a pause of the Cluster is that of a move."""

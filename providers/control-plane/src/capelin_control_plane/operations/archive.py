@@ -32,10 +32,10 @@ from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.files import read_backups
 from capelin_control_plane.backup.manifests import NeededBackup
 from capelin_control_plane.backup.stores import Store, StoreError
-from capelin_control_plane.backup_tasks import BackupState, encryption_key
-from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.etcd.api import CompactedError, EtcdApi, MembershipError
-from capelin_control_plane.tasks import Tasks
+from capelin_control_plane.operations.backup import BackupState, encryption_key
+from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.tasks import Tasks
 
 ARCHIVE_HEALTHY: Final = "ArchiveHealthy"
 _WRITE_SECONDS: Final = 3.0

@@ -10,7 +10,7 @@ from capelin.client import ApiError, Client, ClientError, Config, NotFound
 from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.keys.kms import PluginKey, observed_key, plugin_key
-from capelin_control_plane.tasks import Tasks
+from capelin_control_plane.operations.tasks import Tasks
 
 _PERIOD: Final = timedelta(minutes=1)
 """API servers ask their plugin as often."""

@@ -21,7 +21,6 @@ from capelin_control_plane.desired.control_plane import (
 )
 from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.desired.schedules import around, is_future, is_older, occurrences
-from capelin_control_plane.exclusion import Operation, obstacle, waiting_text
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.rotation import (
     PURPOSES,
@@ -39,6 +38,7 @@ from capelin_control_plane.keys.rotation_clients import (
     with_ages_of_machines,
 )
 from capelin_control_plane.keys.secrets import advance
+from capelin_control_plane.operations.exclusion import Operation, obstacle, waiting_text
 
 ROTATE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/rotate-authorities-before"
 """Its value is a moment. CAs and keys that were created before it are replaced."""

@@ -23,8 +23,6 @@ from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.manifests import Manifest
 from capelin_control_plane.backup.stores import StoreError
-from capelin_control_plane.backup_tasks import BackupJob
-from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
     ControlPlane,
@@ -34,7 +32,9 @@ from capelin_control_plane.desired.control_plane import (
 from capelin_control_plane.desired.instances import Endpoint, Observed
 from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError
 from capelin_control_plane.keys.certificates import Authorities
-from capelin_control_plane.moves import (
+from capelin_control_plane.operations.backup import BackupJob
+from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.move_phases import (
     ABANDONING,
     MOVE_ANNOTATION,
     MOVING,
@@ -49,7 +49,7 @@ from capelin_control_plane.moves import (
     not_requested,
     user_objects,
 )
-from capelin_control_plane.tasks import Tasks
+from capelin_control_plane.operations.tasks import Tasks
 
 _POLL_SECONDS: Final = 0.5
 _RETRY_SECONDS: Final = 5.0

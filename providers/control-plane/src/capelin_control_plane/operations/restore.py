@@ -28,14 +28,14 @@ from capelin_control_plane.backup.restores import (
     source_of,
 )
 from capelin_control_plane.backup.stores import StoreError
-from capelin_control_plane.backup_tasks import encryption_key
-from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.copied_data import remove_old_tokens, separate_from_source
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.rotation_clients import account_key_id
-from capelin_control_plane.tasks import Tasks
+from capelin_control_plane.operations.backup import encryption_key
+from capelin_control_plane.operations.copied_data import remove_old_tokens, separate_from_source
+from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.tasks import Tasks
 
 RESTORING: Final = "Restoring"
 _RETRY: Final = timedelta(minutes=1)

@@ -10,22 +10,27 @@ from capelin.contract import ConditionSpec
 from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.api import Status
-from capelin_control_plane.archive_tasks import Archives
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.metrics import BackupMetrics
-from capelin_control_plane.backup_tasks import Backups, BackupState
-from capelin_control_plane.control_plane_data import ControlPlaneData
 from capelin_control_plane.desired.instances import Observed
-from capelin_control_plane.encryption_tasks import EncryptionReport, Encryptions
-from capelin_control_plane.exclusion import Operation, in_progress, obstacle, waiting_text
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.encryption import uses_keyring
 from capelin_control_plane.keys.encryption_keys import EncryptionKeys
-from capelin_control_plane.kms_tasks import PluginChecks
-from capelin_control_plane.restore_tasks import Restores
-from capelin_control_plane.rotation_tasks import Rotations
-from capelin_control_plane.space_tasks import SpaceTasks
+from capelin_control_plane.operations.archive import Archives
+from capelin_control_plane.operations.backup import Backups, BackupState
+from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.encryption import EncryptionReport, Encryptions
+from capelin_control_plane.operations.exclusion import (
+    Operation,
+    in_progress,
+    obstacle,
+    waiting_text,
+)
+from capelin_control_plane.operations.kms import PluginChecks
+from capelin_control_plane.operations.restore import Restores
+from capelin_control_plane.operations.rotation import Rotations
+from capelin_control_plane.operations.space import SpaceTasks
 
 
 @dataclass(frozen=True, slots=True)

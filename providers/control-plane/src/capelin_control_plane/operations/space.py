@@ -21,7 +21,7 @@ from capelin_control_plane.etcd.space import (
     MemberSpace,
     next_space_step,
 )
-from capelin_control_plane.tasks import Tasks
+from capelin_control_plane.operations.tasks import Tasks
 
 ETCD_SPACE_AVAILABLE: Final = "EtcdSpaceAvailable"
 """Whether etcd accepts writes, and has room for more."""
