@@ -8,7 +8,7 @@ from time import monotonic
 
 import pytest
 from capelin.testing.waiting import until
-from capelin_control_plane.desired import RENEW_ANNOTATION
+from capelin_control_plane.desired.control_plane import RENEW_ANNOTATION
 from capelin_embedded.binaries import Binaries
 
 from .conftest import VERSIONS

@@ -14,8 +14,8 @@ from capelin.testing.waiting import until
 from capelin_cli.clusters.backup_places import BackupPlace
 from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.lost_clusters import create_again, read_lost_cluster
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.desired import RESTORE_ANNOTATION
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 
 from tests.s3.versitygw import BUCKET, KEY_ID, SECRET, SECRET_DATA, VERSITYGW, S3Server
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Generic, TypeVar
 
-from capelin_control_plane.desired import RENEW_ANNOTATION
+from capelin_control_plane.desired.control_plane import RENEW_ANNOTATION
 from capelin_embedded.binaries import TESTED_KUBERNETES
 
 from tests.faults.catalog import Fault

@@ -9,7 +9,7 @@ import pytest
 from capelin.api.core import Secret
 from capelin.contract import find_condition
 from capelin.testing.waiting import until
-from capelin_control_plane.encryption_keys import ROTATE_ANNOTATION
+from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION
 from capelin_embedded.processes import Process
 
 from tests.support.encryption_states import key_name

@@ -14,7 +14,7 @@ from capelin.contract import ASLEEP, find_condition
 from capelin.testing.waiting import until
 from capelin_cli.status.readiness import wait_until_ready
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from capelin_embedded.binaries import TESTED_KUBERNETES
 from capelin_embedded.management import (
     Environment,

@@ -16,7 +16,7 @@ from capelin.client import Client, ClientError, Config
 from capelin.contract import ASLEEP, find_condition
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from capelin_embedded.processes import Process, marked_processes
 from capelin_embedded.testing.management import ManagementCluster
 from capelin_machine_pool.api import CapelinCluster, CapelinMachinePool

@@ -29,9 +29,9 @@ from capelin_control_plane.api import (
     Spec,
     Status,
 )
-from capelin_control_plane.backup_readers import stored_backups
-from capelin_control_plane.backups import Manifest
-from capelin_control_plane.stores import FolderStore, Workers
+from capelin_control_plane.backup.manifests import Manifest
+from capelin_control_plane.backup.readers import stored_backups
+from capelin_control_plane.backup.stores import FolderStore, Workers
 from capelin_embedded.management import Environment, Settings
 from pydantic import TypeAdapter
 

@@ -10,11 +10,11 @@ from capelin.errors import InvalidInputError
 from capelin_cli.clusters.copies import begun_backup, copy_of
 from capelin_cli.clusters.lost_clusters import LostCluster, create_again, is_reusable
 from capelin_control_plane.api import CapelinControlPlane, Spec
-from capelin_control_plane.backup_objects import ClusterObjects, references_in
-from capelin_control_plane.desired import RESTORE_ANNOTATION
-from capelin_control_plane.encryption_keys import ENCRYPTION_ANNOTATION
-from capelin_control_plane.restores import backup_of, source_of
-from capelin_control_plane.secrets import AUTHORITIES_ANNOTATION
+from capelin_control_plane.backup.objects import ClusterObjects, references_in
+from capelin_control_plane.backup.restores import backup_of, source_of
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
+from capelin_control_plane.keys.encryption_keys import ENCRYPTION_ANNOTATION
+from capelin_control_plane.keys.secrets import AUTHORITIES_ANNOTATION
 
 from .test_lost_clusters import BACKUP, KEY, WHICH, lost_cluster, new_client
 

@@ -16,9 +16,9 @@ from capelin_cli.clusters.lost_clusters import (
     create_again,
 )
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.backup_objects import ClusterObjects
-from capelin_control_plane.backups import Manifest
-from capelin_control_plane.desired import RESTORE_ANNOTATION
+from capelin_control_plane.backup.manifests import Manifest
+from capelin_control_plane.backup.objects import ClusterObjects
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 
 WHICH = ClusterName("one", "team", "")
 BACKUP = "20260131T030000Z"

@@ -8,7 +8,7 @@ from capelin.testing.fake_client import FakeClient
 from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.restores import RestorePlan, request_restore
 from capelin_control_plane.api import CapelinControlPlane, Spec
-from capelin_control_plane.desired import RESTORE_ANNOTATION
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 
 BACKUP = "20260329T120000Z"
 REQUEST = f"{BACKUP}@2026-03-29T12:30:00Z"

@@ -8,7 +8,7 @@ import pytest
 from capelin.contract import ConditionSpec, update_conditions
 from capelin_cli.clusters.rotation import Drop, is_in_progress, rotating_condition
 from capelin_control_plane.api import CapelinControlPlane, Spec, Status
-from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATING, requested_drop
+from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATING, requested_drop
 
 from ..command import capelin  # noqa: TID252 - a folder without a name
 

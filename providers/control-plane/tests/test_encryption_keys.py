@@ -25,19 +25,19 @@ from capelin_control_plane.api import (
     Spec,
     Status,
 )
-from capelin_control_plane.encryption import Goal, read_keyring
-from capelin_control_plane.encryption_keys import (
+from capelin_control_plane.keys.encryption import Goal, read_keyring
+from capelin_control_plane.keys.encryption_keys import (
     ENCRYPTION_ANNOTATION,
     ROTATE_ANNOTATION,
     EncryptionKeys,
     find_encryption_keys,
 )
-from capelin_control_plane.encryption_tasks import (
+from capelin_control_plane.operations.encryption import (
     EncryptionReport,
     Encryptions,
     rewritten_objects,
 )
-from capelin_control_plane.kms_tasks import PluginChecks
+from capelin_control_plane.operations.kms import PluginChecks
 
 NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
 NAME = "one-encryption"

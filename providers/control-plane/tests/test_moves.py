@@ -8,10 +8,11 @@ import pytest
 from capelin.api import Condition
 from capelin.contract import BLOCK_MOVE_ANNOTATION, MOVE_LABEL, PAUSED, ConditionSpec
 from capelin_control_plane.api import CapelinControlPlane, Spec, Status
-from capelin_control_plane.component_files import EncryptionFiles
-from capelin_control_plane.desired import ControlPlane, InvalidSpecError
-from capelin_control_plane.instances import InstanceStatus, Observed
-from capelin_control_plane.moves import (
+from capelin_control_plane.backup.restores import Phase
+from capelin_control_plane.desired.component_files import EncryptionFiles
+from capelin_control_plane.desired.control_plane import ControlPlane, InvalidSpecError
+from capelin_control_plane.desired.instances import InstanceStatus, Observed
+from capelin_control_plane.operations.move_phases import (
     MOVABLE,
     MOVE_ANNOTATION,
     MOVED_FROM_ANNOTATION,
@@ -27,7 +28,6 @@ from capelin_control_plane.moves import (
     not_requested,
     user_objects,
 )
-from capelin_control_plane.restores import Phase
 
 from .factories import desired_control_plane
 

@@ -17,7 +17,7 @@ from capelin_cli.explain.reading import read_facts
 from capelin_cli.explain.walk import explain
 from capelin_cli.status.readiness import wait_until_ready
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.sleep import SLEEP_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachineTemplate
 
 from tests.integration.pools import VERSION, cluster_manifests, reference

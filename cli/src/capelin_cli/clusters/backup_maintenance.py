@@ -6,13 +6,13 @@ from pathlib import Path
 
 from capelin.errors import UserError
 from capelin_control_plane.api import EtcdBackup
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_files import delete_backup
-from capelin_control_plane.backup_readers import verify_backup
-from capelin_control_plane.backup_tasks import named_backups
-from capelin_control_plane.backups import Manifest, expired
-from capelin_control_plane.etcd_snapshots import PROGRAMS
-from capelin_control_plane.stores import Store
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import delete_backup
+from capelin_control_plane.backup.manifests import Manifest, expired
+from capelin_control_plane.backup.readers import verify_backup
+from capelin_control_plane.backup.snapshots import PROGRAMS
+from capelin_control_plane.backup.stores import Store
+from capelin_control_plane.operations.backup import named_backups
 from capelin_embedded.binaries import Binaries
 from rich.console import Console
 

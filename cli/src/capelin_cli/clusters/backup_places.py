@@ -13,14 +13,14 @@ from capelin.client import NotFound, read_endpoints
 from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin.provider import Blocked
 from capelin_control_plane.api import BackupDestination, EtcdBackup, S3Destination, SecretName
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_files import read_backups
-from capelin_control_plane.backup_readers import stored_backups
-from capelin_control_plane.backup_stores import Stores, s3_store
-from capelin_control_plane.backup_tasks import encryption_key
-from capelin_control_plane.backups import Manifest
-from capelin_control_plane.s3_signature import S3Credentials
-from capelin_control_plane.stores import FolderStore, Store, StoreError, Workers
+from capelin_control_plane.backup.destinations import Stores, s3_store
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import read_backups
+from capelin_control_plane.backup.manifests import Manifest
+from capelin_control_plane.backup.readers import stored_backups
+from capelin_control_plane.backup.s3_signature import S3Credentials
+from capelin_control_plane.backup.stores import FolderStore, Store, StoreError, Workers
+from capelin_control_plane.operations.backup import encryption_key
 from pydantic import ValidationError
 
 from capelin_cli.clusters.backups import backup_folder, backup_settings, find_control_plane

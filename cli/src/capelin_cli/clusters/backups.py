@@ -10,9 +10,9 @@ from capelin.client import Client
 from capelin.contract import ASLEEP, find_condition, is_condition_true, named_by
 from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, Status
-from capelin_control_plane.backup_readers import StoredBackup, stored_backups
-from capelin_control_plane.backup_tasks import BACKUP_HEALTHY
-from capelin_control_plane.backups import BACKUP_ANNOTATION, Manifest
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION, Manifest
+from capelin_control_plane.backup.readers import StoredBackup, stored_backups
+from capelin_control_plane.operations.backup import BACKUP_HEALTHY
 from capelin_embedded.management import Environment
 from rich.console import Console
 

@@ -9,8 +9,8 @@ from capelin.api.capi import Cluster
 from capelin.api.core import Secret
 from capelin.contract import CLUSTER_NAME_LABEL, secret_name
 from capelin.errors import InvalidInputError
-from capelin_control_plane.backup_objects import ClusterObjects, references_in
-from capelin_control_plane.encryption_keys import ENCRYPTION_ANNOTATION
+from capelin_control_plane.backup.objects import ClusterObjects, references_in
+from capelin_control_plane.keys.encryption_keys import ENCRYPTION_ANNOTATION
 
 from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.lost_clusters import IN_PROGRESS, Identity, LostCluster

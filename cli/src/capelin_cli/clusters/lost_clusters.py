@@ -15,16 +15,16 @@ from capelin.client import Client, ClientError, NotServed
 from capelin.contract import CLUSTER_NAME_LABEL
 from capelin.errors import InvalidInputError, UserError
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.backup_files import read_authorities, read_objects
-from capelin_control_plane.backup_objects import (
+from capelin_control_plane.backup.files import read_authorities, read_objects
+from capelin_control_plane.backup.manifests import Manifest
+from capelin_control_plane.backup.objects import (
     ClusterObjects,
     owners_first,
     with_owners,
     without_endpoint,
 )
-from capelin_control_plane.backups import Manifest
-from capelin_control_plane.desired import RESTORE_ANNOTATION
-from capelin_control_plane.restores import restore_request
+from capelin_control_plane.backup.restores import restore_request
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 
 from capelin_cli.clusters.backup_places import (
     KEY_ID,

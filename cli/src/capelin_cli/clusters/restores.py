@@ -11,14 +11,14 @@ from capelin.client import Client
 from capelin.contract import find_condition
 from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin_control_plane.api import CapelinControlPlane, Status
-from capelin_control_plane.backup_files import read_authorities
-from capelin_control_plane.desired import (
+from capelin_control_plane.backup.files import read_authorities
+from capelin_control_plane.backup.restores import backup_of, restore_request
+from capelin_control_plane.desired.control_plane import (
     RESTORE_ANNOTATION,
     InvalidSpecError,
     requested_restore,
 )
-from capelin_control_plane.restore_tasks import RESTORING, withdraw_restore
-from capelin_control_plane.restores import backup_of, restore_request
+from capelin_control_plane.operations.restore import RESTORING, withdraw_restore
 from rich.console import Console
 
 from capelin_cli.clusters.backup_places import (

@@ -6,8 +6,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from capelin.errors import InvalidInputError, UserError
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.rewinds import backup_as_of
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.point_in_time import backup_as_of
 from rich.console import Console
 
 from capelin_cli.clusters.backup_maintenance import etcd_programs

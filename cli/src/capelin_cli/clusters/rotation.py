@@ -9,8 +9,8 @@ from capelin.client import Client
 from capelin.contract import find_condition
 from capelin.errors import MissingError, UserError
 from capelin_control_plane.api import CapelinControlPlane, Status
-from capelin_control_plane.reasons import Reason
-from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
+from capelin_control_plane.api.reasons import Reason
+from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
 from rich.console import Console
 
 from capelin_cli.clusters.backups import Persistent, check_awake, find_control_plane

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from capelin.client import Client
 from capelin.contract import ASLEEP, AVAILABLE, find_condition, is_condition_true
 from capelin_control_plane.api import CapelinControlPlane, Status
-from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from rich.console import Console
 
 from capelin_cli.clusters.backups import find_control_plane

@@ -7,10 +7,10 @@ from capelin.provider import VersionCount
 
 from capelin_control_plane import status as conditions
 from capelin_control_plane.api import CapelinControlPlane, Status
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.instances import Observed
-from capelin_control_plane.moves import MOVING
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.api.reasons import Reason
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.desired.instances import Observed
+from capelin_control_plane.operations.move_phases import MOVING
 
 _STOPPED: Final = (
     conditions.ETCD_CLUSTER_AVAILABLE,

@@ -16,13 +16,13 @@ from capelin.provider import Blocked, ControlPlaneInitialization, VersionCount
 from capelin.versions import Version
 
 from capelin_control_plane.api import CapelinControlPlane, Status
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.pods import Names
-from capelin_control_plane.backup_tasks import BackupState
-from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.encryption_tasks import EncryptionReport
-from capelin_control_plane.etcd import quorum
-from capelin_control_plane.instances import InstanceStatus, Observed
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.desired.control_plane import Component, ControlPlane
+from capelin_control_plane.desired.instances import InstanceStatus, Observed
+from capelin_control_plane.etcd.rules import quorum
+from capelin_control_plane.operations.backup import BackupState
+from capelin_control_plane.operations.encryption import EncryptionReport
 
 CERTIFICATES_AVAILABLE = "CertificatesAvailable"
 """Whether every CA, key and certificate exists and is valid."""

@@ -26,17 +26,17 @@ from capelin_control_plane.api import (
     Spec,
     Status,
 )
-from capelin_control_plane.archive_files import read_changes
-from capelin_control_plane.archive_tasks import Archives
-from capelin_control_plane.backup_files import read_snapshot
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.backup_tasks import Backups
-from capelin_control_plane.backups import Manifest, NeededBackup
-from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.etcd_snapshots import PROGRAMS
-from capelin_control_plane.rewinds import backup_as_of
-from capelin_control_plane.rotation import PURPOSES
-from capelin_control_plane.stores import Store
+from capelin_control_plane.backup.archive_files import read_changes
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.files import read_snapshot
+from capelin_control_plane.backup.manifests import Manifest, NeededBackup
+from capelin_control_plane.backup.point_in_time import backup_as_of
+from capelin_control_plane.backup.snapshots import PROGRAMS
+from capelin_control_plane.backup.stores import Store
+from capelin_control_plane.keys.rotation import PURPOSES
+from capelin_control_plane.operations.archive import Archives
+from capelin_control_plane.operations.backup import Backups
+from capelin_control_plane.operations.data import ControlPlaneData
 from capelin_embedded.binaries import Binaries
 from capelin_embedded.processes import private_folder
 

@@ -10,8 +10,8 @@ from capelin.api import Resource
 from capelin.api.core import Namespace
 from capelin.controller import ObjectKey
 from capelin.provider import Blocked
+from capelin_control_plane.api.policy import Policy, read_networks
 from capelin_control_plane.backends.processes import ProcessesBackend
-from capelin_control_plane.policy import Policy, read_networks
 from capelin_control_plane.workload import workload_objects
 from capelin_embedded.addresses import free_port
 from capelin_embedded.binaries import Binaries

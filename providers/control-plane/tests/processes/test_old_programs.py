@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from capelin.testing.waiting import until
-from capelin_control_plane.instances import Observed
+from capelin_control_plane.desired.instances import Observed
 from capelin_embedded.binaries import BinariesError, Binary, Component
 from capelin_embedded.processes import Process
 

@@ -12,7 +12,7 @@ from capelin_control_plane.backends.processes import probes
 from capelin_control_plane.backends.processes.components import etcd_metrics_port, etcd_port
 from capelin_control_plane.backends.processes.probes import reachability, readiness
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.instances import Instance
+from capelin_control_plane.desired.instances import Instance
 from capelin_embedded.addresses import free_address
 from capelin_embedded.processes import Probe
 

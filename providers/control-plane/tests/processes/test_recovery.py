@@ -13,7 +13,7 @@ from capelin_control_plane.backends.processes import member_data, recover
 from capelin_control_plane.backends.processes.components import joining
 from capelin_control_plane.backends.processes.recovery import MemberState, survivors
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.instances import Instance
+from capelin_control_plane.desired.instances import Instance
 from capelin_embedded.processes import kill_all
 
 from .rig import KEY, NEW, Rig, control_plane, settled

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from capelin.api import Unstructured
 from capelin_control_plane.api import Addon, Addons, KubeProxyAddon
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.instances import Endpoint
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.desired.instances import Endpoint
 from capelin_control_plane.workload import workload_objects
 from capelin_control_plane.workload.objects import coredns_image
 from capelin_embedded.binaries import TESTED_KUBERNETES, Binaries

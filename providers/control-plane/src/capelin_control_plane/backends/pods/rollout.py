@@ -1,6 +1,6 @@
 """Which workloads of a control plane may change now: etcd, then API servers, then the rest. Pure.
 
-Deployments replace their pods by themselves. `capelin_control_plane.etcd` chooses the members of
+Deployments replace their pods by themselves. `capelin_control_plane.etcd.rules` chooses the members of
 etcd to restart or replace, from the members that this module derives from pods.
 """
 
@@ -19,9 +19,9 @@ from capelin_control_plane.backends.pods.pod_status import (
     member_index,
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
-from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.etcd import Loss, Member, loss_of, quorum
-from capelin_control_plane.instances import InstanceStatus
+from capelin_control_plane.desired.control_plane import Component, ControlPlane
+from capelin_control_plane.desired.instances import InstanceStatus
+from capelin_control_plane.etcd.rules import Loss, Member, loss_of, quorum
 
 
 def workloads_to_apply(

@@ -21,6 +21,8 @@ from capelin_embedded.processes import (
     marked_processes,
 )
 
+from capelin_control_plane.api.policy import DEFAULT_POLICY, Policy
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import ReadSnapshot, Wake
 from capelin_control_plane.backends.processes import member_data, members, restore_files
 from capelin_control_plane.backends.processes.components import (
@@ -58,20 +60,18 @@ from capelin_control_plane.backends.processes.state_dir import (
     state_dirs_of,
 )
 from capelin_control_plane.backends.processes.supervised import Supervised, processes_of
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError, ready_member
-from capelin_control_plane.instances import (
+from capelin_control_plane.backup.restores import Phase as RestorePhase
+from capelin_control_plane.backup.restores import restore_phase
+from capelin_control_plane.desired.control_plane import PROGRAMS, Component, ControlPlane
+from capelin_control_plane.desired.instances import (
     DesiredComponents,
     Endpoint,
     Observed,
     Plan,
     downgrade,
 )
-from capelin_control_plane.policy import DEFAULT_POLICY, Policy
-from capelin_control_plane.reasons import Reason
-from capelin_control_plane.restores import Phase as RestorePhase
-from capelin_control_plane.restores import restore_phase
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError, ready_member
+from capelin_control_plane.keys.certificates import Authorities
 
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND_PROGRAMS = 1.0

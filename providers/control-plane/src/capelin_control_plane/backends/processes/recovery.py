@@ -33,9 +33,9 @@ from capelin_control_plane.backends.processes.components import (
 )
 from capelin_control_plane.backends.processes.probes import readiness
 from capelin_control_plane.backends.processes.state_dir import StateDir, state_dirs_of
-from capelin_control_plane.etcd import is_corruption, quorum
-from capelin_control_plane.etcd_api import MembershipError
-from capelin_control_plane.instances import Instance
+from capelin_control_plane.desired.instances import Instance
+from capelin_control_plane.etcd.api import MembershipError
+from capelin_control_plane.etcd.rules import is_corruption, quorum
 
 _TRIAL_SECONDS = 30.0
 """For members that may still find a quorum: as long as they may take on a busy machine."""
