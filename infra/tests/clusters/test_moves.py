@@ -12,7 +12,8 @@ from capelin.errors import InvalidInputError, NotReadyError, UserError, WaitTime
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec, Status
-from capelin_control_plane.operations.move_phases import MOVABLE, MOVE_ANNOTATION, not_requested
+from capelin_control_plane.desired.control_plane import MOVE_ANNOTATION
+from capelin_control_plane.operations.move_phases import MOVABLE, not_requested
 from capelin_infra.clusters import backups
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.clusters.moves import request_move
