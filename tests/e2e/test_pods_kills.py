@@ -18,9 +18,8 @@ from capelin.testing.waiting import until
 from capelin_control_plane.api import Status
 from capelin_control_plane.backup.files import open_backup
 from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
-from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
+from capelin_control_plane.desired.control_plane import MOVE_ANNOTATION, RESTORE_ANNOTATION
 from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY_ANNOTATION
-from capelin_control_plane.operations.move_phases import MOVE_ANNOTATION
 from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_ANNOTATION
 from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 

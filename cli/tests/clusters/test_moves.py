@@ -15,7 +15,8 @@ from capelin_cli.clusters import backups
 from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.moves import request_move
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec, Status
-from capelin_control_plane.operations.move_phases import MOVABLE, MOVE_ANNOTATION, not_requested
+from capelin_control_plane.desired.control_plane import MOVE_ANNOTATION
+from capelin_control_plane.operations.move_phases import MOVABLE, not_requested
 
 from ..command import capelin  # noqa: TID252 - a folder without a name
 

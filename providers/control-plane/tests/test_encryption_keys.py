@@ -15,7 +15,6 @@ from capelin.controller import Context, ObjectKey, Recorder
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
-from capelin_control_plane import encryption_keys, encryption_tasks
 from capelin_control_plane.api import (
     ApiServer,
     CapelinControlPlane,
@@ -25,6 +24,7 @@ from capelin_control_plane.api import (
     Spec,
     Status,
 )
+from capelin_control_plane.keys import encryption_keys
 from capelin_control_plane.keys.encryption import Goal, read_keyring
 from capelin_control_plane.keys.encryption_keys import (
     ENCRYPTION_ANNOTATION,
@@ -32,6 +32,7 @@ from capelin_control_plane.keys.encryption_keys import (
     EncryptionKeys,
     find_encryption_keys,
 )
+from capelin_control_plane.operations import encryption as encryption_tasks
 from capelin_control_plane.operations.encryption import (
     EncryptionReport,
     Encryptions,

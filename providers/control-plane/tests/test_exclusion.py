@@ -5,9 +5,8 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from capelin_control_plane.backup.restores import Phase
 from capelin_control_plane.desired.component_files import EncryptionFiles
-from capelin_control_plane.desired.instances import InstanceStatus, Observed
+from capelin_control_plane.desired.instances import InstanceStatus, Observed, Phase
 from capelin_control_plane.operations.exclusion import (
     RULES,
     Operation,

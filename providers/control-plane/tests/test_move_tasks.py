@@ -29,19 +29,19 @@ from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.files import read_backups
 from capelin_control_plane.backup.stores import Store
-from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
-from capelin_control_plane.desired.instances import Endpoint, Observed
+from capelin_control_plane.desired.control_plane import (
+    MOVE_ANNOTATION,
+    MOVED_FROM_ANNOTATION,
+    RESTORE_ANNOTATION,
+    ControlPlane,
+)
+from capelin_control_plane.desired.instances import Endpoint, Observed, Remains
 from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError, MemberStatus
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.secrets import ensure_authorities
+from capelin_control_plane.operations import move as move_tasks
 from capelin_control_plane.operations.move import Moves, MovingBackend, check_move
-from capelin_control_plane.operations.move_phases import (
-    MOVABLE,
-    MOVE_ANNOTATION,
-    MOVED_FROM_ANNOTATION,
-    Remains,
-)
-from capelin_control_plane.operations.runner import move as move_tasks
+from capelin_control_plane.operations.move_phases import MOVABLE
 from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 

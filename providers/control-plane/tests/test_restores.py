@@ -7,7 +7,6 @@ import pytest
 from capelin.provider import Blocked
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.backup.restores import (
-    Phase,
     RestoreFiles,
     backup_of,
     check_backup,
@@ -23,6 +22,7 @@ from capelin_control_plane.desired.control_plane import (
     InvalidSpecError,
     requested_restore,
 )
+from capelin_control_plane.desired.instances import Phase
 
 from .factories import desired_control_plane
 from .test_backups import manifest

@@ -14,7 +14,7 @@ from capelin_control_plane.backends.pods.pki_secret import files_of, pki_data
 from capelin_control_plane.backends.processes.pki_files import renew_certificates
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.backup.restores import check_backup
-from capelin_control_plane.desired.control_plane import PROGRAMS
+from capelin_control_plane.desired.control_plane import PROGRAMS, revision
 from capelin_control_plane.desired.instances import Endpoint
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.rotation import (
@@ -32,7 +32,6 @@ from capelin_control_plane.keys.rotation import (
     key_id,
     outdated_secrets,
     read_rotation,
-    revision,
     waiting_for,
     write_rotation,
 )

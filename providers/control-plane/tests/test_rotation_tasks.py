@@ -32,6 +32,7 @@ from capelin_control_plane.keys.rotation_clients import (
     with_ages_of_machines,
 )
 from capelin_control_plane.keys.secrets import AUTHORITIES_ANNOTATION, ensure_authorities
+from capelin_control_plane.operations import rotation as rotation_tasks
 from capelin_control_plane.operations.exclusion import in_progress
 from capelin_control_plane.operations.rotation import (
     DROP_ANNOTATION,
@@ -40,7 +41,6 @@ from capelin_control_plane.operations.rotation import (
     Rotations,
     requested_drop,
 )
-from capelin_control_plane.operations.runner import rotation as rotation_tasks
 
 from .factories import desired_control_plane
 

@@ -28,8 +28,7 @@ from capelin_control_plane.operations.sleep import (
     stays_asleep,
     waiting_requests,
 )
-from capelin_control_plane.sleep_status import asleep_status
-from capelin_control_plane.status import after_sleep
+from capelin_control_plane.status import after_sleep, asleep_status
 
 from .factories import desired_control_plane
 

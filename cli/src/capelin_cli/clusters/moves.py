@@ -11,7 +11,8 @@ from capelin.contract import PAUSED, find_condition, is_condition_true
 from capelin.errors import InvalidInputError, NotReadyError, UserError
 from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.operations.move_phases import MOVABLE, MOVE_ANNOTATION
+from capelin_control_plane.desired.control_plane import MOVE_ANNOTATION
+from capelin_control_plane.operations.move_phases import MOVABLE
 from rich.console import Console
 
 from capelin_cli.clusters.backups import Persistent, check_awake, find_control_plane

@@ -15,12 +15,18 @@ from capelin_embedded.binaries import Binaries, PlainProgress
 from capelin_embedded.folders import provider_folder
 
 from capelin_control_plane.api import BackendName
-from capelin_control_plane.api.policy import Network, Policy, read_names, read_networks
+from capelin_control_plane.api.policy import (
+    Network,
+    Plugins,
+    Policy,
+    read_names,
+    read_networks,
+    read_plugins,
+)
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.backends.processes import ProcessesBackend
 from capelin_control_plane.backup.destinations import Stores
-from capelin_control_plane.keys.kms import Plugins, read_plugins
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
 

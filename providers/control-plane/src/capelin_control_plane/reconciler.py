@@ -44,7 +44,6 @@ from capelin_control_plane.backends.orphans import Orphans
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.objects import BACKED_UP
-from capelin_control_plane.backup.restores import Phase
 from capelin_control_plane.desired.audit_policy import find_audit_policy
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
@@ -52,7 +51,7 @@ from capelin_control_plane.desired.control_plane import (
     desired_state,
 )
 from capelin_control_plane.desired.endpoints import endpoint_conflict
-from capelin_control_plane.desired.instances import Endpoint, Observed
+from capelin_control_plane.desired.instances import Endpoint, Observed, Phase
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.encryption_keys import EncryptionKeys, find_encryption_keys
 from capelin_control_plane.keys.rotation import Progress
@@ -76,7 +75,6 @@ from capelin_control_plane.operations.move_phases import is_handed_over, is_movi
 from capelin_control_plane.operations.restore import complete_restore
 from capelin_control_plane.operations.runner import Operations
 from capelin_control_plane.operations.sleep import sleep_state, stays_asleep, waiting_requests
-from capelin_control_plane.sleep_status import asleep_status
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
 FINALIZER = "controlplane.cluster.x-k8s.io/capelin"
@@ -324,7 +322,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         waiting = waiting_requests(obj, desired, observed, progress)
         if not is_condition_true((obj.status or Status()).conditions, ASLEEP):
             ctx.event(obj, "Normal", Reason.ASLEEP, "its components stop until it wakes")
-        ctx.set_status(asleep_status(obj, desired, observed, waiting))
+        ctx.set_status(conditions.asleep_status(obj, desired, observed, waiting))
         if observed.alive:
             return After(1.0)
         return _requeue(desired, observed, desired.now, *moments)

@@ -99,7 +99,7 @@ class Provider:
 @asynccontextmanager
 async def management(root: Path) -> AsyncGenerator[tuple[Context, Stores]]:
     """A management cluster with the Secrets, and a folder for backups."""
-    client = FakeClient()
+    client = FakeClient(CapelinControlPlane)
     await client.create(Secret.of("backup-key", "default", data={"key": SECRET}))
     for purpose in PURPOSES:
         name = secret_name("one", purpose)

@@ -77,7 +77,7 @@ async def test_a_real_etcd_is_backed_up(rig: Rig, tmp_path: Path) -> None:
         Secret.of(secret_name("one", purpose), "default", data={"tls.key": b"private"})
         for purpose in PURPOSES
     ]
-    management, woken = FakeClient(), asyncio.Event()
+    management, woken = FakeClient(CapelinControlPlane), asyncio.Event()
     for secret in secrets:
         await management.create(secret)
     recorder = Recorder(management, "test", "test", now=lambda: datetime.now(UTC))

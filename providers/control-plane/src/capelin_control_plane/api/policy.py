@@ -16,13 +16,29 @@ from ipaddress import (
     ip_address,
     ip_network,
 )
+from pathlib import PurePosixPath
 from typing import Final
 
 from capelin.versions import Version
 
-from capelin_control_plane.keys.kms import Plugins
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SOCKET: Final = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*){3,}")
+_LONGEST_SOCKET: Final = 107
+"""The longest path of a socket on Linux."""
 
 Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A plugin that users may choose."""
+
+    name: str
+    socket: PurePosixPath
+    """On the machines of API servers."""
+
+
+Plugins = tuple[Plugin, ...]
 
 Values = str | range | tuple[str, range]
 """The values of a flag: a pattern, the bounds of a number, or either of both."""
@@ -335,3 +351,34 @@ def read_networks(text: str) -> tuple[Network, ...]:
                 " write a network of this machine"
             )
     return networks
+
+
+def read_plugins(text: str) -> Plugins:
+    """An option such as `vault=/run/kms/vault/plugin.sock,cloud=/run/kms/cloud/plugin.sock`.
+
+    Raises:
+        ValueError: a part does not name a socket in a folder of its own.
+    """
+    plugins: dict[str, Plugin] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, socket = part.partition("=")
+        if not _NAME.fullmatch(name) or name in plugins:
+            raise ValueError(
+                f'"{part}" does not begin with an own name of lower case letters and digits: write'
+                " NAME=/run/kms/NAME/plugin.sock"
+            )
+        if not _SOCKET.fullmatch(socket) or len(socket) > _LONGEST_SOCKET:
+            raise ValueError(
+                f'"{socket}" is not the path of a socket in a folder of its own, which pods mount:'
+                f" write {name}=/run/kms/{name}/plugin.sock"
+            )
+        folder = PurePosixPath(socket).parent
+        for other in plugins.values():
+            theirs = other.socket.parent
+            if folder.is_relative_to(theirs) or theirs.is_relative_to(folder):
+                raise ValueError(
+                    f'"{socket}" and "{other.socket}" share a folder, and pods would mount both:'
+                    f" write {name}=/run/kms/{name}/plugin.sock"
+                )
+        plugins[name] = Plugin(name, PurePosixPath(socket))
+    return tuple(plugins.values())

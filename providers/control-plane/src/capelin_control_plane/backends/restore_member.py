@@ -1,4 +1,4 @@
-"""Restores the data of one etcd member in a pod: `python -m capelin_control_plane.backends.restore_member`.
+"""Restores the data of one etcd member, as the program of a pod.
 
 The pod has the volume of the member, and no other access. The provider sends the snapshot through a
 forwarded port.

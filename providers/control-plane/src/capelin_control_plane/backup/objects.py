@@ -13,8 +13,12 @@ from capelin.controller import Permission
 
 from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
-from capelin_control_plane.desired.control_plane import ADDRESS_ANNOTATION, RESTORE_ANNOTATION
-from capelin_control_plane.operations.move_phases import MOVE_ANNOTATION, MOVED_FROM_ANNOTATION
+from capelin_control_plane.desired.control_plane import (
+    ADDRESS_ANNOTATION,
+    MOVE_ANNOTATION,
+    MOVED_FROM_ANNOTATION,
+    RESTORE_ANNOTATION,
+)
 
 _MOST_OBJECTS: Final = 500
 _DROPPED: Final = frozenset(

@@ -6,7 +6,6 @@ The annotation on the control plane is the whole operation: it names the backup,
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 
 from capelin.provider import Blocked
 from capelin.versions import Version
@@ -15,19 +14,7 @@ from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backup.manifests import Manifest, taken_at
 from capelin_control_plane.desired.component_files import IDENTITY, EncryptionFiles
 from capelin_control_plane.desired.control_plane import ControlPlane
-
-
-class Phase(StrEnum):
-    """The phases of a restore, in their order. Their names are reasons of conditions."""
-
-    PREPARING = "PreparingRestore"
-    """New data is created from the backup. The control plane continues to serve."""
-    STOPPING = "StoppingForRestore"
-    """etcd and its clients stop. From here on, the restore is always completed."""
-    REPLACING = "ReplacingData"
-    """The data of all etcd members is replaced."""
-    STARTING = "StartingRestored"
-    """etcd and its clients start."""
+from capelin_control_plane.desired.instances import Phase
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""The desired state of a control plane, from its spec, and the state that backends observe. Pure."""
+"""Desired state of a control plane, from its spec, and the state that backends observe. Pure."""

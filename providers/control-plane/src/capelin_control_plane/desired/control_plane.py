@@ -37,7 +37,14 @@ from capelin_control_plane.desired.component_files import (
     EncryptionFiles,
 )
 from capelin_control_plane.desired.endpoints import other_hosts
-from capelin_control_plane.keys.rotation import revision
+
+RotationStage = Literal["Trusting", "Issuing", "Waiting"]
+_STAGES: Final[tuple[RotationStage | None, ...]] = (None, "Trusting", "Issuing", "Waiting")
+
+MOVE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/move-requested"
+"""Its value is a moment. In the hour after it, a pause of the Cluster is that of a move."""
+MOVED_FROM_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/capelin-moved-from"
+"""The UID of the object whose provider took the final backup, which the restore names."""
 
 DEFAULT_PORT = 6443
 DEFAULT_SERVICE_CIDR = "10.96.0.0/12"
@@ -78,6 +85,16 @@ _SHORTEST_REMAINING_VALIDITY = timedelta(days=1)
 
 _FEWEST_SERVICE_ADDRESSES = 16
 """The cluster's DNS has the tenth, and API servers require eight."""
+
+
+def rotation_stage(step: int) -> RotationStage | None:
+    return _STAGES[step % len(_STAGES)]
+
+
+def revision(step: int) -> int:
+    """Identifies the files of a step. Components restart when it changes."""
+    # To wait changes no file.
+    return step - 1 if rotation_stage(step) == "Waiting" else step
 
 
 class InvalidSpecError(Blocked):

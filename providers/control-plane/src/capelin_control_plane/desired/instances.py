@@ -3,14 +3,27 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 from capelin.provider import Blocked
 from capelin.versions import Version
 
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.backup.restores import Phase
 from capelin_control_plane.desired.control_plane import Component
 from capelin_control_plane.etcd.rules import Loss, Membership
+
+
+class Phase(StrEnum):
+    """The phases of a restore, in their order. Their names are reasons of conditions."""
+
+    PREPARING = "PreparingRestore"
+    """New data is created from the backup. The control plane continues to serve."""
+    STOPPING = "StoppingForRestore"
+    """etcd and its clients stop. From here on, the restore is always completed."""
+    REPLACING = "ReplacingData"
+    """The data of all etcd members is replaced."""
+    STARTING = "StartingRestored"
+    """etcd and its clients start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,3 +219,18 @@ class Endpoint:
     def url(self) -> str:
         """The URL of the API."""
         return f"https://{self.authority}"
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """The remaining objects of a control plane that stops."""
+
+    clients: bool
+    """Whether API servers, or the controllers that use them, exist."""
+    others: bool
+    """Whether anything else exists that runs or has an address."""
+
+    @property
+    def any(self) -> bool:
+        """Whether anything exists that is not data."""
+        return self.clients or self.others

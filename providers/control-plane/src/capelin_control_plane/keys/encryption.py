@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter
 
 from capelin_control_plane.api import Encryption, EncryptionProvider
+from capelin_control_plane.api.policy import Plugins
 from capelin_control_plane.desired.component_files import (
     IDENTITY,
     OFF,
@@ -26,7 +27,7 @@ from capelin_control_plane.desired.component_files import (
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.desired.schedules import is_future, is_older
-from capelin_control_plane.keys.kms import Plugins, kms_provider, provider_name, socket_of
+from capelin_control_plane.keys.kms import kms_provider, provider_name, socket_of
 
 KEY_BYTES: Final = 32
 NAME_BYTES: Final = 4

@@ -12,6 +12,7 @@ from capelin.contract import KEYRING_KEY, encryption_secret, secret_name
 from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane, SecretKey, Status
+from capelin_control_plane.api.policy import Plugins
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.desired.component_files import EncryptionFiles
 from capelin_control_plane.desired.control_plane import annotated_moment
@@ -26,7 +27,7 @@ from capelin_control_plane.keys.encryption import (
     rotation_due,
     write_keyring,
 )
-from capelin_control_plane.keys.kms import Plugins, socket_of
+from capelin_control_plane.keys.kms import socket_of
 from capelin_control_plane.keys.secrets import CREATED_ANNOTATION, find_secret
 
 ENCRYPTION_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-encryption"

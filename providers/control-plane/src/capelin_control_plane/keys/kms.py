@@ -13,19 +13,8 @@ from typing import Any, Final
 
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.policy import Plugins
 from capelin_control_plane.api.reasons import Reason
-
-
-@dataclass(frozen=True, slots=True)
-class Plugin:
-    """A plugin that users may choose."""
-
-    name: str
-    socket: PurePosixPath
-    """On the machines of API servers."""
-
-
-Plugins = tuple[Plugin, ...]
 
 SETTLING: Final = timedelta(minutes=4)
 """After this time, no API server writes with an earlier key of its plugin. It would fail after 3
@@ -33,41 +22,6 @@ minutes without an answer of the plugin."""
 _KEY_METRIC: Final = "apiserver_envelope_encryption_key_id_hash_status_last_timestamp_seconds"
 _SAMPLE: Final = re.compile(rf"^{_KEY_METRIC}\{{([^}}\n]*)\}} (\S+)", re.MULTILINE)
 _LABELS: Final = re.compile(r'\b(\w+)="([^"]*)"')
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_SOCKET: Final = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*){3,}")
-_LONGEST_SOCKET: Final = 107
-"""The longest path of a socket on Linux."""
-
-
-def read_plugins(text: str) -> Plugins:
-    """An option such as `vault=/run/kms/vault/plugin.sock,cloud=/run/kms/cloud/plugin.sock`.
-
-    Raises:
-        ValueError: a part does not name a socket in a folder of its own.
-    """
-    plugins: dict[str, Plugin] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, socket = part.partition("=")
-        if not _NAME.fullmatch(name) or name in plugins:
-            raise ValueError(
-                f'"{part}" does not begin with an own name of lower case letters and digits: write'
-                " NAME=/run/kms/NAME/plugin.sock"
-            )
-        if not _SOCKET.fullmatch(socket) or len(socket) > _LONGEST_SOCKET:
-            raise ValueError(
-                f'"{socket}" is not the path of a socket in a folder of its own, which pods mount:'
-                f" write {name}=/run/kms/{name}/plugin.sock"
-            )
-        folder = PurePosixPath(socket).parent
-        for other in plugins.values():
-            theirs = other.socket.parent
-            if folder.is_relative_to(theirs) or theirs.is_relative_to(folder):
-                raise ValueError(
-                    f'"{socket}" and "{other.socket}" share a folder, and pods would mount both:'
-                    f" write {name}=/run/kms/{name}/plugin.sock"
-                )
-        plugins[name] = Plugin(name, PurePosixPath(socket))
-    return tuple(plugins.values())
 
 
 def socket_of(plugin: str, plugins: Plugins) -> PurePosixPath:

@@ -16,10 +16,10 @@ from typing import Final, Literal
 from capelin.pki import KeyPair, cross_sign
 from pydantic import AwareDatetime, NonNegativeInt, TypeAdapter
 
+from capelin_control_plane.desired.control_plane import RotationStage, rotation_stage
+
 Purpose = Literal["ca", "etcd", "proxy", "sa"]
 PURPOSES: Final[tuple[Purpose, ...]] = ("ca", "etcd", "proxy", "sa")
-Stage = Literal["Trusting", "Issuing", "Waiting"]
-_STAGES: Final[tuple[Stage | None, ...]] = (None, "Trusting", "Issuing", "Waiting")
 _MOST_CROSSES: Final = 3
 """Each is sent in every handshake. A client that trusts only an older CA has to be updated."""
 TOKEN_LIFETIME: Final = timedelta(minutes=70)
@@ -54,9 +54,9 @@ class Rotation:
     """SHA-256 of the certificate of the first CA, which identifies the cluster."""
 
     @property
-    def stage(self) -> Stage | None:
+    def stage(self) -> RotationStage | None:
         """The stage. None without a rotation in progress."""
-        return _stage(self.step)
+        return rotation_stage(self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,6 @@ class Keys:
     def identity(self) -> str:
         """SHA-256 of the certificate of the first CA."""
         return self.rotation.identity or fingerprint(self.signer.certificate_pem)
-
-
-def _stage(step: int) -> Stage | None:
-    return _STAGES[step % len(_STAGES)]
 
 
 _ROTATION = TypeAdapter(Rotation)
@@ -178,15 +174,9 @@ def outdated_secrets(keys: Mapping[Purpose, Keys], used: int) -> tuple[Purpose, 
     return tuple(purpose for purpose in PURPOSES if keys[purpose].rotation.step < needed)
 
 
-def revision(step: int) -> int:
-    """Identifies the files of a step. Components restart when it changes."""
-    # To wait changes no file.
-    return step - 1 if _stage(step) == "Waiting" else step
-
-
 def is_rolling(step: int) -> bool:
     """Whether components restart for a step of a rotation in progress."""
-    return _stage(step) in {"Trusting", "Issuing"}
+    return rotation_stage(step) in {"Trusting", "Issuing"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +192,9 @@ class Progress:
     """The CAs and keys that belong to users."""
 
     @property
-    def stage(self) -> Stage | None:
+    def stage(self) -> RotationStage | None:
         """The stage. None without a rotation in progress."""
-        return _stage(self.step)
+        return rotation_stage(self.step)
 
     @classmethod
     def of(cls, keys: Mapping[Purpose, Keys]) -> "Progress":

@@ -25,22 +25,21 @@ from capelin_control_plane.backup.manifests import Manifest
 from capelin_control_plane.backup.stores import StoreError
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
+    MOVE_ANNOTATION,
     ControlPlane,
     InvalidSpecError,
     annotated_moment,
 )
-from capelin_control_plane.desired.instances import Endpoint, Observed
+from capelin_control_plane.desired.instances import Endpoint, Observed, Remains
 from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.operations.backup import BackupJob
 from capelin_control_plane.operations.data import ControlPlaneData
 from capelin_control_plane.operations.move_phases import (
     ABANDONING,
-    MOVE_ANNOTATION,
     MOVING,
     UNBLOCKING,
     MovePhase,
-    Remains,
     accepted_move,
     handing_over,
     movable,

@@ -23,12 +23,14 @@ from capelin.contract import (
 from capelin_control_plane.api import CapelinControlPlane, Spec, Status
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.desired.control_plane import (
+    MOVE_ANNOTATION,
+    MOVED_FROM_ANNOTATION,
     RESTORE_ANNOTATION,
     ControlPlane,
     InvalidSpecError,
     annotated_moment,
 )
-from capelin_control_plane.desired.instances import Observed
+from capelin_control_plane.desired.instances import Observed, Remains
 from capelin_control_plane.operations.exclusion import (
     Operation,
     in_progress,
@@ -36,10 +38,6 @@ from capelin_control_plane.operations.exclusion import (
     waiting_text,
 )
 
-MOVE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/move-requested"
-"""Its value is a moment. In the hour after it, a pause of the Cluster is that of a move."""
-MOVED_FROM_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/capelin-moved-from"
-"""The UID of the object whose provider took the final backup, which the restore names."""
 VALIDITY: Final = timedelta(hours=1)
 MOVABLE: Final = "Movable"
 """Whether `clusterctl move` takes the control plane to another management cluster."""
@@ -59,21 +57,6 @@ class MovePhase(StrEnum):
     """The final backup is named. Everything stops but the volumes and etcd's state."""
     READY = "ReadyForMove"
     """Nothing blocks `clusterctl move` any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remains:
-    """The remaining objects of a control plane that stops."""
-
-    clients: bool
-    """Whether API servers, or the controllers that use them, exist."""
-    others: bool
-    """Whether anything else exists that runs or has an address."""
-
-    @property
-    def any(self) -> bool:
-        """Whether anything exists that is not data."""
-        return self.clients or self.others
 
 
 def move_phase(control_plane: CapelinControlPlane, remains: Remains) -> MovePhase:

@@ -19,7 +19,6 @@ from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.files import read_backups, read_snapshot
 from capelin_control_plane.backup.restores import (
-    Phase,
     backup_of,
     check_backup,
     moment_of,
@@ -29,7 +28,7 @@ from capelin_control_plane.backup.restores import (
 )
 from capelin_control_plane.backup.stores import StoreError
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
-from capelin_control_plane.desired.instances import Observed
+from capelin_control_plane.desired.instances import Observed, Phase
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.rotation_clients import account_key_id
 from capelin_control_plane.operations.backup import encryption_key

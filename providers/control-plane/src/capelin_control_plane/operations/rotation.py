@@ -16,6 +16,7 @@ from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.desired.control_plane import (
     ControlPlane,
     InvalidSpecError,
+    RotationStage,
     annotated_moment,
     moment_in,
 )
@@ -26,7 +27,6 @@ from capelin_control_plane.keys.rotation import (
     PURPOSES,
     Clients,
     Progress,
-    Stage,
     authority_name,
     waiting_for,
 )
@@ -49,7 +49,7 @@ ROTATING: Final = "RotatingAuthorities"
 _DROP: Final = re.compile(r"(?P<force>force@)?(?P<moment>.+)")
 _CLIENT_SECONDS: Final = 10.0
 _AGAIN: Final = timedelta(seconds=30)
-_MESSAGES: Final[Mapping[Stage, tuple[Reason, str]]] = {
+_MESSAGES: Final[Mapping[RotationStage, tuple[Reason, str]]] = {
     "Trusting": (
         Reason.TRUSTING_AUTHORITIES,
         "stage 1 of 3: all components begin to trust the new CAs and keys",
@@ -271,7 +271,7 @@ def _refused(message: str) -> ConditionSpec:
     return ConditionSpec(ROTATING, "False", Reason.ROTATION_REFUSED, message)
 
 
-def _condition(stage: Stage | None, waiting: str = "") -> ConditionSpec:
+def _condition(stage: RotationStage | None, waiting: str = "") -> ConditionSpec:
     """The condition of a stage that waits, or of the next one if it waits for nothing."""
     if stage == "Waiting":
         text = f"Waiting for {waiting}" if waiting else "Nothing needs them: they are dropped"
@@ -285,7 +285,7 @@ def _condition(stage: Stage | None, waiting: str = "") -> ConditionSpec:
     return ConditionSpec(ROTATING, "True", reason, message)
 
 
-def _record(ctx: Context, obj: CapelinControlPlane, stage: Stage | None) -> None:
+def _record(ctx: Context, obj: CapelinControlPlane, stage: RotationStage | None) -> None:
     """Record events about the start and the end of a rotation."""
     if stage is None:
         message = "all components begin to trust new CAs and a new service account key"

@@ -89,12 +89,14 @@ from capelin_control_plane.backends.pods.rollout import (
     workloads_to_apply,
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
-from capelin_control_plane.backup.restores import Phase, restore_phase
+from capelin_control_plane.backup.restores import restore_phase
 from capelin_control_plane.desired.control_plane import PROGRAMS, ControlPlane
 from capelin_control_plane.desired.instances import (
     AgentsEndpoint,
     Endpoint,
     Observed,
+    Phase,
+    Remains,
     downgrade,
 )
 from capelin_control_plane.etcd.api import (
@@ -103,7 +105,6 @@ from capelin_control_plane.etcd.api import (
     ready_member,
 )
 from capelin_control_plane.keys.certificates import SERVER_CERTIFICATE, Authorities, key_pair
-from capelin_control_plane.operations.move_phases import Remains
 
 # How often objects that are not watched are compared with the desired ones.
 _RESYNC = timedelta(minutes=2)

@@ -1,6 +1,6 @@
 """Changes of etcd's members on pods: through learners, and with the leader last.
 
-`capelin_control_plane.etcd.rules` decides. This module reads and changes etcd's own list of members.
+`capelin_control_plane.etcd` decides. This module reads and changes etcd's own list of members.
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence

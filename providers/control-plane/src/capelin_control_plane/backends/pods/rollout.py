@@ -1,6 +1,6 @@
 """Which workloads of a control plane may change now: etcd, then API servers, then the rest. Pure.
 
-Deployments replace their pods by themselves. `capelin_control_plane.etcd.rules` chooses the members of
+Deployments replace their pods by themselves. `capelin_control_plane.etcd` chooses the members of
 etcd to restart or replace, from the members that this module derives from pods.
 """
 

@@ -60,7 +60,6 @@ from capelin_control_plane.backends.processes.state_dir import (
     state_dirs_of,
 )
 from capelin_control_plane.backends.processes.supervised import Supervised, processes_of
-from capelin_control_plane.backup.restores import Phase as RestorePhase
 from capelin_control_plane.backup.restores import restore_phase
 from capelin_control_plane.desired.control_plane import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.desired.instances import (
@@ -70,6 +69,7 @@ from capelin_control_plane.desired.instances import (
     Plan,
     downgrade,
 )
+from capelin_control_plane.desired.instances import Phase as RestorePhase
 from capelin_control_plane.etcd.api import EtcdApi, MembershipError, ready_member
 from capelin_control_plane.keys.certificates import Authorities
 
