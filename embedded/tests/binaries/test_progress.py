@@ -10,7 +10,7 @@ from capelin_embedded.binaries import (
     default_progress,
 )
 from capelin_embedded.binaries.errors import SourceFailedError
-from capelin_embedded.binaries.progress import amount, estimate_seconds_left
+from capelin_embedded.binaries.progress import amount
 from capelin_embedded.binaries.sources import Attempts
 from rich.console import Console
 
@@ -117,32 +117,8 @@ def test_an_unexpected_exception_ends_the_line_and_is_raised(progress: "Recorded
 
 
 @pytest.mark.parametrize(
-    ("share", "elapsed", "expected"),
-    [
-        (None, 600.0, None),
-        (0.2, 600.0, None),
-        (0.5, 3.0, None),
-        (0.25, 60.0, 180.0),
-        (1.0, 60.0, 0.0),
-    ],
+    ("done", "text"), [(310, "310 of 1210 packages"), (1210, "1210 of 1210 packages, linking")]
 )
-def test_the_estimate_needs_a_share_and_some_time(
-    share: float | None, elapsed: float, expected: float | None
-) -> None:
-    assert estimate_seconds_left(share, elapsed) == expected
-
-
-@pytest.mark.parametrize(
-    ("done", "seconds_left", "text"),
-    [
-        (310, None, "310 of 1210 packages"),
-        (310, 500.0, "310 of 1210 packages, about 8 min left"),
-        (1200, 20.0, "1200 of 1210 packages, about a minute left"),
-        (1210, 0.0, "1210 of 1210 packages, linking"),
-    ],
-)
-def test_build_shows_the_time_left(done: int, seconds_left: float | None, text: str) -> None:
-    event = ProgressEvent(
-        "advanced", WHAT, SOURCE, "", done, 1210, "packages", seconds_left=seconds_left
-    )
+def test_a_build_shows_its_packages(done: int, text: str) -> None:
+    event = ProgressEvent("advanced", WHAT, SOURCE, "", done, 1210, "packages")
     assert str(event) == f"{WHAT}: {SOURCE}: {text}"

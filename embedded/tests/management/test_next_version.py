@@ -1,12 +1,10 @@
 """The programs of the next version, got in the background."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from capelin.api.capi import Cluster
 from capelin_embedded.management.next_version import (
-    on_battery,
     prefetch_by_default,
     upgradable_version,
     upgrades_of,
@@ -52,25 +50,3 @@ def test_it_waits_until_a_cluster_is_available() -> None:
 def test_ci_does_not_prefetch(value: str, *, expected: bool) -> None:
     assert prefetch_by_default({"CI": value}) is expected
     assert prefetch_by_default({})
-
-
-@pytest.mark.parametrize(
-    ("supplies", "expected"),
-    [
-        ({}, False),
-        ({"BAT0": ("Battery", None)}, True),
-        ({"BAT0": ("Battery", None), "AC": ("Mains", "0")}, True),
-        ({"BAT0": ("Battery", None), "AC": ("Mains", "1")}, False),
-        ({"AC": ("Mains", "1")}, False),
-    ],
-    ids=["a server", "unplugged", "unplugged with mains", "plugged in", "a desktop"],
-)
-def test_a_laptop_without_mains_is_on_battery(
-    supplies: dict[str, tuple[str, str | None]], *, expected: bool, tmp_path: Path
-) -> None:
-    for name, (kind, online) in supplies.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "type").write_text(f"{kind}\n")
-        if online is not None:
-            (tmp_path / name / "online").write_text(f"{online}\n")
-    assert on_battery(tmp_path) is expected

@@ -38,13 +38,10 @@ _LINE_LIMIT = 2**20
 # The normal output of `go build -v` and of downloads.
 _ROUTINE = re.compile(r"[\w./~+-]+|go: downloading .*")
 _DOWNLOADING = "go: downloading "
-# The last packages wait for each other, and then the programs are linked: about a fifth of the time
-# of a build from scratch.
-_COMPILING = 0.8
 # A program is linked again each time, even if all of its packages are in Go's build cache.
 _TO_COMPILE = (
     '{{if and .Stale (ne .StaleReason "not installed but available in build cache")}}'
-    '{{.ImportPath}} {{.Dir}} {{join .GoFiles ","}}{{end}}'
+    "{{.ImportPath}}{{end}}"
 )
 
 
@@ -54,8 +51,6 @@ class BuildProgress:
     total: int | None
     """The number of packages to compile, or None if unknown."""
     unit: Literal["modules", "packages"] = "packages"
-    share: float | None = None
-    """The finished share of the build, by source code, because large packages take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +174,14 @@ async def build(
     scratch.mkdir()
     built: dict[ComponentVersion, Path] = {}
     batches = split_batches(group)
-    sizes = await _sizes_to_compile(go, group, build_dir, report)
-    begun: list[str] = []
+    total = await _packages_to_compile(go, group, build_dir, report)
+    begun = 0
 
     def count(line: str) -> None:
+        nonlocal begun
         if line and ":" not in line:
-            begun.append(line)
-            report(compiled(begun, sizes))
+            begun += 1
+            report(BuildProgress(begun, total if total and begun <= total else None))
 
     for number, batch in enumerate(batches):
         out = build_dir.folder / f"out-{number}"
@@ -206,13 +202,13 @@ async def build(
     return built
 
 
-async def _sizes_to_compile(
+async def _packages_to_compile(
     go: Go,
     group: Sequence[ComponentVersion],
     build_dir: BuildDir,
     report: Callable[[BuildProgress], None],
-) -> dict[str, int]:
-    """The bytes of source code of each package that Go's build cache lacks."""
+) -> int:
+    """The number of packages that Go's build cache lacks, or 0 if it is unknown."""
     project, version = group[0].component.project, group[0].version
     modules = 0
 
@@ -223,7 +219,7 @@ async def _sizes_to_compile(
             report(BuildProgress(modules, None, "modules"))
 
     output = ""
-    # `go build` reports any problem here, and works without the sizes.
+    # `go build` reports any problem here, and works without the number.
     with suppress(SourceFailedError):
         output = await go.run(
             "list",
@@ -236,26 +232,7 @@ async def _sizes_to_compile(
             keep_open=(build_dir.lock,),
             on_line=count,
         )
-    return await asyncio.to_thread(_sizes, output.splitlines())
-
-
-def _sizes(lines: Sequence[str]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for path, folder, *names in (line.split(" ") for line in lines if line):
-        files = [Path(folder, name) for name in " ".join(names).split(",") if name]
-        sizes[path] = sum(file.stat().st_size for file in files if file.is_file())
-    return sizes
-
-
-def compiled(begun: Sequence[str], sizes: Mapping[str, int]) -> BuildProgress:
-    """The progress of a build that has begun to compile these packages.
-
-    The last one may still be compiling: it counts when the next one begins.
-    """
-    if not {*begun} <= sizes.keys():
-        return BuildProgress(len(begun), None)
-    share = sum(sizes[path] for path in begun[:-1]) / (sum(sizes.values()) or 1)
-    return BuildProgress(len(begun), len(sizes), share=share * _COMPILING)
+    return sum(map(bool, output.splitlines()))
 
 
 def split_batches(group: Sequence[ComponentVersion]) -> list[list[ComponentVersion]]:

@@ -4,15 +4,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, TextIO
+from typing import Literal, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
-
-_ENOUGH_SHARE: Final = 0.25
-_ENOUGH_SECONDS: Final = 10.0
-"""With less, an estimate would be a guess: the first packages are small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +26,14 @@ class ProgressEvent:
     total: int | None = None
     unit: str = ""
     """The unit of `done` and `total`: `bytes`, `modules` or `packages`."""
-    seconds_left: float | None = None
-    """An estimate, or None while the data is insufficient."""
 
     @property
     def amount(self) -> str:
-        """For example `310 of 1210 packages, about 8 min left`."""
+        """For example `310 of 1210 packages`."""
         text = amount(self.done, self.total, self.unit)
         if self.unit == "packages" and self.done == self.total:
             return f"{text}, linking"
-        return text if self.seconds_left is None else f"{text}, {time_left(self.seconds_left)}"
+        return text
 
     def __str__(self) -> str:
         words = {
@@ -138,16 +132,3 @@ def amount(done: int, total: int | None, unit: str) -> str:
         done, unit = round(done / 1e6), "MB"
         total = None if total is None else round(total / 1e6)
     return f"{done} {unit}" if total is None else f"{done} of {total} {unit}"
-
-
-def estimate_seconds_left(share: float | None, elapsed: float) -> float | None:
-    """The remaining time at the pace so far, or None while the data is insufficient."""
-    if share is None or share < _ENOUGH_SHARE or elapsed < _ENOUGH_SECONDS:
-        return None
-    return elapsed * (1 - share) / share
-
-
-def time_left(seconds: float) -> str:
-    """For example `about 8 min left`: an estimate is not exact to the second."""
-    minutes = round(seconds / 60)
-    return f"about {minutes} min left" if minutes > 1 else "about a minute left"

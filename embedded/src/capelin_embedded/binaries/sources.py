@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from capelin_embedded.binaries.catalog import ComponentVersion, Platform
 from capelin_embedded.binaries.download import UnreachableError, Web, open_web
 from capelin_embedded.binaries.errors import BinariesError, SourceFailedError
 from capelin_embedded.binaries.images import GoneError, Reference
-from capelin_embedded.binaries.progress import Progress, ProgressEvent, estimate_seconds_left
+from capelin_embedded.binaries.progress import Progress, ProgressEvent
 
 FOLDER = "folder"
 FOLDERS_VARIABLE = "CAPELIN_BINARIES"
@@ -240,16 +239,11 @@ async def build_with_go(
     """
     what = title(group)
     project, version = group[0].component.project, group[0].version
-    began: float | None = None
 
     def note(message: str) -> None:
         attempts.progress(ProgressEvent("noted", what, go.BUILD, message))
 
     def report(progress: go.BuildProgress) -> None:
-        nonlocal began
-        if progress.unit == "packages" and began is None:
-            began = time.monotonic()
-        elapsed = 0.0 if began is None else time.monotonic() - began
         attempts.progress(
             ProgressEvent(
                 "advanced",
@@ -258,7 +252,6 @@ async def build_with_go(
                 done=progress.done,
                 total=progress.total,
                 unit=progress.unit,
-                seconds_left=estimate_seconds_left(progress.share, elapsed),
             )
         )
 

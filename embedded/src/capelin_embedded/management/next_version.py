@@ -7,7 +7,6 @@ affects anything else. A process that needs the same programs takes over.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Final, Literal
 
 from capelin.api import Model
@@ -27,7 +26,6 @@ from capelin_embedded.management.providers import workload_programs
 
 _LOOK_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 60.0
-_SUPPLIES: Final = Path("/sys/class/power_supply")
 
 _log = logging.getLogger(__name__)
 
@@ -66,13 +64,6 @@ def upgradable_version(clusters: Iterable[Cluster]) -> str | None:
     return None
 
 
-def on_battery(supplies: Path = _SUPPLIES) -> bool:
-    """Whether this machine has a battery and no other power now."""
-    types = {file.parent: _read(file) for file in supplies.glob("*/type")}
-    online = {folder for folder in types if _read(folder / "online") == "1"}
-    return "Battery" in types.values() and not online
-
-
 async def prefetch_next_version(client: Client, report: Callable[[Prefetch], None]) -> None:
     """Wait for a cluster, then get the programs of the version after its own. Never fails."""
     while (version := await _version_to_get(client)) is None:  # noqa: ASYNC110  seldom, so no watch
@@ -83,10 +74,6 @@ async def prefetch_next_version(client: Client, report: Callable[[Prefetch], Non
         report(Prefetch(version=version, state="Running", message=str(event).splitlines()[0]))
 
     while True:
-        if await asyncio.to_thread(on_battery):
-            report(Prefetch(version=version, state="Waiting", message="until not on battery"))
-            await asyncio.sleep(_AGAIN_SECONDS)
-            continue
         try:
             await Binaries(progress=show, background=True).fetch(programs)
         except WantedByAnotherError as error:
@@ -108,10 +95,3 @@ async def _version_to_get(client: Client) -> str | None:
     except (ClientError, OSError):
         return None
     return None if version is None else next(reversed(upgrades_of(version)), None)
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
