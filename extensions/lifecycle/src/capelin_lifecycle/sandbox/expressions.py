@@ -2,9 +2,8 @@
 
 Google's C++ implementation evaluates them (decision 0120). It ends an expression after 10,000
 steps, but bounds neither the time of a step nor the size of values. So expressions of policies are
-evaluated in the sandbox. The bounds here are for messages: they refuse most of what would overrun
-the sandbox's limits when a policy is written. The limit of optional macros is more: policies are
-compiled in the process that serves the hooks, before the sandbox evaluates anything.
+compiled and evaluated in the sandbox. The bounds here are for messages: they refuse most of what
+would overrun the sandbox's limits when a policy is written.
 """
 
 import re
