@@ -145,7 +145,8 @@ class Power(Model):
     redfish: Redfish | None = None
     """The service of the method `Redfish`."""
     command: DNSLabel | None = None
-    """Name of a program in the provider's folder `--power-commands`, for the method `Command`."""
+    """Name of a program for the host's namespace in the provider's folder `--power-commands`, for
+    the method `Command`."""
 
     rules = (
         rule(
