@@ -223,6 +223,9 @@ class HostSpec(Model):
     provider ID. A Node whose bootstrap data set the provider ID needs kubeadm's `taints`."""
     maintenance: bool = False
     """Whether no machine may claim the host. A machine that already has it keeps it."""
+    maintenance_after_use: bool = False
+    """Whether a machine that releases the host sets `maintenance`: until a person has installed the
+    host again, root of the former cluster may still control it."""
     claim: HostClaim | None = None
     """The machine that the host belongs to. Written by the provider."""
 
