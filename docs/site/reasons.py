@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from capelin.provider import FrameReason, Reasons
-from capelin_control_plane.reasons import Reason as ControlPlaneReason
+from capelin_control_plane.api.reasons import Reason as ControlPlaneReason
 from capelin_lifecycle.reasons import Reason as PolicyReason
 from capelin_machine_pool.reasons import Reason as MachineReason
 

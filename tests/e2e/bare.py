@@ -18,9 +18,9 @@ from capelin_control_plane.backends.pods.exposure import api_server_service
 from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.objects import desired_objects, etcd_state, pki_secret
 from capelin_control_plane.backends.pods.pki_secret import pki_data
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import desired_state
-from capelin_control_plane.instances import Endpoint
+from capelin_control_plane.desired.control_plane import desired_state
+from capelin_control_plane.desired.instances import Endpoint
+from capelin_control_plane.keys.certificates import Authorities
 
 from .hosted import trust_anybody
 

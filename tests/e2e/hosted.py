@@ -19,7 +19,7 @@ from capelin.api.core import ConfigMap, Pod
 from capelin.client import Client, Config, TooManyRequests
 from capelin.contract import READY, is_condition_true
 from capelin.testing.waiting import until
-from capelin_control_plane.desired import RENEW_ANNOTATION
+from capelin_control_plane.desired.control_plane import RENEW_ANNOTATION
 
 from tests.faults.http2 import Http2Load
 from tests.load import Answer, Load

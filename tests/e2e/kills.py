@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, get_args
 
-from capelin_control_plane.desired import PROGRAMS, Component
+from capelin_control_plane.desired.control_plane import PROGRAMS, Component
 
 Change = Literal["next version", "another API server", "an API server less", "rollout"]
 

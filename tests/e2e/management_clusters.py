@@ -16,9 +16,9 @@ from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_control_plane.api import Status
 from capelin_control_plane.backends.pods import PodsBackend
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.backups import BACKUP_ANNOTATION
-from capelin_control_plane.desired import RESTORE_ANNOTATION
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 
 from tests.s3.versitygw import BUCKET, S3Server

@@ -20,9 +20,9 @@ from capelin.client import Client, ClientError, Config, Invalid
 from capelin.contract import ASLEEP, PAUSED_ANNOTATION, find_condition
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.desired import RENEW_ANNOTATION
+from capelin_control_plane.desired.control_plane import RENEW_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from capelin_control_plane.provider import provider
-from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 
 from tests.load import Load
 from tests.support.control_planes import ControlPlane

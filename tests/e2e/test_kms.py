@@ -14,9 +14,8 @@ from capelin.contract import find_condition
 from capelin.controller import ObjectKey
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
+from capelin_control_plane.api.policy import Plugin, Policy
 from capelin_control_plane.backends.pods import PodsBackend
-from capelin_control_plane.kms import Plugin
-from capelin_control_plane.policy import Policy
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 
 from tests.support.kms_plugin import KmsPlugin

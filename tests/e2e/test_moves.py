@@ -24,8 +24,9 @@ from capelin.contract import (
 )
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.moves import MOVABLE, MOVE_ANNOTATION
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.desired.control_plane import MOVE_ANNOTATION
+from capelin_control_plane.operations.move_phases import MOVABLE
 
 from tests.faults.http2 import Http2Load
 from tests.s3.versitygw import SECRET_DATA, VERSITYGW, S3Server

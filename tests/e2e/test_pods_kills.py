@@ -16,13 +16,12 @@ from capelin.api.core import ConfigMap, Secret
 from capelin.contract import ASLEEP, BLOCK_MOVE_ANNOTATION, find_condition
 from capelin.testing.waiting import until
 from capelin_control_plane.api import Status
-from capelin_control_plane.backup_files import open_backup
-from capelin_control_plane.backups import BACKUP_ANNOTATION
-from capelin_control_plane.desired import RESTORE_ANNOTATION
-from capelin_control_plane.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY_ANNOTATION
-from capelin_control_plane.moves import MOVE_ANNOTATION
-from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATE_ANNOTATION
-from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
+from capelin_control_plane.backup.files import open_backup
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
+from capelin_control_plane.desired.control_plane import MOVE_ANNOTATION, RESTORE_ANNOTATION
+from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY_ANNOTATION
+from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 
 from tests.s3.versitygw import VERSITYGW, S3Server
 from tests.support.authority_secrets import AUTHORITIES

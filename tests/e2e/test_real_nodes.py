@@ -19,8 +19,8 @@ from capelin.client import Client, Config
 from capelin.contract import find_condition
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
+from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
 from capelin_control_plane.provider import provider
-from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
 from capelin_machine_pool.provider import provider as infrastructure_provider
 from capelin_release.tools import HELM
 

@@ -11,12 +11,12 @@ from capelin.client import Client
 from capelin.contract import find_condition, is_condition_true
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane, Status
-from capelin_control_plane.desired import RESTORE_ANNOTATION
-from capelin_control_plane.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY
-from capelin_control_plane.restores import restore_request
-from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATING
-from capelin_control_plane.rotation_tasks import ROTATE_ANNOTATION as ROTATE_CAS
-from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
+from capelin_control_plane.backup.restores import restore_request
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
+from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY
+from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATING
+from capelin_control_plane.operations.rotation import ROTATE_ANNOTATION as ROTATE_CAS
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 
 from .homes import Home
 from .test_restore import VERSION, configure, control_plane, done, management, workload_of

@@ -11,7 +11,7 @@ from capelin.client import Client, Config
 from capelin.contract import CLUSTER_NAME_LABEL, KUBECONFIG_KEY, reference_to
 from capelin.testing.waiting import until
 from capelin_control_plane.api import BackendName, CapelinControlPlane
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.api.reasons import Reason
 
 _SETTLED = {
     "Available": "True",

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from capelin.contract import find_condition
-from capelin_control_plane.encryption_keys import ENCRYPTION_ANNOTATION
+from capelin_control_plane.keys.encryption_keys import ENCRYPTION_ANNOTATION
 
 from tests.support.control_planes import ControlPlane
 

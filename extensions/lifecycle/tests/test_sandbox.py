@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from capelin.embedded.management.providers import installed_providers
 from capelin.testing.waiting import until
+from capelin_embedded.management.providers import installed_providers
 from capelin_lifecycle.sandbox.expressions import ExpressionError
 from capelin_lifecycle.sandbox.functions import read_amount
 from capelin_lifecycle.sandbox.pool import (

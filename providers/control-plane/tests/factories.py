@@ -8,13 +8,13 @@ from pathlib import Path
 from capelin_control_plane.api import Addon, Addons, KubeProxyAddon
 from capelin_control_plane.backends.processes.components import Program, desired_components
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.desired import (
+from capelin_control_plane.desired.control_plane import (
     PROGRAMS,
     Component,
     ComponentSettings,
     ControlPlane,
 )
-from capelin_control_plane.instances import DesiredComponents
+from capelin_control_plane.desired.instances import DesiredComponents
 
 STATE_DIR = StateDir(Path("/state/127.64.0.9"), "127.64.0.9")
 

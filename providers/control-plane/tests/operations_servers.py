@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from capelin.api import Unstructured
 from capelin.client import NotFound, Unreachable
 from capelin.testing.fake_client import FakeClient
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.stores import Store
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.stores import Store
 
 if TYPE_CHECKING:
     from .operations_world import World

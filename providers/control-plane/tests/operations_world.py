@@ -22,31 +22,28 @@ from capelin.api.core import Secret
 from capelin.client import Client, Config, Request, Response, Server
 from capelin.contract import CLUSTER_NAME_LABEL, reference_to
 from capelin.controller import Context, EventRecord, ObjectKey, Recorder
-from capelin.embedded.processes import private_folder
 from capelin.provider import ControlPlaneContext
 from capelin.testing.fake_client import Clock, FakeClient
 from capelin.testing.fake_server import FakeServer
-from capelin_control_plane import (
-    encryption_tasks,
-    kms_tasks,
-    reconciler,
-    restore_tasks,
-    rotation_tasks,
-)
+from capelin_control_plane import reconciler
 from capelin_control_plane.api import CapelinControlPlane, Spec
+from capelin_control_plane.api.policy import DEFAULT_POLICY, Plugin
 from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.processes import member_data, restore_files
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError, MemberStatus
-from capelin_control_plane.etcd_snapshots import RestoredCluster
-from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
-from capelin_control_plane.kms import Plugin
-from capelin_control_plane.policy import DEFAULT_POLICY
+from capelin_control_plane.backup.restores import restore_phase
+from capelin_control_plane.backup.snapshots import RestoredCluster
+from capelin_control_plane.desired.control_plane import Component, ControlPlane
+from capelin_control_plane.desired.instances import Endpoint, InstanceStatus, Observed, Phase
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError, MemberStatus
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.operations import encryption as encryption_tasks
+from capelin_control_plane.operations import kms as kms_tasks
+from capelin_control_plane.operations import restore as restore_tasks
+from capelin_control_plane.operations import rotation as rotation_tasks
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
-from capelin_control_plane.restores import Phase, restore_phase
 from capelin_control_plane.workload import WorkloadSync
+from capelin_embedded.processes import private_folder
 
 from .operations_servers import Memory, Workload
 

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from capelin.contract import ConditionSpec
 from capelin_control_plane.api import LastBackup
-from capelin_control_plane.archive import (
+from capelin_control_plane.backup.archive import (
     Batch,
     Segment,
     SegmentId,
@@ -25,14 +25,14 @@ from capelin_control_plane.archive import (
     segments_after,
     segments_of,
 )
-from capelin_control_plane.archive_files import newest_segment, read_changes, write_segment
-from capelin_control_plane.archive_tasks import Archive
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_tasks import BackupState
-from capelin_control_plane.backups import Manifest, NeededBackup
-from capelin_control_plane.etcd_api import Change, CompactedError, EtcdApi, MembershipError
-from capelin_control_plane.rewinds import Pending, backup_moment, base_backup, replay
-from capelin_control_plane.stores import FolderStore, Workers
+from capelin_control_plane.backup.archive_files import newest_segment, read_changes, write_segment
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.manifests import Manifest, NeededBackup
+from capelin_control_plane.backup.point_in_time import Pending, backup_moment, base_backup, replay
+from capelin_control_plane.backup.stores import FolderStore, Workers
+from capelin_control_plane.etcd.api import Change, CompactedError, EtcdApi, MembershipError
+from capelin_control_plane.operations.archive import Archive
+from capelin_control_plane.operations.backup import BackupState
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from capelin.embedded.addresses import free_port
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
+from capelin_embedded.addresses import free_port
+from capelin_embedded.binaries import Binaries
 
 from tests.s3.versitygw import BUCKET, KEY_ID, SECRET, VERSITYGW, s3_server
 
@@ -32,11 +32,11 @@ import asyncio, json, ssl, sys, time
 from datetime import UTC, datetime
 from pathlib import Path
 import aiohttp
-from capelin_control_plane.backup_files import BackupWriter, read_snapshot
-from capelin_control_plane.backups import Manifest
-from capelin_control_plane.etcd_api import EtcdApi
-from capelin_control_plane.s3 import Bucket, S3Store
-from capelin_control_plane.s3_signature import S3Credentials
+from capelin_control_plane.backup.files import BackupWriter, read_snapshot
+from capelin_control_plane.backup.manifests import Manifest
+from capelin_control_plane.etcd.api import EtcdApi
+from capelin_control_plane.backup.s3 import Bucket, S3Store
+from capelin_control_plane.backup.s3_signature import S3Credentials
 
 def memory(field):
     status = Path("/proc/self/status").read_text()

@@ -7,11 +7,11 @@ import pytest
 from capelin.controller import Context, ObjectKey, Recorder
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import CapelinControlPlane, LastBackup, Spec, Status
-from capelin_control_plane.backup_metrics import BackupMetrics
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.backup_tasks import Backups
-from capelin_control_plane.backups import interval
-from capelin_control_plane.control_plane_data import ControlPlaneData
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.manifests import interval
+from capelin_control_plane.backup.metrics import BackupMetrics
+from capelin_control_plane.operations.backup import Backups
+from capelin_control_plane.operations.data import ControlPlaneData
 
 from .factories import desired_control_plane
 from .test_backups import backup

@@ -13,8 +13,8 @@ from capelin.client import Destinations, read_endpoints
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import BackupDestination, S3Destination, SecretName
-from capelin_control_plane.backup_stores import Stores, destinations_of
-from capelin_control_plane.stores import FolderStore, Workers
+from capelin_control_plane.backup.destinations import Stores, destinations_of
+from capelin_control_plane.backup.stores import FolderStore, Workers
 
 ALLOWED = "http://10.0.0.5:9000,https://s3.example.com,https://*.amazonaws.com"
 
@@ -131,7 +131,7 @@ async def test_a_folder_that_hangs_delays_no_other_work(tmp_path: Path) -> None:
 def test_a_folder_that_hangs_does_not_keep_the_manager_from_ending() -> None:
     program = """
 import asyncio, time
-from capelin_control_plane.stores import Workers
+from capelin_control_plane.backup.stores import Workers
 
 async def main():
     asyncio.create_task(Workers(2).run(time.sleep, 1000))

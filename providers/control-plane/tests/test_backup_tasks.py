@@ -22,13 +22,13 @@ from capelin_control_plane.api import (
     SecretKey,
     Spec,
 )
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.backup_tasks import BACKUP_HEALTHY, BackupJob, Backups, BackupState
-from capelin_control_plane.backups import NeededBackup
-from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.etcd_api import EtcdApi, MemberStatus
-from capelin_control_plane.reasons import Reason
-from capelin_control_plane.space_tasks import SpaceTasks
+from capelin_control_plane.api.reasons import Reason
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.manifests import NeededBackup
+from capelin_control_plane.etcd.api import EtcdApi, MemberStatus
+from capelin_control_plane.operations.backup import BACKUP_HEALTHY, BackupJob, Backups, BackupState
+from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.space import SpaceTasks
 
 from .factories import desired_control_plane
 

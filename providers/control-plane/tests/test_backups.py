@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin_control_plane import backup_files
 from capelin_control_plane.api import (
     BackupDestination,
     BackupRetention,
@@ -18,8 +17,9 @@ from capelin_control_plane.api import (
     SecretKey,
     Spec,
 )
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_files import (
+from capelin_control_plane.backup import files as backup_files
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import (
     BackupWriter,
     delete_backup,
     delete_leftovers,
@@ -30,7 +30,7 @@ from capelin_control_plane.backup_files import (
     read_objects,
     read_snapshot,
 )
-from capelin_control_plane.backups import (
+from capelin_control_plane.backup.manifests import (
     BACKUP_ANNOTATION,
     Manifest,
     NeededBackup,
@@ -38,9 +38,9 @@ from capelin_control_plane.backups import (
     epoch_of,
     expired,
 )
-from capelin_control_plane.desired import InvalidSpecError
+from capelin_control_plane.backup.stores import FolderStore, StoreError, Workers
+from capelin_control_plane.desired.control_plane import InvalidSpecError
 from capelin_control_plane.open_backup import main
-from capelin_control_plane.stores import FolderStore, StoreError, Workers
 
 NOW = datetime(2026, 3, 29, 12, 0, tzinfo=UTC)
 KEY = b"k" * 32

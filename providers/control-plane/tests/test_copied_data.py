@@ -8,13 +8,13 @@ from typing import Any
 from capelin.api import Unstructured
 from capelin.api.core import Node, Secret
 from capelin.testing.fake_client import Clock, FakeClient
-from capelin_control_plane.copied_data import (
+from capelin_control_plane.keys.rotation_clients import NODES
+from capelin_control_plane.operations.copied_data import (
     ATTACHMENTS,
     VOLUMES,
     remove_old_tokens,
     separate_from_source,
 )
-from capelin_control_plane.rotation_clients import NODES
 
 BACKUP = "20260131T030000Z"
 MOMENT = datetime(2026, 1, 31, 3, tzinfo=UTC)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from capelin.api.capi import Cluster
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.desired import (
+from capelin_control_plane.desired.control_plane import (
     RENEW_ANNOTATION,
     ControlPlane,
     InvalidSpecError,

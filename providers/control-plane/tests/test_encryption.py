@@ -13,9 +13,10 @@ from capelin_control_plane.api import Encryption, EncryptionProvider, SecretKey
 from capelin_control_plane.backends.pods.pki_secret import files_of
 from capelin_control_plane.backends.processes.pki_files import renew_certificates
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.component_files import IDENTITY, OFF
-from capelin_control_plane.desired import InvalidSpecError
-from capelin_control_plane.encryption import (
+from capelin_control_plane.desired.component_files import IDENTITY, OFF
+from capelin_control_plane.desired.control_plane import InvalidSpecError
+from capelin_control_plane.desired.instances import InstanceStatus, Observed
+from capelin_control_plane.keys.encryption import (
     KEY_BYTES,
     NAME_BYTES,
     Goal,
@@ -34,7 +35,6 @@ from capelin_control_plane.encryption import (
     uses_keyring,
     write_keyring,
 )
-from capelin_control_plane.instances import InstanceStatus, Observed
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

@@ -15,7 +15,6 @@ from capelin.controller import Context, ObjectKey, Recorder
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
-from capelin_control_plane import encryption_keys, encryption_tasks
 from capelin_control_plane.api import (
     ApiServer,
     CapelinControlPlane,
@@ -25,19 +24,21 @@ from capelin_control_plane.api import (
     Spec,
     Status,
 )
-from capelin_control_plane.encryption import Goal, read_keyring
-from capelin_control_plane.encryption_keys import (
+from capelin_control_plane.keys import encryption_keys
+from capelin_control_plane.keys.encryption import Goal, read_keyring
+from capelin_control_plane.keys.encryption_keys import (
     ENCRYPTION_ANNOTATION,
     ROTATE_ANNOTATION,
     EncryptionKeys,
     find_encryption_keys,
 )
-from capelin_control_plane.encryption_tasks import (
+from capelin_control_plane.operations import encryption as encryption_tasks
+from capelin_control_plane.operations.encryption import (
     EncryptionReport,
     Encryptions,
     rewritten_objects,
 )
-from capelin_control_plane.kms_tasks import PluginChecks
+from capelin_control_plane.operations.kms import PluginChecks
 
 NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
 NAME = "one-encryption"

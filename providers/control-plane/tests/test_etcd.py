@@ -1,7 +1,7 @@
 """Rules of etcd clusters, which both backends follow."""
 
 import pytest
-from capelin_control_plane.etcd import (
+from capelin_control_plane.etcd.rules import (
     AddLearner,
     AddMember,
     ClusterState,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError, connect
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError, connect
 
 TRUST = ssl.create_default_context()
 

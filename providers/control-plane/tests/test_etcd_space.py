@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from capelin_control_plane.etcd import MoveLeadership
-from capelin_control_plane.etcd_space import (
+from capelin_control_plane.etcd.rules import MoveLeadership
+from capelin_control_plane.etcd.space import (
     Compact,
     Defragment,
     Disarm,
@@ -12,7 +12,7 @@ from capelin_control_plane.etcd_space import (
     SpaceStep,
     next_space_step,
 )
-from capelin_control_plane.space_tasks import space_available
+from capelin_control_plane.operations.space import space_available
 
 MIB = 2**20
 

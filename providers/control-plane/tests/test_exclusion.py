@@ -5,8 +5,9 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from capelin_control_plane.component_files import EncryptionFiles
-from capelin_control_plane.exclusion import (
+from capelin_control_plane.desired.component_files import EncryptionFiles
+from capelin_control_plane.desired.instances import InstanceStatus, Observed, Phase
+from capelin_control_plane.operations.exclusion import (
     RULES,
     Operation,
     Rule,
@@ -15,8 +16,6 @@ from capelin_control_plane.exclusion import (
     read_table,
     waiting_text,
 )
-from capelin_control_plane.instances import InstanceStatus, Observed
-from capelin_control_plane.restores import Phase
 
 from .factories import desired_control_plane
 

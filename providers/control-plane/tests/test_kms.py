@@ -17,10 +17,10 @@ from capelin.controller import Context, ObjectKey, Recorder
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
-from capelin_control_plane import encryption_tasks, kms_tasks
 from capelin_control_plane.api import ApiServer, CapelinControlPlane, Encryption, Spec
-from capelin_control_plane.desired import InvalidSpecError
-from capelin_control_plane.encryption import (
+from capelin_control_plane.api.policy import Plugin, read_plugins
+from capelin_control_plane.desired.control_plane import InvalidSpecError
+from capelin_control_plane.keys.encryption import (
     KEY_BYTES,
     NAME_BYTES,
     Goal,
@@ -36,10 +36,12 @@ from capelin_control_plane.encryption import (
     to_rewrite,
     write_keyring,
 )
-from capelin_control_plane.encryption_keys import ENCRYPTION_ANNOTATION, find_encryption_keys
-from capelin_control_plane.encryption_tasks import EncryptionReport, Encryptions
-from capelin_control_plane.kms import Plugin, observed_key, plugin_key, read_plugins
-from capelin_control_plane.kms_tasks import PluginChecks
+from capelin_control_plane.keys.encryption_keys import ENCRYPTION_ANNOTATION, find_encryption_keys
+from capelin_control_plane.keys.kms import observed_key, plugin_key
+from capelin_control_plane.operations import encryption as encryption_tasks
+from capelin_control_plane.operations import kms as kms_tasks
+from capelin_control_plane.operations.encryption import EncryptionReport, Encryptions
+from capelin_control_plane.operations.kms import PluginChecks
 
 from .pods.pod_objects import objects_of, on_pods
 from .pods.pod_objects import settings as pod_settings

@@ -23,27 +23,27 @@ from capelin.contract import (
 from capelin.controller import After, Context, ObjectKey, Recorder
 from capelin.testing.fake_client import FakeClient, cluster
 from capelin.testing.waiting import until
-from capelin_control_plane import move_tasks
 from capelin_control_plane.api import BackupDestination, CapelinControlPlane, EtcdBackup, Spec
 from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.pods import PodsBackend
-from capelin_control_plane.backup_files import read_backups
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import RESTORE_ANNOTATION, ControlPlane
-from capelin_control_plane.etcd_api import Change, EtcdApi, MembershipError, MemberStatus
-from capelin_control_plane.instances import Endpoint, Observed
-from capelin_control_plane.move_tasks import Moves, MovingBackend, check_move
-from capelin_control_plane.moves import (
-    MOVABLE,
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.files import read_backups
+from capelin_control_plane.backup.stores import Store
+from capelin_control_plane.desired.control_plane import (
     MOVE_ANNOTATION,
     MOVED_FROM_ANNOTATION,
-    Remains,
+    RESTORE_ANNOTATION,
+    ControlPlane,
 )
+from capelin_control_plane.desired.instances import Endpoint, Observed, Remains
+from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError, MemberStatus
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.secrets import ensure_authorities
+from capelin_control_plane.operations import move as move_tasks
+from capelin_control_plane.operations.move import Moves, MovingBackend, check_move
+from capelin_control_plane.operations.move_phases import MOVABLE
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
-from capelin_control_plane.secrets import ensure_authorities
-from capelin_control_plane.sleep import SLEEP_ANNOTATION
-from capelin_control_plane.stores import Store
 
 from .factories import desired_control_plane
 

@@ -8,17 +8,19 @@ import pytest
 from capelin.api import Condition
 from capelin.contract import BLOCK_MOVE_ANNOTATION, MOVE_LABEL, PAUSED, ConditionSpec
 from capelin_control_plane.api import CapelinControlPlane, Spec, Status
-from capelin_control_plane.component_files import EncryptionFiles
-from capelin_control_plane.desired import ControlPlane, InvalidSpecError
-from capelin_control_plane.instances import InstanceStatus, Observed
-from capelin_control_plane.moves import (
-    MOVABLE,
+from capelin_control_plane.desired.component_files import EncryptionFiles
+from capelin_control_plane.desired.control_plane import (
     MOVE_ANNOTATION,
     MOVED_FROM_ANNOTATION,
+    ControlPlane,
+    InvalidSpecError,
+)
+from capelin_control_plane.desired.instances import InstanceStatus, Observed, Phase, Remains
+from capelin_control_plane.operations.move_phases import (
+    MOVABLE,
     MOVING,
     MovePhase,
     MoveRequest,
-    Remains,
     accepted_move,
     is_moving,
     movable,
@@ -27,7 +29,6 @@ from capelin_control_plane.moves import (
     not_requested,
     user_objects,
 )
-from capelin_control_plane.restores import Phase
 
 from .factories import desired_control_plane
 

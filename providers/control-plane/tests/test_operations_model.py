@@ -13,14 +13,14 @@ import pytest
 from capelin.api.capi import Cluster
 from capelin.api.core import Secret
 from capelin.contract import find_condition
-from capelin_control_plane.backup_files import read_backups
-from capelin_control_plane.backups import BACKUP_ANNOTATION
-from capelin_control_plane.desired import RESTORE_ANNOTATION
-from capelin_control_plane.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY
-from capelin_control_plane.rotation_tasks import DROP_ANNOTATION
-from capelin_control_plane.rotation_tasks import ROTATE_ANNOTATION as ROTATE_CAS
-from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
-from capelin_control_plane.stores import StoreError
+from capelin_control_plane.backup.files import read_backups
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
+from capelin_control_plane.backup.stores import StoreError
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
+from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY
+from capelin_control_plane.operations.rotation import DROP_ANNOTATION
+from capelin_control_plane.operations.rotation import ROTATE_ANNOTATION as ROTATE_CAS
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (

@@ -26,15 +26,18 @@ from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
-from capelin_control_plane import orphans
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec
-from capelin_control_plane.backends import ReadSnapshot
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import ADDRESS_ANNOTATION, RENEW_ANNOTATION, ControlPlane
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError
-from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
-from capelin_control_plane.orphans import Orphans
-from capelin_control_plane.pod_settings import Pods
+from capelin_control_plane.api.pod_settings import Pods
+from capelin_control_plane.backends import ReadSnapshot, orphans
+from capelin_control_plane.backends.orphans import Orphans
+from capelin_control_plane.desired.control_plane import (
+    ADDRESS_ANNOTATION,
+    RENEW_ANNOTATION,
+    ControlPlane,
+)
+from capelin_control_plane.desired.instances import Endpoint, InstanceStatus, Observed
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError
+from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.reconciler import (
     FINALIZER,
     CapelinControlPlaneReconciler,

@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
 import pytest
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.restore_member import (
+from capelin_control_plane.backends.restore_member import (
     MemberRestore,
     NotReceivedError,
     receive_snapshot,
     send_snapshot,
 )
+from capelin_control_plane.backup.encryption import BackupError
 
 SNAPSHOT = bytes(range(256)) * 8192
 MEMBERS = {"one-etcd-0": "https://a:2380", "one-etcd-1": "https://b:2380"}

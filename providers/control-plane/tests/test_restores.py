@@ -6,14 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from capelin.provider import Blocked
 from capelin_control_plane.api import CapelinControlPlane, Spec
-from capelin_control_plane.component_files import OFF, EncryptionFile, EncryptionFiles
-from capelin_control_plane.desired import (
-    RESTORE_ANNOTATION,
-    InvalidSpecError,
-    requested_restore,
-)
-from capelin_control_plane.restores import (
-    Phase,
+from capelin_control_plane.backup.restores import (
     RestoreFiles,
     backup_of,
     check_backup,
@@ -23,6 +16,13 @@ from capelin_control_plane.restores import (
     revision_bump,
     source_of,
 )
+from capelin_control_plane.desired.component_files import OFF, EncryptionFile, EncryptionFiles
+from capelin_control_plane.desired.control_plane import (
+    RESTORE_ANNOTATION,
+    InvalidSpecError,
+    requested_restore,
+)
+from capelin_control_plane.desired.instances import Phase
 
 from .factories import desired_control_plane
 from .test_backups import manifest

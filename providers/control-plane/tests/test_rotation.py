@@ -13,11 +13,11 @@ from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.pki_secret import files_of, pki_data
 from capelin_control_plane.backends.processes.pki_files import renew_certificates
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import PROGRAMS
-from capelin_control_plane.instances import Endpoint
-from capelin_control_plane.restores import check_backup
-from capelin_control_plane.rotation import (
+from capelin_control_plane.backup.restores import check_backup
+from capelin_control_plane.desired.control_plane import PROGRAMS, revision
+from capelin_control_plane.desired.instances import Endpoint
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.rotation import (
     PURPOSES,
     TOKEN_LIFETIME,
     Clients,
@@ -32,7 +32,6 @@ from capelin_control_plane.rotation import (
     key_id,
     outdated_secrets,
     read_rotation,
-    revision,
     waiting_for,
     write_rotation,
 )

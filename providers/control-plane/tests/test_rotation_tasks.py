@@ -18,14 +18,12 @@ from capelin.controller import Context, Recorder
 from capelin.pki import issue, new_ca, read_ca, split_pem
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient, cluster, machine
-from capelin_control_plane import rotation_tasks
 from capelin_control_plane.api import CapelinControlPlane, Rotation, Spec
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.component_files import EncryptionFiles
-from capelin_control_plane.exclusion import in_progress
-from capelin_control_plane.instances import InstanceStatus, Observed
-from capelin_control_plane.rotation import TOKEN_LIFETIME, NodeFacts, authority_name
-from capelin_control_plane.rotation_clients import (
+from capelin_control_plane.desired.component_files import EncryptionFiles
+from capelin_control_plane.desired.instances import InstanceStatus, Observed
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.rotation import TOKEN_LIFETIME, NodeFacts, authority_name
+from capelin_control_plane.keys.rotation_clients import (
     NODE_ANNOTATION,
     find_clients,
     has_old_token,
@@ -33,14 +31,16 @@ from capelin_control_plane.rotation_clients import (
     unjoined,
     with_ages_of_machines,
 )
-from capelin_control_plane.rotation_tasks import (
+from capelin_control_plane.keys.secrets import AUTHORITIES_ANNOTATION, ensure_authorities
+from capelin_control_plane.operations import rotation as rotation_tasks
+from capelin_control_plane.operations.exclusion import in_progress
+from capelin_control_plane.operations.rotation import (
     DROP_ANNOTATION,
     ROTATE_ANNOTATION,
     RotationReport,
     Rotations,
     requested_drop,
 )
-from capelin_control_plane.secrets import AUTHORITIES_ANNOTATION, ensure_authorities
 
 from .factories import desired_control_plane
 

@@ -18,10 +18,11 @@ from capelin.api.core import Secret
 from capelin.client import read_endpoints
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
-from capelin_control_plane import s3
 from capelin_control_plane.api import BackupDestination, S3Destination, SecretName
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.backup_files import (
+from capelin_control_plane.backup import s3
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import (
     BackupWriter,
     delete_backup,
     delete_leftovers,
@@ -29,11 +30,10 @@ from capelin_control_plane.backup_files import (
     read_backups,
     read_snapshot,
 )
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.backups import Manifest
-from capelin_control_plane.s3 import Bucket, S3Store
-from capelin_control_plane.s3_signature import S3Credentials
-from capelin_control_plane.stores import StoreError
+from capelin_control_plane.backup.manifests import Manifest
+from capelin_control_plane.backup.s3 import Bucket, S3Store
+from capelin_control_plane.backup.s3_signature import S3Credentials
+from capelin_control_plane.backup.stores import StoreError
 
 from tests.s3.faults import Faults, faulty
 from tests.s3.versitygw import (

@@ -11,9 +11,9 @@ from capelin.pki import KeyPair, new_ca, validity_of
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import CapelinControlPlane, Spec
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.instances import Endpoint
-from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
+from capelin_control_plane.desired.instances import Endpoint
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.secrets import ensure_authorities, ensure_kubeconfig
 
 from tests.support.cached import use_cache
 

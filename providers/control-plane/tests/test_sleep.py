@@ -15,21 +15,20 @@ from capelin_control_plane.api import (
     Spec,
     Status,
 )
-from capelin_control_plane.backups import BACKUP_ANNOTATION
-from capelin_control_plane.desired import InvalidSpecError
-from capelin_control_plane.instances import Observed
-from capelin_control_plane.moves import MOVING
-from capelin_control_plane.rotation import NO_ROTATION, Progress
-from capelin_control_plane.rotation_tasks import ROTATE_ANNOTATION
-from capelin_control_plane.sleep import (
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
+from capelin_control_plane.desired.control_plane import InvalidSpecError
+from capelin_control_plane.desired.instances import Observed
+from capelin_control_plane.keys.rotation import NO_ROTATION, Progress
+from capelin_control_plane.operations.move_phases import MOVING
+from capelin_control_plane.operations.rotation import ROTATE_ANNOTATION
+from capelin_control_plane.operations.sleep import (
     SLEEP_ANNOTATION,
     WAKE_ANNOTATION,
     sleep_state,
     stays_asleep,
     waiting_requests,
 )
-from capelin_control_plane.sleep_status import asleep_status
-from capelin_control_plane.status import after_sleep
+from capelin_control_plane.status import after_sleep, asleep_status
 
 from .factories import desired_control_plane
 

@@ -14,9 +14,9 @@ from capelin_control_plane.api import (
     Status,
 )
 from capelin_control_plane.backends.pods import Names
-from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.etcd import Loss
-from capelin_control_plane.instances import Instance, InstanceStatus, Observed, Plan
+from capelin_control_plane.desired.control_plane import Component, ControlPlane
+from capelin_control_plane.desired.instances import Instance, InstanceStatus, Observed, Plan
+from capelin_control_plane.etcd.rules import Loss
 from capelin_control_plane.status import running_status
 
 from .factories import desired_control_plane

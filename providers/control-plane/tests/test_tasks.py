@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from capelin.controller import ObjectKey
-from capelin_control_plane.tasks import Tasks
+from capelin_control_plane.operations.tasks import Tasks
 
 ONE, OTHER = ObjectKey("default", "one"), ObjectKey("default", "other")
 

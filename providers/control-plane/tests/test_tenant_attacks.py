@@ -7,19 +7,23 @@ from typing import Any
 import pytest
 from capelin.api.capi import Cluster
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.arguments import CONTROLLER_PORTS
-from capelin_control_plane.backends.processes.components import (
-    api_server_port,
-    etcd_metrics_port,
-    etcd_port,
-)
-from capelin_control_plane.desired import ControlPlane, InvalidSpecError, desired_state
-from capelin_control_plane.policy import (
+from capelin_control_plane.api.policy import (
     ALLOWED_ARGUMENTS,
     COMPONENT_PORTS,
     Policy,
     read_names,
     read_networks,
+)
+from capelin_control_plane.backends.processes.components import (
+    api_server_port,
+    etcd_metrics_port,
+    etcd_port,
+)
+from capelin_control_plane.desired.arguments import CONTROLLER_PORTS
+from capelin_control_plane.desired.control_plane import (
+    ControlPlane,
+    InvalidSpecError,
+    desired_state,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from capelin.client import Client, Invalid
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.instances import downgrade
+from capelin_control_plane.desired.instances import downgrade
 
 INITIALIZED = {"controlPlaneInitialized": True}
 NOT_INITIALIZED = {"controlPlaneInitialized": False}

@@ -13,11 +13,11 @@ import pytest
 from capelin.api import Unstructured
 from capelin.contract import PROVIDER_LABEL
 from capelin.controller import diagnostics_rules, lease_rules
-from capelin.embedded.binaries import Binaries
 from capelin.errors import UserError
 from capelin.provider import Provider
 from capelin.yaml import read_all_yaml
 from capelin_control_plane.provider import provider as control_plane
+from capelin_embedded.binaries import Binaries
 from capelin_machine_pool.provider import provider as machine_pool
 from capelin_release.alerts import CONTROL_PLANE_ALERTS, EXTENSION_ALERTS, MANAGER_ALERTS
 from capelin_release.charts import Chart, provider_chart

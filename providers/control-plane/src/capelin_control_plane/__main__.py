@@ -11,16 +11,22 @@ from typing import Any, get_args
 from capelin.client import AllowedEndpoint, Client, Config, read_endpoints
 from capelin.controller import ObjectKey, Options, Reconciler, flag, seconds
 from capelin.controller import main as run
-from capelin.embedded.binaries import Binaries, PlainProgress
-from capelin.embedded.folders import provider_folder
+from capelin_embedded.binaries import Binaries, PlainProgress
+from capelin_embedded.folders import provider_folder
 
 from capelin_control_plane.api import BackendName
+from capelin_control_plane.api.policy import (
+    Network,
+    Plugins,
+    Policy,
+    read_names,
+    read_networks,
+    read_plugins,
+)
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.backends.processes import ProcessesBackend
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.kms import Plugins, read_plugins
-from capelin_control_plane.policy import Network, Policy, read_names, read_networks
+from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
 

@@ -6,7 +6,7 @@ from capelin.api import Unstructured
 from capelin.provider import Provider, admission_policy, may_patch_status
 
 from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
-from capelin_control_plane.desired import PROGRAMS
+from capelin_control_plane.desired.control_plane import PROGRAMS
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
 LABEL = "control-plane-capelin"

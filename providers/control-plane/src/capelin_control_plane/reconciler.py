@@ -36,47 +36,45 @@ from capelin.provider import Blocked, Change, ControlPlaneContext, ControlPlaneR
 
 from capelin_control_plane import status as conditions
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
-from capelin_control_plane.audit_policy import find_audit_policy
+from capelin_control_plane.api.defaults import complete_spec
+from capelin_control_plane.api.policy import DEFAULT_POLICY, Policy
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import Backend, reconcile_instances
+from capelin_control_plane.backends.orphans import Orphans
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
-from capelin_control_plane.backup_objects import BACKED_UP
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.desired import (
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.objects import BACKED_UP
+from capelin_control_plane.desired.audit_policy import find_audit_policy
+from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
     ControlPlane,
     desired_state,
 )
-from capelin_control_plane.encryption_keys import EncryptionKeys, find_encryption_keys
-from capelin_control_plane.encryption_tasks import (
+from capelin_control_plane.desired.endpoints import endpoint_conflict
+from capelin_control_plane.desired.instances import Endpoint, Observed, Phase
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.encryption_keys import EncryptionKeys, find_encryption_keys
+from capelin_control_plane.keys.rotation import Progress
+from capelin_control_plane.keys.secrets import (
+    AUTHORITIES_ANNOTATION,
+    ensure_authorities,
+    ensure_kubeconfig,
+)
+from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.encryption import (
     ENCRYPTION_AT_REST,
 )
-from capelin_control_plane.endpoints import endpoint_conflict
-from capelin_control_plane.instances import Endpoint, Observed
-from capelin_control_plane.move_tasks import (
+from capelin_control_plane.operations.move import (
     MoveCheck,
     Moves,
     MovingBackend,
     abandon_move,
     check_move,
 )
-from capelin_control_plane.moves import is_handed_over, is_moving
-from capelin_control_plane.operations import Operations
-from capelin_control_plane.orphans import Orphans
-from capelin_control_plane.policy import DEFAULT_POLICY, Policy
-from capelin_control_plane.reasons import Reason
-from capelin_control_plane.restore_tasks import complete_restore
-from capelin_control_plane.restores import Phase
-from capelin_control_plane.rotation import Progress
-from capelin_control_plane.secrets import (
-    AUTHORITIES_ANNOTATION,
-    ensure_authorities,
-    ensure_kubeconfig,
-)
-from capelin_control_plane.sleep import sleep_state, stays_asleep, waiting_requests
-from capelin_control_plane.sleep_status import asleep_status
-from capelin_control_plane.spec_defaults import complete_spec
+from capelin_control_plane.operations.move_phases import is_handed_over, is_moving
+from capelin_control_plane.operations.restore import complete_restore
+from capelin_control_plane.operations.runner import Operations
+from capelin_control_plane.operations.sleep import sleep_state, stays_asleep, waiting_requests
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
 FINALIZER = "controlplane.cluster.x-k8s.io/capelin"
@@ -324,7 +322,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         waiting = waiting_requests(obj, desired, observed, progress)
         if not is_condition_true((obj.status or Status()).conditions, ASLEEP):
             ctx.event(obj, "Normal", Reason.ASLEEP, "its components stop until it wakes")
-        ctx.set_status(asleep_status(obj, desired, observed, waiting))
+        ctx.set_status(conditions.asleep_status(obj, desired, observed, waiting))
         if observed.alive:
             return After(1.0)
         return _requeue(desired, observed, desired.now, *moments)

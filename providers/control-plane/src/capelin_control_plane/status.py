@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Final
 
 from capelin.contract import (
     ASLEEP,
@@ -16,13 +17,14 @@ from capelin.provider import Blocked, ControlPlaneInitialization, VersionCount
 from capelin.versions import Version
 
 from capelin_control_plane.api import CapelinControlPlane, Status
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.pods import Names
-from capelin_control_plane.backup_tasks import BackupState
-from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.encryption_tasks import EncryptionReport
-from capelin_control_plane.etcd import quorum
-from capelin_control_plane.instances import InstanceStatus, Observed
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.desired.control_plane import Component, ControlPlane
+from capelin_control_plane.desired.instances import InstanceStatus, Observed
+from capelin_control_plane.etcd.rules import quorum
+from capelin_control_plane.operations.backup import BackupState
+from capelin_control_plane.operations.encryption import EncryptionReport
+from capelin_control_plane.operations.move_phases import MOVING
 
 CERTIFICATES_AVAILABLE = "CertificatesAvailable"
 """Whether every CA, key and certificate exists and is valid."""
@@ -42,6 +44,15 @@ _COMPONENTS: dict[str, Component] = {
     CONTROLLER_MANAGER_AVAILABLE: "kube-controller-manager",
     SCHEDULER_AVAILABLE: "kube-scheduler",
 }
+_STOPPED: Final = (
+    ETCD_CLUSTER_AVAILABLE,
+    API_SERVERS_AVAILABLE,
+    CONTROLLER_MANAGER_AVAILABLE,
+    SCHEDULER_AVAILABLE,
+    WORKLOAD_OBJECTS_AVAILABLE,
+)
+_ACTIVITIES: Final = (SCALING_UP, SCALING_DOWN, REMEDIATING, ROLLING_OUT)
+_TEXT: Final = "the control plane sleeps: no component runs, and its data stays"
 
 
 def running_status(
@@ -99,6 +110,49 @@ def running_status(
         up_to_date_replicas=current,
         versions=versions,
         version=versions[0].version if versions else None,
+    )
+
+
+def asleep_status(
+    control_plane: CapelinControlPlane,
+    desired: ControlPlane,
+    observed: Observed,
+    waiting: tuple[str, ...],
+) -> Status:
+    """The status of a control plane that sleeps or falls asleep."""
+    before = control_plane.status or Status()
+    text = f"{_TEXT}. Until it wakes, these wait: {', '.join(waiting)}" if waiting else _TEXT
+    asleep = ConditionSpec(ASLEEP, "True", Reason.ASLEEP, text)
+    if observed.alive:
+        message = "the components of the control plane stop"
+        asleep = ConditionSpec(ASLEEP, "True", Reason.FALLING_ASLEEP, message)
+    own = [
+        ConditionSpec(AVAILABLE, "False", Reason.ASLEEP, text),
+        asleep,
+        certificates_available(),
+        *(ConditionSpec(type_, "False", Reason.ASLEEP) for type_ in _STOPPED),
+        *(ConditionSpec(type_, "False", f"Not{type_}") for type_ in _ACTIVITIES),
+    ]
+    # A move that was abandoned leaves its condition.
+    types = {MOVING, *(spec.type for spec in own)}
+    # Those of backups, of encryption and the like describe data that does not change.
+    kept = [ConditionSpec.of(it) for it in before.conditions if it.type not in types]
+    return before.model_copy(
+        update={
+            "accepted_move": None,
+            "conditions": update_conditions(
+                before.conditions,
+                [*own, *kept],
+                now=desired.now,
+                generation=control_plane.metadata.generation,
+            ),
+            "observed_generation": control_plane.metadata.generation,
+            "replicas": 0,
+            "ready_replicas": 0,
+            "available_replicas": 0,
+            "up_to_date_replicas": 0,
+            "versions": [VersionCount(version=count.version) for count in before.versions],
+        }
     )
 
 

@@ -1,11 +1,11 @@
 """Control planes on pods for tests: their objects, without a management cluster."""
 
 from capelin.controller import ObjectKey
+from capelin_control_plane.api.pod_settings import Pods
 from capelin_control_plane.backends.pods.exposure import api_server_service
 from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.objects import DesiredObjects, desired_objects
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.pod_settings import Pods
+from capelin_control_plane.desired.control_plane import ControlPlane
 
 from ..factories import desired_control_plane  # noqa: TID252 - a folder without a name
 

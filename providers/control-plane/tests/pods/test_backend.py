@@ -16,10 +16,10 @@ from capelin.provider import Blocked
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.pods import Names, PodsBackend
 from capelin_control_plane.backends.pods.etcd_state import planned_members
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.encryption import Goal, Key, first_keyring, next_keyring
-from capelin_control_plane.instances import Endpoint, Observed
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.desired.instances import Endpoint, Observed
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.encryption import Goal, Key, first_keyring, next_keyring
 
 from ..factories import with_arguments  # noqa: TID252 - a folder without a name
 from .pod_objects import objects_of, on_pods, settings

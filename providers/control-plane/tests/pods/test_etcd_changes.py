@@ -7,7 +7,7 @@ import pytest
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.backends.pods import Names, PodsBackend
 from capelin_control_plane.backends.pods.membership import EtcdMembers
-from capelin_control_plane.etcd import Membership
+from capelin_control_plane.etcd.rules import Membership
 
 from .test_backend import CLAIMS, STATEFUL_SETS, Rig
 from .test_membership import listed

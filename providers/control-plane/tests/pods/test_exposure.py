@@ -7,7 +7,7 @@ import pytest
 from capelin.api.core import Node
 from capelin.provider import Blocked
 from capelin_control_plane.backends.pods.exposure import api_server_service, endpoint_of
-from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.desired.control_plane import ControlPlane
 
 from .pod_objects import NAMES, on_pods, settings
 

@@ -12,9 +12,9 @@ from capelin_control_plane.backends.pods.konnectivity import agents_service
 from capelin_control_plane.backends.pods.objects import DesiredObjects, desired_objects
 from capelin_control_plane.backends.pods.pki_secret import pki_data
 from capelin_control_plane.backends.pods.pod_security import pod_problems
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.instances import AgentsEndpoint, Endpoint
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.desired.instances import AgentsEndpoint, Endpoint
+from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.workload import workload_objects
 from cryptography import x509
 

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from capelin.client import Config
 from capelin.pki import KeyPair, issue
 from capelin_control_plane.backends.pods import etcd_changes
-from capelin_control_plane.etcd_api import MembershipError
+from capelin_control_plane.etcd.api import MembershipError
 
 from .test_backend import Rig, rig
 

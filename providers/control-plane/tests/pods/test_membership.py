@@ -14,7 +14,7 @@ from capelin_control_plane.backends.pods.etcd_state import (
     voters_of,
 )
 from capelin_control_plane.backends.pods.membership import next_change, ordered_restarts
-from capelin_control_plane.etcd import (
+from capelin_control_plane.etcd.rules import (
     AddLearner,
     ListedMember,
     Loss,

@@ -18,7 +18,7 @@ from capelin_control_plane.backends.pods.objects import (
 )
 from capelin_control_plane.backends.pods.pod_security import pod_problems
 from capelin_control_plane.backends.pods.workloads import termination_seconds
-from capelin_control_plane.desired import ComponentSettings, InvalidSpecError
+from capelin_control_plane.desired.control_plane import ComponentSettings, InvalidSpecError
 
 from ..factories import with_arguments  # noqa: TID252 - a folder without a name
 from .pod_objects import NAMES, objects_of, on_pods, settings

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from capelin_control_plane.desired import InvalidSpecError
+from capelin_control_plane.desired.control_plane import InvalidSpecError
 
 from .pod_objects import objects_of, on_pods, settings
 

@@ -28,10 +28,11 @@ from capelin_control_plane.backends.pods.restore_pods import (
 )
 from capelin_control_plane.backends.pods.restore_preparation import RestorePods
 from capelin_control_plane.backends.pods.workloads import data_directory
-from capelin_control_plane.backup_encryption import BackupError
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.restore_member import receive_snapshot
-from capelin_control_plane.restores import Phase, RestoreFiles
+from capelin_control_plane.backends.restore_member import receive_snapshot
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.restores import RestoreFiles
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.desired.instances import Phase
 
 from .pod_objects import NAMES, objects_of, on_pods, settings
 from .test_backend import CONFIG_MAPS, NAME, STATEFUL_SETS, Rig, rig

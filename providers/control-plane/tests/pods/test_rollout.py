@@ -12,9 +12,9 @@ from capelin_control_plane.backends.pods.rollout import (
     is_complete,
     workloads_to_apply,
 )
-from capelin_control_plane.desired import Component
-from capelin_control_plane.etcd import Loss, Member
-from capelin_control_plane.instances import InstanceStatus
+from capelin_control_plane.desired.control_plane import Component
+from capelin_control_plane.desired.instances import InstanceStatus
+from capelin_control_plane.etcd.rules import Loss, Member
 
 from ..factories import with_arguments  # noqa: TID252 - a folder without a name
 from .pod_objects import objects_of, on_pods

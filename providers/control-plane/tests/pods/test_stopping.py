@@ -13,7 +13,7 @@ from capelin.testing.waiting import until
 from capelin_control_plane.backends.pods import Names
 from capelin_control_plane.backends.pods.exposure import own_hosts
 from capelin_control_plane.backends.pods.own_objects import NETWORK_POLICIES
-from capelin_control_plane.moves import Remains
+from capelin_control_plane.desired.instances import Remains
 
 from .pod_objects import objects_of
 from .test_backend import (

@@ -15,8 +15,6 @@ import pytest
 from capelin.api.core import ConfigMap, Secret
 from capelin.contract import ConditionSpec, secret_name
 from capelin.controller import Context, ObjectKey, Recorder
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.processes import private_folder
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_control_plane.api import (
@@ -28,17 +26,19 @@ from capelin_control_plane.api import (
     Spec,
     Status,
 )
-from capelin_control_plane.archive_files import read_changes
-from capelin_control_plane.archive_tasks import Archives
-from capelin_control_plane.backup_files import read_snapshot
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.backup_tasks import Backups
-from capelin_control_plane.backups import Manifest, NeededBackup
-from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.etcd_snapshots import PROGRAMS
-from capelin_control_plane.rewinds import backup_as_of
-from capelin_control_plane.rotation import PURPOSES
-from capelin_control_plane.stores import Store
+from capelin_control_plane.backup.archive_files import read_changes
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.files import read_snapshot
+from capelin_control_plane.backup.manifests import Manifest, NeededBackup
+from capelin_control_plane.backup.point_in_time import backup_as_of
+from capelin_control_plane.backup.snapshots import PROGRAMS
+from capelin_control_plane.backup.stores import Store
+from capelin_control_plane.keys.rotation import PURPOSES
+from capelin_control_plane.operations.archive import Archives
+from capelin_control_plane.operations.backup import Backups
+from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.processes import private_folder
 
 from .rig import KEY, NEW, Rig, control_plane, settled
 from .test_restore import names, restore
@@ -99,7 +99,7 @@ class Provider:
 @asynccontextmanager
 async def management(root: Path) -> AsyncGenerator[tuple[Context, Stores]]:
     """A management cluster with the Secrets, and a folder for backups."""
-    client = FakeClient()
+    client = FakeClient(CapelinControlPlane)
     await client.create(Secret.of("backup-key", "default", data={"key": SECRET}))
     for purpose in PURPOSES:
         name = secret_name("one", purpose)

@@ -24,11 +24,11 @@ from capelin_control_plane.api import (
     SecretName,
     Spec,
 )
-from capelin_control_plane.backup_files import open_backup
-from capelin_control_plane.backup_stores import Stores
-from capelin_control_plane.backup_tasks import Backups, BackupState
-from capelin_control_plane.control_plane_data import ControlPlaneData
-from capelin_control_plane.rotation import PURPOSES
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.files import open_backup
+from capelin_control_plane.keys.rotation import PURPOSES
+from capelin_control_plane.operations.backup import Backups, BackupState
+from capelin_control_plane.operations.data import ControlPlaneData
 
 from tests.s3.versitygw import BUCKET, SECRET_DATA, VERSITYGW, s3_server
 
@@ -77,7 +77,7 @@ async def test_a_real_etcd_is_backed_up(rig: Rig, tmp_path: Path) -> None:
         Secret.of(secret_name("one", purpose), "default", data={"tls.key": b"private"})
         for purpose in PURPOSES
     ]
-    management, woken = FakeClient(), asyncio.Event()
+    management, woken = FakeClient(CapelinControlPlane), asyncio.Event()
     for secret in secrets:
         await management.create(secret)
     recorder = Recorder(management, "test", "test", now=lambda: datetime.now(UTC))

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from capelin.api.core import Namespace
 from capelin.provider import Blocked
-from capelin_control_plane.desired import ComponentSettings, ControlPlane
-from capelin_control_plane.instances import Observed
+from capelin_control_plane.desired.control_plane import ComponentSettings, ControlPlane
+from capelin_control_plane.desired.instances import Observed
 
 from .rig import NEW, Rig, control_plane, settled
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from capelin_control_plane.backends.processes.components import command_of, grace_seconds
 from capelin_control_plane.backends.processes.plan import is_current
-from capelin_control_plane.desired import PROGRAMS, ControlPlane
-from capelin_control_plane.instances import DesiredComponents
+from capelin_control_plane.desired.control_plane import PROGRAMS, ControlPlane
+from capelin_control_plane.desired.instances import DesiredComponents
 
 from ..factories import components_of, with_arguments  # noqa: TID252 - a folder without a name
 from .rig import control_plane

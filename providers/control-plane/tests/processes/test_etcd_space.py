@@ -12,9 +12,9 @@ from capelin.client import Client, ClientError
 from capelin.controller import Context, ObjectKey, Recorder
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import CapelinControlPlane, Spec
-from capelin_control_plane.desired import ComponentSettings
-from capelin_control_plane.etcd_api import DEFAULT_QUOTA
-from capelin_control_plane.space_tasks import SpaceTasks
+from capelin_control_plane.desired.control_plane import ComponentSettings
+from capelin_control_plane.etcd.api import DEFAULT_QUOTA
+from capelin_control_plane.operations.space import SpaceTasks
 
 from .rig import KEY, NEW, Rig, control_plane, settled
 

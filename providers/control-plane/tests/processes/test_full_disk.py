@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from capelin.api.core import Namespace
-from capelin_control_plane.desired import ComponentSettings
-from capelin_control_plane.instances import Observed
+from capelin_control_plane.desired.control_plane import ComponentSettings
+from capelin_control_plane.desired.instances import Observed
 
 from .rig import KEY, NEW, Rig, control_plane, settled
 

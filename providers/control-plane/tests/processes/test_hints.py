@@ -5,7 +5,7 @@ import errno
 import pytest
 from capelin.provider import Blocked
 from capelin_control_plane.backends.processes.instance_status import disk_errors_block, hint_on
-from capelin_control_plane.desired import Component
+from capelin_control_plane.desired.control_plane import Component
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The status of the instances of a control plane."""
 
 from capelin_control_plane.backends.processes.instance_status import instance_statuses
-from capelin_control_plane.instances import Plan
+from capelin_control_plane.desired.instances import Plan
 
 from ..factories import STATE_DIR, components_of  # noqa: TID252 - a folder without a name
 from .rig import control_plane

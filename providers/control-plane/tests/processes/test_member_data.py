@@ -11,7 +11,7 @@ from capelin_control_plane.backends.processes.member_data import (
     unmark_joined,
 )
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.etcd import Loss
+from capelin_control_plane.etcd.rules import Loss
 
 CORRUPT = "exited with code 2: wal: crc mismatch"
 

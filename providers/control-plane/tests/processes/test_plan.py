@@ -10,8 +10,15 @@ from capelin_control_plane.backends.processes.plan import (
     next_plan,
     next_step,
 )
-from capelin_control_plane.desired import Component
-from capelin_control_plane.etcd import (
+from capelin_control_plane.desired.control_plane import Component
+from capelin_control_plane.desired.instances import (
+    DesiredComponents,
+    Instance,
+    InstanceStatus,
+    Observed,
+    Plan,
+)
+from capelin_control_plane.etcd.rules import (
     AddLearner,
     ListedMember,
     Loss,
@@ -20,13 +27,6 @@ from capelin_control_plane.etcd import (
     Promote,
     Remove,
     StartLearner,
-)
-from capelin_control_plane.instances import (
-    DesiredComponents,
-    Instance,
-    InstanceStatus,
-    Observed,
-    Plan,
 )
 from hypothesis import given
 from hypothesis import strategies as st

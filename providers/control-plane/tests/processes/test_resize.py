@@ -10,16 +10,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
-from capelin_control_plane import etcd_api
 from capelin_control_plane.backends.processes import member_data, supervised
 from capelin_control_plane.backends.processes.components import etcd_peer_url
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.etcd import ListedMember, quorum
-from capelin_control_plane.etcd_api import MembershipError, MemberStatus
-from capelin_control_plane.instances import Observed
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.desired.instances import Observed
+from capelin_control_plane.etcd import api as etcd_api
+from capelin_control_plane.etcd.api import MembershipError, MemberStatus
+from capelin_control_plane.etcd.rules import ListedMember, quorum
+from capelin_embedded.processes import Process
 
 from .rig import KEY, Idle, Rig, all_ready_at_once, control_plane
 

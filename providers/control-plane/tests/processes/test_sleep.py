@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from capelin.api.core import ConfigMap
-from capelin_control_plane.instances import Observed
+from capelin_control_plane.desired.instances import Observed
 
 from .rig import KEY, OLD, Rig, control_plane, settled
 

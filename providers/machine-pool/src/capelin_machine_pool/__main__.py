@@ -10,8 +10,8 @@ from typing import Any
 from capelin.client import Destinations
 from capelin.controller import Options, Reconciler, flag
 from capelin.controller import main as run
-from capelin.embedded.binaries import Binaries, PlainProgress
-from capelin.embedded.folders import provider_folder
+from capelin_embedded.binaries import Binaries, PlainProgress
+from capelin_embedded.folders import provider_folder
 
 from capelin_machine_pool.api import BackendName
 from capelin_machine_pool.backends import Backend

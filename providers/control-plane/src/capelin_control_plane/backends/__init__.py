@@ -9,10 +9,10 @@ from capelin.client import Config
 from capelin.controller import ObjectKey
 from capelin.provider import Blocked
 
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.etcd_api import EtcdApi
-from capelin_control_plane.instances import Endpoint, Observed
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.desired.instances import Endpoint, Observed
+from capelin_control_plane.etcd.api import EtcdApi
+from capelin_control_plane.keys.certificates import Authorities
 
 __all__ = ["Backend", "ReadSnapshot", "Wake", "reconcile_instances"]
 

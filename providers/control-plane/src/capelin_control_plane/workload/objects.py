@@ -16,8 +16,8 @@ from capelin.api import Unstructured
 from capelin.yaml import read_all_yaml, write_yaml
 
 from capelin_control_plane.backends.pods.konnectivity import konnectivity_image
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.instances import Endpoint
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.desired.instances import Endpoint
 
 COREDNS_IMAGES = {
     "1.31": "registry.k8s.io/coredns/coredns:v1.11.3",

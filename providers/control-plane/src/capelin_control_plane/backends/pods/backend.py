@@ -20,6 +20,7 @@ from capelin.client import (
 from capelin.controller import ObjectKey
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.pods.deletion import (
     delete_everything,
@@ -88,22 +89,22 @@ from capelin_control_plane.backends.pods.rollout import (
     workloads_to_apply,
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
-from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities, key_pair
-from capelin_control_plane.desired import PROGRAMS, ControlPlane
-from capelin_control_plane.etcd_api import (
+from capelin_control_plane.backup.restores import restore_phase
+from capelin_control_plane.desired.control_plane import PROGRAMS, ControlPlane
+from capelin_control_plane.desired.instances import (
+    AgentsEndpoint,
+    Endpoint,
+    Observed,
+    Phase,
+    Remains,
+    downgrade,
+)
+from capelin_control_plane.etcd.api import (
     EtcdApi,
     MembershipError,
     ready_member,
 )
-from capelin_control_plane.instances import (
-    AgentsEndpoint,
-    Endpoint,
-    Observed,
-    downgrade,
-)
-from capelin_control_plane.moves import Remains
-from capelin_control_plane.reasons import Reason
-from capelin_control_plane.restores import Phase, restore_phase
+from capelin_control_plane.keys.certificates import SERVER_CERTIFICATE, Authorities, key_pair
 
 # How often objects that are not watched are compared with the desired ones.
 _RESYNC = timedelta(minutes=2)

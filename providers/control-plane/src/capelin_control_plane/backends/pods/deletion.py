@@ -7,6 +7,7 @@ from capelin.api import Resource
 from capelin.api.core import Pod
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.pods.names import COMPONENT_LABEL, Names
 from capelin_control_plane.backends.pods.own_objects import (
     BUDGETS,
@@ -25,9 +26,8 @@ from capelin_control_plane.backends.pods.own_objects import (
 from capelin_control_plane.backends.pods.pod_status import is_member
 from capelin_control_plane.backends.pods.restore_pods import is_restore_pod
 from capelin_control_plane.backends.pods.trees import value_at
-from capelin_control_plane.desired import PROGRAMS, Component
-from capelin_control_plane.etcd import MOST_MEMBERS
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.desired.control_plane import PROGRAMS, Component
+from capelin_control_plane.etcd.rules import MOST_MEMBERS
 
 _CLIENTS: Final[tuple[Component, ...]] = (
     "kube-apiserver",

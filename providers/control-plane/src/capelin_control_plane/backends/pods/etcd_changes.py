@@ -11,6 +11,7 @@ from functools import partial
 from capelin.client import tls_context
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.pods.etcd_state import is_resized, peer_url, voters_of
 from capelin_control_plane.backends.pods.known import Known
 from capelin_control_plane.backends.pods.membership import (
@@ -29,8 +30,9 @@ from capelin_control_plane.backends.pods.pod_status import (
 )
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
 from capelin_control_plane.backends.pods.rollout import are_api_servers_settled
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.etcd import (
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError, connect, make_room
+from capelin_control_plane.etcd.rules import (
     Loss,
     Member,
     Membership,
@@ -39,8 +41,6 @@ from capelin_control_plane.etcd import (
     StartLearner,
     next_replacement,
 )
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError, connect, make_room
-from capelin_control_plane.reasons import Reason
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from capelin.api import Unstructured
 
 from capelin_control_plane.backends.pods.names import ETCD_PEER_PORT, Names
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
-from capelin_control_plane.etcd import ClusterState, Member, Membership, next_cluster_state
+from capelin_control_plane.etcd.rules import ClusterState, Member, Membership, next_cluster_state
 
 STATE_KEY = "initial-cluster-state"
 MEMBERS_KEY = "initial-cluster"

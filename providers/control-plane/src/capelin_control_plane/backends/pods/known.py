@@ -11,9 +11,9 @@ from capelin.pki import KeyPair
 from capelin_control_plane.backends.pods.etcd_state import EtcdState, planned_members
 from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.objects import DesiredObjects
-from capelin_control_plane.desired import Component
-from capelin_control_plane.etcd import Member
-from capelin_control_plane.instances import InstanceStatus
+from capelin_control_plane.desired.control_plane import Component
+from capelin_control_plane.desired.instances import InstanceStatus
+from capelin_control_plane.etcd.rules import Member
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ from capelin.api import Unstructured
 
 from capelin_control_plane.backends.pods.exposure import exposed_service
 from capelin_control_plane.backends.pods.names import FILES, PKI_FOLDER, Names
-from capelin_control_plane.certificates import SERVER_CERTIFICATE
-from capelin_control_plane.component_files import ComponentFiles
-from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.desired.component_files import ComponentFiles
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.keys.certificates import SERVER_CERTIFICATE
 
 VERSION = "v0.34.0"
 AGENT_PORT = 8132

@@ -10,9 +10,16 @@ from functools import partial
 
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.pods.etcd_state import peer_url
 from capelin_control_plane.backends.pods.names import Names
-from capelin_control_plane.etcd import (
+from capelin_control_plane.etcd.api import (
+    EtcdApi,
+    MembershipError,
+    change_members,
+    read_membership,
+)
+from capelin_control_plane.etcd.rules import (
     AddLearner,
     Member,
     Membership,
@@ -27,13 +34,6 @@ from capelin_control_plane.etcd import (
     next_resizing,
     next_restarts,
 )
-from capelin_control_plane.etcd_api import (
-    EtcdApi,
-    MembershipError,
-    change_members,
-    read_membership,
-)
-from capelin_control_plane.reasons import Reason
 
 OpenMember = Callable[[int], AbstractAsyncContextManager[EtcdApi]]
 """Opens a connection to the member of an index."""

@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 from capelin.contract import CLUSTER_NAME_LABEL
 from capelin.controller import ObjectKey
 
-from capelin_control_plane.component_files import ComponentFiles
-from capelin_control_plane.desired import Component
+from capelin_control_plane.desired.component_files import ComponentFiles
+from capelin_control_plane.desired.control_plane import Component
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "capelin-control-plane"

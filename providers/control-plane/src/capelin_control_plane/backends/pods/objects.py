@@ -9,7 +9,6 @@ from typing import Any
 
 from capelin.api import Unstructured
 
-from capelin_control_plane.arguments import CONTROLLER_PORTS
 from capelin_control_plane.backends.pods.etcd_state import EtcdState
 from capelin_control_plane.backends.pods.konnectivity import AGENT_PORT, agents_service
 from capelin_control_plane.backends.pods.names import (
@@ -28,8 +27,14 @@ from capelin_control_plane.backends.pods.workloads import (
     controller_deployment,
     etcd_stateful_set,
 )
-from capelin_control_plane.component_files import ENCRYPTION_FLAG
-from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
+from capelin_control_plane.desired.arguments import CONTROLLER_PORTS
+from capelin_control_plane.desired.component_files import ENCRYPTION_FLAG
+from capelin_control_plane.desired.control_plane import (
+    PROGRAMS,
+    Component,
+    ControlPlane,
+    InvalidSpecError,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from capelin.api.core import Pod
 from capelin.client import Client, Conflict, Invalid, TooManyRequests, needs_apply
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.pods.names import Names, owner_of
 from capelin_control_plane.backends.pods.objects import without_data
 from capelin_control_plane.backends.pods.trees import fields_at
-from capelin_control_plane.reasons import Reason
 
 MANAGER = "capelin-control-plane-pods"
 

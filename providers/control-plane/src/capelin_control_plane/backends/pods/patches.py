@@ -10,9 +10,9 @@ from typing import Any, cast
 from capelin.api import Unstructured
 from capelin.json_patches import apply_json_patch
 
+from capelin_control_plane.api.pod_settings import Patch
 from capelin_control_plane.backends.pods.patchable import patch_problem
-from capelin_control_plane.desired import Component, InvalidSpecError
-from capelin_control_plane.pod_settings import Patch
+from capelin_control_plane.desired.control_plane import Component, InvalidSpecError
 
 _MERGE_KEYS: Mapping[str, str] = {
     "containers": "name",

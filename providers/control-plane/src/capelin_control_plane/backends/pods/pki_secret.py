@@ -9,12 +9,11 @@ from capelin_control_plane.backends.pods.konnectivity import (
     egress_selector,
 )
 from capelin_control_plane.backends.pods.names import API_SERVER_PORT, FILES, Names
-from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities, pki_files
-from capelin_control_plane.component_files import AUTHORITIES_PREFIX
-from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.etcd import MOST_MEMBERS
-from capelin_control_plane.instances import Endpoint
-from capelin_control_plane.rotation import revision
+from capelin_control_plane.desired.component_files import AUTHORITIES_PREFIX
+from capelin_control_plane.desired.control_plane import Component, ControlPlane, revision
+from capelin_control_plane.desired.instances import Endpoint
+from capelin_control_plane.etcd.rules import MOST_MEMBERS
+from capelin_control_plane.keys.certificates import SERVER_CERTIFICATE, Authorities, pki_files
 
 _FILES_OF: Mapping[Component, tuple[str, ...]] = {
     "etcd": ("etcd.pem", "etcd-ca.crt"),

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 from capelin.api.core import ContainerStatus, Pod
 from capelin.contract import READY, is_condition_true
-from capelin.embedded.processes import exit_reason
+from capelin_embedded.processes import exit_reason
 
 from capelin_control_plane.backends.pods.names import (
     COMPONENT_LABEL,
@@ -14,8 +14,8 @@ from capelin_control_plane.backends.pods.names import (
     VERSION_LABEL,
 )
 from capelin_control_plane.backends.pods.trees import fields_at
-from capelin_control_plane.desired import FIELDS, PROGRAMS, Component
-from capelin_control_plane.instances import InstanceStatus
+from capelin_control_plane.desired.control_plane import FIELDS, PROGRAMS, Component
+from capelin_control_plane.desired.instances import InstanceStatus
 
 _OVERDUE: Final = timedelta(minutes=1)
 _HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})

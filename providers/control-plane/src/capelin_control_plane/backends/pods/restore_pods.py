@@ -21,8 +21,8 @@ from capelin_control_plane.backends.pods.names import (
 from capelin_control_plane.backends.pods.objects import Workload
 from capelin_control_plane.backends.pods.pod_status import exit_message, failure_of, is_running
 from capelin_control_plane.backends.pods.workloads import ETCD_VOLUME, folder_of
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.restores import RestoreFiles
+from capelin_control_plane.backup.restores import RestoreFiles
+from capelin_control_plane.desired.control_plane import ControlPlane
 
 COMPONENT: Final = "etcd-restore"
 """The label of these pods."""
@@ -64,7 +64,7 @@ def restore_pod(
         "name": "restore",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["/usr/bin/python3", "-m", "capelin_control_plane.restore_member"],
+        "command": ["/usr/bin/python3", "-m", "capelin_control_plane.backends.restore_member"],
         "args": [
             f"--volume={ETCD_VOLUME}",
             f"--folder={folder_of(request)}",

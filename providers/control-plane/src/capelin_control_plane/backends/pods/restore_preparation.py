@@ -14,6 +14,7 @@ from capelin.api.core import Pod
 from capelin.client import AlreadyExists, Client, ClientError
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.pods.names import OWNER_ANNOTATION
 from capelin_control_plane.backends.pods.own_objects import STOP_SECONDS, OwnObjects
@@ -26,8 +27,7 @@ from capelin_control_plane.backends.pods.restore_pods import (
     is_restore_pod,
     next_pod_step,
 )
-from capelin_control_plane.reasons import Reason
-from capelin_control_plane.restore_member import PORT, NotReceivedError, send_snapshot
+from capelin_control_plane.backends.restore_member import PORT, NotReceivedError, send_snapshot
 
 _POLL_SECONDS: Final = 1.0
 _LONGEST_PROBLEM: Final = 30.0

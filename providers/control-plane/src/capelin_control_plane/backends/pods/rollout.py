@@ -19,9 +19,9 @@ from capelin_control_plane.backends.pods.pod_status import (
     member_index,
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
-from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.etcd import Loss, Member, loss_of, quorum
-from capelin_control_plane.instances import InstanceStatus
+from capelin_control_plane.desired.control_plane import Component, ControlPlane
+from capelin_control_plane.desired.instances import InstanceStatus
+from capelin_control_plane.etcd.rules import Loss, Member, loss_of, quorum
 
 
 def workloads_to_apply(

@@ -7,17 +7,7 @@ from typing import Any
 
 from capelin.api import Unstructured
 
-from capelin_control_plane.arguments import (
-    CONTROLLER_PORTS,
-    GO_ENVIRONMENT,
-    SHUTDOWN_DELAY,
-    Controller,
-    EtcdMember,
-    api_server_arguments,
-    controller_arguments,
-    etcd_arguments,
-    shutdown_delay,
-)
+from capelin_control_plane.api.pod_settings import Spread
 from capelin_control_plane.backends.pods.etcd_state import MEMBERS_KEY, STATE_KEY
 from capelin_control_plane.backends.pods.konnectivity import EGRESS_SELECTOR_FILE, with_server
 from capelin_control_plane.backends.pods.names import (
@@ -33,9 +23,19 @@ from capelin_control_plane.backends.pods.names import (
     Names,
 )
 from capelin_control_plane.backends.pods.pki_secret import files_of
-from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.pod_settings import Spread
-from capelin_control_plane.restore_member import DATA
+from capelin_control_plane.backends.restore_member import DATA
+from capelin_control_plane.desired.arguments import (
+    CONTROLLER_PORTS,
+    GO_ENVIRONMENT,
+    SHUTDOWN_DELAY,
+    Controller,
+    EtcdMember,
+    api_server_arguments,
+    controller_arguments,
+    etcd_arguments,
+    shutdown_delay,
+)
+from capelin_control_plane.desired.control_plane import Component, ControlPlane
 
 ETCD_TAG = "3.6.8-0"
 """The etcd of all Kubernetes versions: an upgrade of a control plane never changes etcd."""

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from capelin.client import Config, Server, User
 from capelin.controller import ObjectKey
-from capelin.embedded.binaries import Binaries, BinariesError
-from capelin.embedded.processes import (
+from capelin.provider import Blocked
+from capelin_embedded.binaries import Binaries, BinariesError
+from capelin_embedded.processes import (
     AlreadySupervisedError,
     NotReadyError,
     Supervisor,
@@ -19,8 +20,9 @@ from capelin.embedded.processes import (
     kill_all,
     marked_processes,
 )
-from capelin.provider import Blocked
 
+from capelin_control_plane.api.policy import DEFAULT_POLICY, Policy
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import ReadSnapshot, Wake
 from capelin_control_plane.backends.processes import member_data, members, restore_files
 from capelin_control_plane.backends.processes.components import (
@@ -58,20 +60,18 @@ from capelin_control_plane.backends.processes.state_dir import (
     state_dirs_of,
 )
 from capelin_control_plane.backends.processes.supervised import Supervised, processes_of
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError, ready_member
-from capelin_control_plane.instances import (
+from capelin_control_plane.backup.restores import restore_phase
+from capelin_control_plane.desired.control_plane import PROGRAMS, Component, ControlPlane
+from capelin_control_plane.desired.instances import (
     DesiredComponents,
     Endpoint,
     Observed,
     Plan,
     downgrade,
 )
-from capelin_control_plane.policy import DEFAULT_POLICY, Policy
-from capelin_control_plane.reasons import Reason
-from capelin_control_plane.restores import Phase as RestorePhase
-from capelin_control_plane.restores import restore_phase
+from capelin_control_plane.desired.instances import Phase as RestorePhase
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError, ready_member
+from capelin_control_plane.keys.certificates import Authorities
 
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND_PROGRAMS = 1.0

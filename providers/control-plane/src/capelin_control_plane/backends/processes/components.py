@@ -5,14 +5,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from capelin.embedded import relay
-from capelin.embedded.addresses import is_free
-from capelin.embedded.components import TIMER_SLACK
-from capelin.embedded.processes import Command, Limits
 from capelin.provider import Blocked
 from capelin.versions import Version
+from capelin_embedded import relay
+from capelin_embedded.addresses import is_free
+from capelin_embedded.components import TIMER_SLACK
+from capelin_embedded.processes import Command, Limits
 
-from capelin_control_plane.arguments import (
+from capelin_control_plane.api.policy import Policy, address_of
+from capelin_control_plane.api.reasons import Reason
+from capelin_control_plane.backends.processes.state_dir import StateDir
+from capelin_control_plane.desired.arguments import (
     CONTROLLER_PORTS,
     GO_ENVIRONMENT,
     SHUTDOWN_DELAY,
@@ -23,11 +26,8 @@ from capelin_control_plane.arguments import (
     etcd_arguments,
     shutdown_delay,
 )
-from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
-from capelin_control_plane.instances import DesiredComponents, Instance, Plan, Resources
-from capelin_control_plane.policy import Policy, address_of
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.desired.control_plane import PROGRAMS, Component, ControlPlane
+from capelin_control_plane.desired.instances import DesiredComponents, Instance, Plan, Resources
 
 API_SERVER_PORT = 10443
 ETCD_PORT = 2379

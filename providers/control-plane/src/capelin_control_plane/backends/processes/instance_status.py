@@ -4,20 +4,25 @@ import errno
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
-from capelin.embedded.processes import Phase, ProcessState
 from capelin.provider import Blocked
+from capelin_embedded.processes import Phase, ProcessState
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.plan import runs_as_desired
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.desired import FIELDS, Component, ComponentSettings, ControlPlane
-from capelin_control_plane.instances import (
+from capelin_control_plane.desired.control_plane import (
+    FIELDS,
+    Component,
+    ComponentSettings,
+    ControlPlane,
+)
+from capelin_control_plane.desired.instances import (
     DesiredComponents,
     Instance,
     InstanceStatus,
     Plan,
 )
-from capelin_control_plane.reasons import Reason
 
 _FAILING = frozenset({Phase.BACKING_OFF, Phase.FAILED})
 

@@ -9,14 +9,16 @@ from pathlib import Path
 from ssl import SSLContext
 
 from capelin.client import tls_context
-from capelin.embedded.processes import write_private
 from capelin.provider import Blocked
+from capelin_embedded.processes import write_private
 
-from capelin_control_plane import etcd_api
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.processes.components import etcd_peer_url, etcd_port
 from capelin_control_plane.backends.processes.pki_files import read_key_pair
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.etcd import (
+from capelin_control_plane.etcd import api as etcd_api
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError
+from capelin_control_plane.etcd.rules import (
     MOST_MEMBERS,
     AddLearner,
     Loss,
@@ -26,8 +28,6 @@ from capelin_control_plane.etcd import (
     Remove,
     loss_of,
 )
-from capelin_control_plane.etcd_api import EtcdApi, MembershipError
-from capelin_control_plane.reasons import Reason
 
 
 def mark_joined(state_dir: StateDir, index: int) -> None:

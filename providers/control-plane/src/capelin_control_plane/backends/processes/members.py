@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 from capelin.provider import Blocked
 
+from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.components import joining
 from capelin_control_plane.backends.processes.plan import MemberReplacement
 from capelin_control_plane.backends.processes.supervised import Supervised
-from capelin_control_plane.etcd import MemberChange, Membership, MoveLeadership, StartLearner
-from capelin_control_plane.etcd_api import MembershipError
-from capelin_control_plane.instances import DesiredComponents, Instance
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.desired.instances import DesiredComponents, Instance
+from capelin_control_plane.etcd.api import MembershipError
+from capelin_control_plane.etcd.rules import MemberChange, Membership, MoveLeadership, StartLearner
 
 
 async def membership(supervised: Supervised) -> Membership | None:

@@ -4,13 +4,13 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from capelin.embedded.processes import private_folder
 from capelin.pki import KeyPair
+from capelin_embedded.processes import private_folder
 
 from capelin_control_plane.backends.processes.state_dir import StateDir, write_if_changed
-from capelin_control_plane.certificates import Authorities, key_pair, pki_files
-from capelin_control_plane.component_files import ENCRYPTION_PREFIX
-from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.desired.component_files import ENCRYPTION_PREFIX
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.keys.certificates import Authorities, key_pair, pki_files
 
 
 def renew_certificates(

@@ -1,13 +1,14 @@
 """Decides the next step from the instances that run to the desired ones. Pure.
 
-The rules of etcd are in `capelin_control_plane.etcd`.
+The rules of etcd are in `capelin_control_plane.etcd.rules`.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from capelin_control_plane.etcd import (
+from capelin_control_plane.desired.instances import DesiredComponents, Instance, Observed, Plan
+from capelin_control_plane.etcd.rules import (
     Loss,
     Member,
     MemberChange,
@@ -22,7 +23,6 @@ from capelin_control_plane.etcd import (
     next_resizing,
     next_restarts,
 )
-from capelin_control_plane.instances import DesiredComponents, Instance, Observed, Plan
 
 _FIRST_START = "--initial-cluster"
 """The beginning of flags that a member of etcd reads only if it has no data."""

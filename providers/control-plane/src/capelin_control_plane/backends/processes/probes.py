@@ -6,10 +6,9 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
-from capelin.embedded.processes import Liveness, Probe, liveness_probe, readiness_probe, tcp_probe
-from capelin.embedded.relay import reachable
+from capelin_embedded.processes import Liveness, Probe, liveness_probe, readiness_probe, tcp_probe
+from capelin_embedded.relay import reachable
 
-from capelin_control_plane.arguments import CONTROLLER_PORTS
 from capelin_control_plane.backends.processes.components import (
     api_server_port,
     etcd_metrics_port,
@@ -17,7 +16,8 @@ from capelin_control_plane.backends.processes.components import (
     relay_target,
 )
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.instances import Instance
+from capelin_control_plane.desired.arguments import CONTROLLER_PORTS
+from capelin_control_plane.desired.instances import Instance
 
 PERIOD_SECONDS = 10.0
 TIMEOUT_SECONDS = 5.0

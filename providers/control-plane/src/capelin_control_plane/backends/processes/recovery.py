@@ -16,13 +16,13 @@ from pathlib import Path
 
 import aiohttp
 from capelin.controller import ObjectKey
-from capelin.embedded.processes import (
+from capelin.errors import BusyError, InvalidInputError, MissingError, UserError
+from capelin_embedded.processes import (
     AlreadySupervisedError,
     Phase,
     ProcessSpec,
     Supervisor,
 )
-from capelin.errors import BusyError, InvalidInputError, MissingError, UserError
 
 from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.components import (
@@ -33,9 +33,9 @@ from capelin_control_plane.backends.processes.components import (
 )
 from capelin_control_plane.backends.processes.probes import readiness
 from capelin_control_plane.backends.processes.state_dir import StateDir, state_dirs_of
-from capelin_control_plane.etcd import is_corruption, quorum
-from capelin_control_plane.etcd_api import MembershipError
-from capelin_control_plane.instances import Instance
+from capelin_control_plane.desired.instances import Instance
+from capelin_control_plane.etcd.api import MembershipError
+from capelin_control_plane.etcd.rules import is_corruption, quorum
 
 _TRIAL_SECONDS = 30.0
 """For members that may still find a quorum: as long as they may take on a busy machine."""
@@ -103,7 +103,7 @@ async def recover(
 
     Raises:
         UserError: it changed nothing, because it could save more data, or none.
-        capelin.embedded.processes.NotReadyError: a recovered member does not become ready.
+        capelin_embedded.processes.NotReadyError: a recovered member does not become ready.
     """
     state_dirs = state_dirs_of(state, key)
     if len(state_dirs) != 1:

@@ -12,17 +12,17 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
 
-from capelin.embedded.processes import marked_processes, write_private
+from capelin_embedded.processes import marked_processes, write_private
 from pydantic import TypeAdapter
 
 from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.components import etcd_peer_url
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.backup_files import write_snapshot
-from capelin_control_plane.etcd import MOST_MEMBERS
-from capelin_control_plane.etcd_snapshots import RestoredCluster, restore_member
-from capelin_control_plane.restores import RestoreFiles
+from capelin_control_plane.backup.files import write_snapshot
+from capelin_control_plane.backup.restores import RestoreFiles
+from capelin_control_plane.backup.snapshots import RestoredCluster, restore_member
+from capelin_control_plane.etcd.rules import MOST_MEMBERS
 
 _PARTIAL: Final = "restore-partial-"
 _PREPARED: Final = "restore-prepared"

@@ -7,14 +7,14 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from capelin.controller import ObjectKey
-from capelin.embedded.addresses import NETWORK, address_of, is_free
-from capelin.embedded.processes import private_folder, write_private
 from capelin.provider import Blocked
+from capelin_embedded.addresses import NETWORK, address_of, is_free
+from capelin_embedded.processes import private_folder, write_private
 from pydantic import TypeAdapter
 
-from capelin_control_plane.component_files import ComponentFiles
-from capelin_control_plane.instances import Instance, Plan
-from capelin_control_plane.reasons import Reason
+from capelin_control_plane.api.reasons import Reason
+from capelin_control_plane.desired.component_files import ComponentFiles
+from capelin_control_plane.desired.instances import Instance, Plan
 
 _ATTEMPTS = 64
 _OWNER = "owner.json"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from capelin.embedded.processes import Phase, ProcessSpec, Supervisor, marked_processes
+from capelin_embedded.processes import Phase, ProcessSpec, Supervisor, marked_processes
 
 from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.components import (
@@ -22,8 +22,8 @@ from capelin_control_plane.backends.processes.probes import (
     readiness,
 )
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.etcd import Loss, quorum
-from capelin_control_plane.instances import Instance, Plan
+from capelin_control_plane.desired.instances import Instance, Plan
+from capelin_control_plane.etcd.rules import Loss, quorum
 
 
 @dataclass(slots=True, eq=False)

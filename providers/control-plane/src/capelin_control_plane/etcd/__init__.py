@@ -1,0 +1,1 @@
+"""etcd of a control plane: its rules, its API and its space."""

@@ -1,0 +1,1 @@
+"""Certificates, encryption keys, their Secrets and their rotation."""

@@ -1,0 +1,193 @@
+"""The long operations of running control planes: each has tasks that end with the provider."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from capelin.client import Config
+from capelin.contract import ConditionSpec
+from capelin.controller import Context, ObjectKey
+
+from capelin_control_plane.api import Status
+from capelin_control_plane.backends import Backend
+from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.metrics import BackupMetrics
+from capelin_control_plane.desired.instances import Observed
+from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.keys.encryption import uses_keyring
+from capelin_control_plane.keys.encryption_keys import EncryptionKeys
+from capelin_control_plane.operations.archive import Archives
+from capelin_control_plane.operations.backup import Backups, BackupState
+from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.encryption import EncryptionReport, Encryptions
+from capelin_control_plane.operations.exclusion import (
+    Operation,
+    in_progress,
+    obstacle,
+    waiting_text,
+)
+from capelin_control_plane.operations.kms import PluginChecks
+from capelin_control_plane.operations.restore import Restores
+from capelin_control_plane.operations.rotation import Rotations
+from capelin_control_plane.operations.space import SpaceTasks
+
+
+@dataclass(frozen=True, slots=True)
+class OperationsReport:
+    """The state of all operations of a control plane."""
+
+    backup: BackupState | None
+    space: ConditionSpec | None
+    encryption: EncryptionReport
+    conditions: tuple[ConditionSpec, ...]
+    """The conditions of the others."""
+    next: datetime | None
+    """When to look again."""
+
+
+class Operations:
+    """Backups, archives, restores, space in etcd, encryption at rest and rotations."""
+
+    def __init__(self, stores: Stores, wake: Callable[[ObjectKey], None]) -> None:
+        self._backups = Backups(stores, wake)
+        self._archives = Archives(stores, wake)
+        self._restores = Restores(stores, wake)
+        self._space = SpaceTasks(wake)
+        self._plugins = PluginChecks(wake)
+        self._encryptions = Encryptions(wake, self._plugins)
+        self._rotations = Rotations(wake)
+        self._locks: dict[ObjectKey, asyncio.Lock] = {}
+        self._tasks = (
+            *(self._backups, self._archives, self._restores),
+            *(self._space, self._encryptions, self._plugins),
+        )
+
+    @property
+    def metrics(self) -> BackupMetrics:
+        """The metrics of backups."""
+        return self._backups.metrics
+
+    def snapshot_lock(self, key: ObjectKey) -> asyncio.Lock:
+        """Held while a snapshot of a control plane's etcd is read, or a member defragments."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    def plugin_key(self, key: ObjectKey, now: datetime) -> tuple[str, str] | None:
+        """The name of a key, and the KMS plugin's key that all API servers use for it."""
+        return self._plugins.settled_key(key, now)
+
+    async def reconcile(
+        self,
+        ctx: Context,
+        data: ControlPlaneData,
+        observed: Observed,
+        *,
+        authorities: Authorities,
+        keys: EncryptionKeys | None,
+        backend: Backend,
+        config: Callable[[], Config],
+        is_moving: bool = False,
+        awake_since: datetime | None = None,
+    ) -> OperationsReport:
+        """Start the tasks of operations that are due, and take their next steps.
+
+        Args:
+            ctx: The context of the reconcile.
+            data: The control plane.
+            observed: Its observed state.
+            authorities: Its CAs and keys.
+            keys: Its keys of encryption at rest.
+            backend: Its backend.
+            config: How to reach its API servers.
+            is_moving: Whether the next pause is that of a move.
+            awake_since: When it last woke.
+        """
+        running = in_progress(data.desired, observed, is_moving=is_moving)
+        backup, archive = self._back_up(ctx, data)
+        space = self._check_space(ctx, data, observed, backend, running)
+        encryption = await self._encrypt(ctx, data, observed, keys, config, running=running)
+        if encryption.changing:
+            # It may have begun just now.
+            running |= {Operation.ENCRYPTION}
+        rotation = await self._rotations.reconcile(
+            ctx,
+            data.obj,
+            data.desired,
+            observed,
+            running=running,
+            authorities=authorities,
+            config=config,
+            awake_since=awake_since,
+        )
+        restore = self._restores.reconcile(ctx, data, backend=backend, phase=observed.restore)
+        moments = (backup and backup.next, encryption.next, rotation.next)
+        return OperationsReport(
+            backup,
+            space,
+            encryption,
+            (*archive, *restore, *rotation.conditions),
+            min(filter(None, moments), default=None),
+        )
+
+    def forget(self, key: ObjectKey) -> None:
+        """Stop the tasks of a control plane."""
+        self._rotations.forget(key)
+        for tasks in self._tasks:
+            tasks.forget(key)
+
+    async def close(self) -> None:
+        """Stop all tasks."""
+        await asyncio.gather(*(tasks.close() for tasks in self._tasks))
+
+    def _back_up(
+        self, ctx: Context, data: ControlPlaneData
+    ) -> tuple[BackupState | None, tuple[ConditionSpec, ...]]:
+        """Take a backup if one is due, as soon as there is something to back up."""
+        if not (data.obj.status or Status()).initialization.control_plane_initialized:
+            return None, ()
+        archive = self._archives.reconcile(ctx, data)
+        backup = self._backups.reconcile(ctx, data, archive and archive.needed)
+        return backup, () if archive is None else (archive.condition_with(backup),)
+
+    def _check_space(
+        self,
+        ctx: Context,
+        data: ControlPlaneData,
+        observed: Observed,
+        backend: Backend,
+        running: Collection[Operation],
+    ) -> ConditionSpec | None:
+        """Check etcd's space, unless no API server answers."""
+        if not observed.answers:
+            return self._space.last(data.key)
+        key = data.key
+        return self._space.reconcile(
+            ctx,
+            data.obj,
+            data.desired.etcd_replicas,
+            lambda index: backend.etcd(key, index),
+            lock=data.snapshot_lock,
+            waits=obstacle(Operation.SPACE, running) is not None,
+        )
+
+    async def _encrypt(
+        self,
+        ctx: Context,
+        data: ControlPlaneData,
+        observed: Observed,
+        keys: EncryptionKeys | None,
+        config: Callable[[], Config],
+        *,
+        running: Collection[Operation],
+    ) -> EncryptionReport:
+        """Take the next stage of encryption, unless something else changes the API servers."""
+        is_ready = uses_keyring(data.desired, observed)
+        readiness = "" if is_ready else "every API server to be ready"
+        return await self._encryptions.reconcile(
+            ctx,
+            data.obj,
+            keys,
+            config,
+            waiting=waiting_text(obstacle(Operation.ENCRYPTION, running), readiness),
+            restoring=Operation.RESTORE in running,
+        )
