@@ -66,8 +66,8 @@ class MachinePoolOptions(Options):
     power_commands: Path | None = flag(
         None,
         Path,
-        "Directory with programs that power cycle hosts. Users choose one by its name. They run as"
-        " this process, with HOST_NAMESPACE, HOST_NAME and HOST_ADDRESS.",
+        "Directory with a folder for each namespace, with programs that power cycle its hosts."
+        " Users choose one by its name. They run as this process, with HOST_NAME and HOST_ADDRESS.",
         shown="none",
     )
     container_network: str = flag("bridge", str, "Name of the containers' network.")
