@@ -21,12 +21,7 @@ from capelin_control_plane.operations.archive import Archives
 from capelin_control_plane.operations.backup import Backups, BackupState
 from capelin_control_plane.operations.data import ControlPlaneData
 from capelin_control_plane.operations.encryption import EncryptionReport, Encryptions
-from capelin_control_plane.operations.exclusion import (
-    Operation,
-    in_progress,
-    obstacle,
-    waiting_text,
-)
+from capelin_control_plane.operations.exclusion import Operation, in_progress
 from capelin_control_plane.operations.kms import PluginChecks
 from capelin_control_plane.operations.restore import Restores
 from capelin_control_plane.operations.rotation import Rotations
@@ -159,7 +154,8 @@ class Operations:
     ) -> ConditionSpec | None:
         """Check etcd's space, unless no API server answers."""
         if not observed.answers:
-            return self._space.last(data.key)
+            last = self._space.last(data.key)
+            return last and last.result
         key = data.key
         return self._space.reconcile(
             ctx,
@@ -167,7 +163,7 @@ class Operations:
             data.desired.etcd_replicas,
             lambda index: backend.etcd(key, index),
             lock=data.snapshot_lock,
-            waits=obstacle(Operation.SPACE, running) is not None,
+            waits=bool(self._space.operation.waits_for(running)),
         )
 
     async def _encrypt(
@@ -188,6 +184,6 @@ class Operations:
             data.obj,
             keys,
             config,
-            waiting=waiting_text(obstacle(Operation.ENCRYPTION, running), readiness),
+            waiting=self._encryptions.operation.waits_for(running, readiness),
             restoring=Operation.RESTORE in running,
         )
