@@ -195,7 +195,7 @@ class Encryptions(Engine[_Rewrite]):
             _record(ctx, obj, before.keyring, following, goal)
             self.wake(key)
             return keys, None
-        if pending and (run is None or (run.retry_at is not None and run.retry_at <= ctx.now())):
+        if pending and (run is None or (run.retry_at is not None and run.is_due(ctx.now()))):
             failure = None if run is None else run.condition
             rewrite = _Rewrite(pending, keyring.rings, goal.plugin_key)
             run = Run(rewrite, ctx.now(), condition=failure)

@@ -92,6 +92,10 @@ class Run(Generic[T]):
     """When failed work is repeated."""
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
+    def is_due(self, now: datetime) -> bool:
+        """Whether failed work is repeated now, if it failed."""
+        return self.retry_at is None or self.retry_at <= now
+
     @property
     def is_running(self) -> bool:
         """Whether the task has not ended."""
@@ -186,7 +190,8 @@ class Engine(Generic[T]):
                     break
                 await asyncio.sleep(wait)
         run.ended = ctx.now()
-        if not declared.is_check or run.result != before:
+        # Work that repeats itself has reported what it did.
+        if not declared.repeats and (not declared.is_check or run.result != before):
             self.wake(key)
 
     def _stop(self, key: ObjectKey) -> None:
