@@ -16,8 +16,9 @@ from capelin_cli.clusters.backup_places import (
     choose_backup,
     credentials_of,
 )
-from capelin_cli.clusters.backups import Persistent, age_text, check_awake, next_second
+from capelin_cli.clusters.backups import age_text, next_second
 from capelin_cli.clusters.cluster_verbs import ClusterName
+from capelin_cli.clusters.operations import Persistent, check_awake
 from capelin_cli.clusters.sleep import not_asleep_reason, not_awake_reason
 from capelin_control_plane.api import (
     BackupDestination,
@@ -183,13 +184,16 @@ def test_a_backup_of_a_sleeping_cluster_names_the_command_that_wakes_it() -> Non
 
 
 def test_the_commands_wait_for_the_conditions_of_a_sleep() -> None:
-    def status(type_: str, state: Literal["True", "False"], reason: str) -> Status:
+    mine = CapelinControlPlane.of("demo", "default", spec=Spec(version="v1.34.4"))
+
+    def status(type_: str, state: Literal["True", "False"], reason: str) -> CapelinControlPlane:
         condition = Condition(
             type=type_, status=state, reason=reason, message="m", last_transition_time=NOW
         )
-        return Status(conditions=[condition])
+        mine.status = Status(conditions=[condition])
+        return mine
 
-    assert not_asleep_reason(Status()) == "the provider begins"
+    assert not_asleep_reason(mine) == "the provider begins"
     assert not_asleep_reason(status("Asleep", "True", "FallingAsleep")) == "m"
     assert not_asleep_reason(status("Asleep", "True", "Asleep")) is None
     assert not_awake_reason(status("Available", "False", "Asleep")) == "m"

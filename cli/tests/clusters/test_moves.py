@@ -11,12 +11,15 @@ from capelin.contract import ASLEEP, PAUSED, ConditionSpec, update_conditions
 from capelin.errors import InvalidInputError, NotReadyError, UserError, WaitTimeoutError
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
-from capelin_cli.clusters import backups
+from capelin_cli.clusters import operations
 from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.moves import request_move
+from capelin_cli.clusters.operations import Operation, find_control_plane
+from capelin_cli.terminal.checklist import Checklist
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec, Status
 from capelin_control_plane.desired.control_plane import MOVE_ANNOTATION
 from capelin_control_plane.operations.move_phases import MOVABLE, not_requested
+from rich.console import Console
 
 from ..command import capelin  # noqa: TID252 - a folder without a name
 
@@ -72,8 +75,10 @@ def client(
 async def request(made: FakeClient, *, check_only: bool = False, within: float = 5) -> str | None:
     """Request a move. Returns the annotation."""
     try:
-        which = ClusterName("demo")
-        await request_move(made, which, within, lambda _: None, check_only=check_only)
+        which, checklist = ClusterName("demo"), Checklist(Console(quiet=True))
+        control_plane = await find_control_plane(made, which)
+        move = Operation(made, which, within, control_plane.name, checklist)
+        await request_move(move, control_plane, check_only=check_only)
     finally:
         mine = await made.get(CapelinControlPlane, "demo-x", "default")
     return mine.metadata.annotations.get(MOVE_ANNOTATION)
@@ -111,7 +116,7 @@ async def test_a_check_leaves_no_request() -> None:
 
 
 async def test_a_refused_request_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backups, "FAILURE_SECONDS", 0.01)
+    monkeypatch.setattr(operations, "FAILURE_SECONDS", 0.01)
     made = client("False", "MoveRefused")
     with pytest.raises(UserError, match="cannot move") as refused:
         await request(made)

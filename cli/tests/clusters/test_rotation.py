@@ -6,7 +6,8 @@ from typing import Literal
 
 import pytest
 from capelin.contract import ConditionSpec, update_conditions
-from capelin_cli.clusters.rotation import Drop, is_in_progress, rotating_condition
+from capelin_cli.clusters.operations import condition_of
+from capelin_cli.clusters.rotation import Drop, is_in_progress
 from capelin_control_plane.api import CapelinControlPlane, Spec, Status
 from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATING, requested_drop
 
@@ -34,11 +35,11 @@ def test_a_rotation_in_progress_is_not_requested_again(
     status: Literal["True", "False"], reason: str, expected: bool
 ) -> None:
     mine = control_plane(ConditionSpec(ROTATING, status, reason, "text"))
-    assert is_in_progress(rotating_condition(mine)) is expected
+    assert is_in_progress(condition_of(mine, ROTATING)) is expected
 
 
 def test_without_a_condition_no_rotation_is_in_progress() -> None:
-    assert not is_in_progress(rotating_condition(control_plane()))
+    assert not is_in_progress(condition_of(control_plane(), ROTATING))
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -178,5 +178,5 @@ async def test_a_member_does_not_defragment_while_a_snapshot_is_read() -> None:
             await asyncio.sleep(0)
         assert "defragment" not in calls
     await until(lambda: "defragment" in calls)
-    await until(lambda: tasks.last(IDENTITY))
+    await until(lambda: (last := tasks.last(IDENTITY)) and last.result)
     await tasks.close()

@@ -317,7 +317,7 @@ class Rig:
 
         def wake(key: ObjectKey) -> None:
             self.woken.append(key)
-            if (run := moves.state(key)) is not None:
+            if (run := moves.last(key)) is not None and run.condition:
                 self.reasons.append(run.condition.reason)
 
         moves = Moves(self.stores, wake)
@@ -331,9 +331,11 @@ class Rig:
         mine = await self.mine()
         moves.reconcile(self.ctx, mine, self.world, prepare)
         # The next reconcile, after the task has reported a phase.
-        task = moves._tasks[KEY]  # pyright: ignore[reportPrivateUsage]
+        run = moves.last(KEY)
+        assert run is not None
+        assert run.task is not None
         try:
-            await task
+            await run.task
         except KilledError:
             return False
         moving, available = moves.reconcile(self.ctx, mine, self.world, prepare)

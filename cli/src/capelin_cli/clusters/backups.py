@@ -1,70 +1,20 @@
 """Backups of control planes: taken on request, and listed."""
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
 
-from capelin.client import Client
-from capelin.contract import ASLEEP, find_condition, is_condition_true, named_by
 from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, Status
 from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION, Manifest
 from capelin_control_plane.backup.readers import StoredBackup, stored_backups
 from capelin_control_plane.operations.backup import BACKUP_HEALTHY
 from capelin_embedded.management import Environment
-from rich.console import Console
 
 from capelin_cli.clusters.cluster_verbs import ClusterName
+from capelin_cli.clusters.operations import Failure, check_awake, condition_of, operation
 from capelin_cli.environments.connection import find_environment
-from capelin_cli.environments.kubeconfigs import find_cluster
-from capelin_cli.terminal.checklist import Checklist
 from capelin_cli.terminal.tables import Column, Format, print_list
-from capelin_cli.terminal.waiting import wait_for
-
-FAILURE_SECONDS: Final = 5.0
-"""A condition that shows a failure for this long is not the one of an earlier request."""
-
-
-class Persistent:
-    """Notices a failure that stays."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._since = clock, clock()
-        self._failure: str | None = None
-
-    def stays(self, failure: str | None) -> bool:
-        """Whether the same failure has been shown for a while."""
-        if failure != self._failure:
-            self._failure, self._since = failure, self._clock()
-        return failure is not None and self._clock() - self._since >= FAILURE_SECONDS
-
-
-async def find_control_plane(client: Client, which: ClusterName) -> CapelinControlPlane:
-    """The control plane of a Cluster."""
-    cluster = await find_cluster(client, which.name, which.namespace)
-    name = named_by(cluster.spec.control_plane_ref, CapelinControlPlane)
-    if name is None:
-        raise InvalidInputError(
-            f"Cluster {which.name} has no {CapelinControlPlane.resource.kind}.",
-            hint="Use the tools of its control plane's provider.",
-        )
-    return await client.get(CapelinControlPlane, name, which.namespace)
-
-
-def check_awake(control_plane: CapelinControlPlane, which: ClusterName) -> None:
-    """Check that the provider can begin the work on a control plane.
-
-    Raises:
-        NotReadyError: it sleeps.
-    """
-    if is_condition_true((control_plane.status or Status()).conditions, ASLEEP):
-        raise NotReadyError(
-            f"Cluster {which.name} sleeps.",
-            reason="None of its components runs.",
-            hint=f"Wake it first: {which.command('wake')}.",
-        )
 
 
 def backup_settings(control_plane: CapelinControlPlane) -> EtcdBackup:
@@ -98,38 +48,37 @@ def backup_folder(environment: Environment) -> Path:
 
 async def take_backup(which: ClusterName, within: float) -> None:
     """Request a backup, and wait until it exists."""
-    async with which.client() as client:
-        control_plane = await find_control_plane(client, which)
+    async with operation(which, within) as (backup, control_plane):
         backup_settings(control_plane)
         check_awake(control_plane, which)
-        requested, failing = next_second(datetime.now(UTC)), Persistent()
-        annotations = {BACKUP_ANNOTATION: requested.isoformat()}
-        patch = {"metadata": {"annotations": annotations}}
-        await client.patch(CapelinControlPlane, control_plane.name, which.namespace, patch)
+        requested = next_second(datetime.now(UTC))
+        await backup.annotate(BACKUP_ANNOTATION, requested.isoformat())
 
-        async def reason() -> str | None:
-            found = await client.get(CapelinControlPlane, control_plane.name, which.namespace)
+        def progress(found: CapelinControlPlane) -> str | Failure | None:
             status = found.status or Status()
             if status.backup is not None and status.backup.time >= requested:
-                line.detail = f"{status.backup.name}, revision {status.backup.revision}"
                 return None
-            condition = find_condition(status.conditions, BACKUP_HEALTHY)
-            failure = None
+            condition = condition_of(found, BACKUP_HEALTHY)
             if condition is not None and condition.status == "False":
-                failure = f"{condition.reason}: {condition.message}"
-            if failing.stays(failure):
-                raise NotReadyError(
-                    f"Cluster {which.name} cannot be backed up.",
-                    reason=f"{failure}.",
-                    hint="Fix that. The provider tries again by itself.",
-                )
-            return failure or "the provider takes the backup"
+                return Failure(f"{condition.reason}: {condition.message}")
+            return "the provider takes the backup"
 
-        checklist = Checklist(Console())
-        with checklist.shown(), checklist.step(f"cluster {which.name} backed up") as line:
-            hint = "The provider continues: see capelin backups."
-            title = f"the backup of cluster {which.name}"
-            await wait_for(title, reason, within, checklist.showing(line), hint)
+        async def fail(_: CapelinControlPlane, failure: str) -> None:
+            raise NotReadyError(
+                f"Cluster {which.name} cannot be backed up.",
+                reason=f"{failure}.",
+                hint="Fix that. The provider tries again by itself.",
+            )
+
+        title = f"cluster {which.name} backed up"
+        hint = "The provider continues: see capelin backups."
+        of = f"the backup of cluster {which.name}"
+        await backup.follow(title, progress, of=of, on_failure=fail, hint=hint, done=_taken)
+
+
+def _taken(control_plane: CapelinControlPlane) -> str:
+    backup = (control_plane.status or Status()).backup
+    return f"{backup.name}, revision {backup.revision}" if backup else ""
 
 
 def next_second(now: datetime) -> datetime:

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Final
 
 from capelin.client import Client
-from capelin.contract import PAUSED_ANNOTATION, named_by
+from capelin.contract import PAUSED_ANNOTATION
 from capelin.controller import ObjectKey
-from capelin.errors import BusyError, InvalidInputError
+from capelin.errors import BusyError
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backends.processes import recover
 from capelin_embedded.management import Environment
 from rich.console import Console
 
 from capelin_cli.clusters.cluster_verbs import ClusterName
+from capelin_cli.clusters.operations import find_control_plane
 from capelin_cli.environments.connection import client_of, find_environment
-from capelin_cli.environments.kubeconfigs import find_cluster
 from capelin_cli.status.readiness import follow_until_ready
 from capelin_cli.terminal.checklist import Checklist, Line
 
@@ -32,14 +32,8 @@ async def recover_cluster(which: ClusterName, data: Path | None, within: float) 
     """Recover the etcd of a Cluster's control plane, and wait until the Cluster is ready again."""
     environment = find_environment(which.environment)
     async with client_of(environment) as client:
-        cluster = await find_cluster(client, which.name, which.namespace)
-        name = named_by(cluster.spec.control_plane_ref, CapelinControlPlane)
-        if name is None:
-            raise InvalidInputError(
-                f"Cluster {which.name} has no {CapelinControlPlane.resource.kind}.",
-                hint="Recover it with the tools of its control plane's provider.",
-            )
-        key = ObjectKey(which.namespace, name)
+        control_plane = await find_control_plane(client, which)
+        key = ObjectKey(which.namespace, control_plane.name)
         with Checklist(Console()).shown() as checklist:
             with checklist.step("etcd recovered") as line:
                 async with paused(client, key):

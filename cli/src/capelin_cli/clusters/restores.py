@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from capelin.api.core import Secret
-from capelin.client import Client
-from capelin.contract import find_condition
 from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.backup.files import read_authorities
@@ -27,18 +25,19 @@ from capelin_cli.clusters.backup_places import (
     key_of,
     open_backups,
 )
-from capelin_cli.clusters.backups import (
-    Persistent,
-    age_text,
-    backup_settings,
-    find_control_plane,
-)
+from capelin_cli.clusters.backups import age_text, backup_settings
 from capelin_cli.clusters.cluster_verbs import ClusterName, start_bootstrap_provider
 from capelin_cli.clusters.lost_clusters import LostCluster, create_again, create_secrets
+from capelin_cli.clusters.operations import (
+    BEGINS,
+    Failure,
+    Operation,
+    condition_of,
+    find_control_plane,
+    operation,
+)
 from capelin_cli.environments.connection import find_environment
-from capelin_cli.status.readiness import follow_until_ready
 from capelin_cli.terminal.checklist import Checklist
-from capelin_cli.terminal.waiting import wait_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +83,28 @@ async def plan_restore(which: ClusterName, backup: str | None) -> RestorePlan:
 
 async def restore_cluster(plan: RestorePlan, within: float) -> None:
     """Request a restore, and wait until the cluster is ready again."""
-    which = plan.which
-    request = restore_request(plan.backup, datetime.now(UTC))
-    async with which.client() as client:
-        withdraw = await request_restore(client, plan, request)
-        with Checklist(Console()).shown() as checklist:
-            await _follow(checklist, client, plan, within, withdraw)
+    async with operation(plan.which, within) as (restore, _):
+        withdraw = await request_restore(
+            restore, plan, restore_request(plan.backup, datetime.now(UTC))
+        )
+        await _follow(restore, plan, withdraw)
 
 
 async def request_restore(
-    client: Client, plan: RestorePlan, request: str
+    restore: Operation, plan: RestorePlan, request: str
 ) -> Callable[[CapelinControlPlane, str], Awaitable[None]]:
     """Request a restore. Returns the function that withdraws a request that fails."""
-    which = plan.which
-    found = await client.get(CapelinControlPlane, plan.control_plane, which.namespace)
     # Without it, a control plane whose first restore has failed would begin with empty data.
-    previous = found.metadata.annotations.get(RESTORE_ANNOTATION)
-    patch = {"metadata": {"annotations": {RESTORE_ANNOTATION: request}}}
-    await client.patch(CapelinControlPlane, plan.control_plane, which.namespace, patch)
+    previous = (await restore.read()).metadata.annotations.get(RESTORE_ANNOTATION)
+    await restore.annotate(RESTORE_ANNOTATION, request)
 
     async def withdraw(found: CapelinControlPlane, failure: str) -> None:
-        await withdraw_restore(client, found, request, previous)
+        await withdraw_restore(restore.client, found, request, previous)
         state = "Nothing was changed."
         if previous is not None:
             state = f"The provider continues with the earlier request: {backup_of(previous)}."
         raise UserError(
-            f"Cluster {which.name} cannot be restored from backup {plan.backup}.",
+            f"Cluster {plan.which.name} cannot be restored from backup {plan.backup}.",
             reason=f"{failure}.",
             hint=f"{state} See capelin backups for others.",
         )
@@ -141,41 +136,35 @@ async def restore_lost_cluster(
                     hint="Fix that. The provider tries again by itself: see capelin status.",
                 )
 
-            await _follow(checklist, client, plan, within, fail)
+            restore = Operation(client, which, within, name, checklist)
+            await _follow(restore, plan, fail)
     if lost.objects.omitted:
         names = ", ".join(lost.objects.omitted)
         Console().print(f"Not in the backup: {names}. Create them yourself.", soft_wrap=True)
 
 
 async def _follow(
-    checklist: Checklist,
-    client: Client,
+    restore: Operation,
     plan: RestorePlan,
-    within: float,
     on_failure: Callable[[CapelinControlPlane, str], Awaitable[None]],
 ) -> None:
     """Wait until the provider has restored a control plane, and its cluster is ready."""
-    which, failing = plan.which, Persistent()
 
-    async def reason() -> str | None:
-        found = await client.get(CapelinControlPlane, plan.control_plane, which.namespace)
+    def progress(found: CapelinControlPlane) -> str | Failure | None:
         request = found.metadata.annotations.get(RESTORE_ANNOTATION)
         if request is None or backup_of(request) != plan.backup:
             return None
-        condition = find_condition((found.status or Status()).conditions, RESTORING)
+        condition = condition_of(found, RESTORING)
         if condition is None:
-            return "the provider begins"
-        failure = f"{condition.reason}: {condition.message}"
-        if failing.stays(failure if condition.status == "False" else None):
-            await on_failure(found, failure)
-        return condition.message
+            return BEGINS
+        is_failure = condition.status == "False"
+        return (
+            Failure(f"{condition.reason}: {condition.message}") if is_failure else condition.message
+        )
 
-    with checklist.step(f"cluster {which.name} restored from {plan.backup}") as line:
-        hint = "The provider continues: see capelin status."
-        await wait_for("the restore", reason, within, checklist.showing(line), hint)
-        line.detail = ""
-    title = f"cluster {which.name} ready"
-    await follow_until_ready(checklist, client, which.name, which.namespace, within, title=title)
+    title = f"cluster {plan.which.name} restored from {plan.backup}"
+    await restore.follow(title, progress, of="the restore", on_failure=on_failure)
+    await restore.follow_until_ready()
 
 
 async def create_authorities(which: ClusterName, name: str | None, key_file: Path) -> None:

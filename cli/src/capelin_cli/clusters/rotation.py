@@ -1,23 +1,23 @@
-"""Rotates a cluster's CAs and its service account key. Its provider does the work."""
+"""Rotates a cluster's CAs and its service account key."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from capelin.api import Condition
-from capelin.client import Client
-from capelin.contract import find_condition
-from capelin.errors import MissingError, UserError
-from capelin_control_plane.api import CapelinControlPlane, Status
+from capelin.errors import UserError
+from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
-from rich.console import Console
 
-from capelin_cli.clusters.backups import Persistent, check_awake, find_control_plane
 from capelin_cli.clusters.cluster_verbs import ClusterName
-from capelin_cli.status.readiness import follow_until_ready
-from capelin_cli.terminal.checklist import Checklist
-from capelin_cli.terminal.waiting import wait_for
+from capelin_cli.clusters.operations import (
+    BEGINS,
+    Failure,
+    Operation,
+    check_awake,
+    condition_of,
+    operation,
+)
 
 _FILES = (
     "Nodes that joined before still trust the old CA in their files. The documentation's page on"
@@ -46,41 +46,29 @@ async def rotate_cluster(which: ClusterName, drop: Drop | None, within: float) -
         drop: Whether and how to drop the old CAs then. Without it, this prints the clients.
         within: How long to wait, in seconds.
     """
-    async with which.client() as client:
-        control_plane = await find_control_plane(client, which)
+    async with operation(which, within) as (rotation, control_plane):
         check_awake(control_plane, which)
-        rotation = _Rotation(client, which, control_plane.name)
-        console = Console()
-        if not is_in_progress(rotating_condition(control_plane)):
-            await rotation.annotate(ROTATE_ANNOTATION, datetime.now(UTC).isoformat())
-        with Checklist(console).shown() as checklist:
-            title = f"components of cluster {which.name} use new CAs and keys"
-            with checklist.step(title) as line:
-                await wait_for(
-                    "the rotation", rotation.begun(), within, checklist.showing(line), _HINT
-                )
-                line.detail = ""
-            if drop is None:
-                rotation.print_clients(console)
-                return
-            await rotation.annotate(DROP_ANNOTATION, drop.annotation(datetime.now(UTC)))
-            with checklist.step(f"old CAs and keys of cluster {which.name} dropped") as line:
-                await wait_for("the clients", rotation.over, within, checklist.showing(line), _HINT)
-                line.detail = ""
-            await follow_until_ready(
-                checklist,
-                client,
-                which.name,
-                which.namespace,
-                within,
-                title=f"cluster {which.name} ready",
+        if not is_in_progress(condition_of(control_plane, ROTATING)):
+            await rotation.request(ROTATE_ANNOTATION)
+
+        async def refuse(_: CapelinControlPlane, failure: str) -> None:
+            await rotation.annotate(ROTATE_ANNOTATION, None)
+            raise UserError(
+                f"The CAs of cluster {which.name} cannot be rotated.",
+                reason=f"{failure}.",
+                hint="Nothing was changed. The documentation's page on rotation has more.",
             )
-        console.print(_FILES, soft_wrap=True)
 
-
-def rotating_condition(control_plane: CapelinControlPlane) -> Condition | None:
-    """The condition of a rotation."""
-    return find_condition((control_plane.status or Status()).conditions, ROTATING)
+        title = f"components of cluster {which.name} use new CAs and keys"
+        await rotation.follow(title, _unused, of="the rotation", on_failure=refuse, hint=_HINT)
+        if drop is None:
+            await _print_clients(rotation)
+            return
+        await rotation.annotate(DROP_ANNOTATION, drop.annotation(datetime.now(UTC)))
+        title = f"old CAs and keys of cluster {which.name} dropped"
+        await rotation.follow(title, _dropped, of="the clients", hint=_HINT)
+        await rotation.follow_until_ready()
+        rotation.conclusion.append(_FILES)
 
 
 def is_in_progress(condition: Condition | None) -> bool:
@@ -88,58 +76,25 @@ def is_in_progress(condition: Condition | None) -> bool:
     return condition is not None and condition.status == "True"
 
 
-@dataclass(slots=True)
-class _Rotation:
-    client: Client
-    which: ClusterName
-    control_plane: str
-    clients: str = ""
-    """The condition's list of clients that need the old CAs."""
+def _unused(control_plane: CapelinControlPlane) -> str | Failure | None:
+    """Why components still use old CAs and keys."""
+    condition = condition_of(control_plane, ROTATING)
+    if condition is None:
+        return BEGINS
+    if condition.reason == str(Reason.ROTATION_REFUSED):
+        return Failure(condition.message)
+    is_done = condition.reason == str(Reason.WAITING_FOR_CLIENTS)
+    return None if is_done else condition.message
 
-    async def annotate(self, annotation: str, value: str | None) -> None:
-        patch = {"metadata": {"annotations": {annotation: value}}}
-        await self.client.patch(
-            CapelinControlPlane, self.control_plane, self.which.namespace, patch
-        )
 
-    async def condition(self) -> Condition | None:
-        found = await self.client.find(
-            CapelinControlPlane, self.control_plane, self.which.namespace
-        )
-        if found is None:
-            raise MissingError(
-                f"The control plane of cluster {self.which.name} does not exist any more.",
-                hint="See capelin status.",
-            )
-        return rotating_condition(found)
+def _dropped(control_plane: CapelinControlPlane) -> str | None:
+    condition = condition_of(control_plane, ROTATING)
+    return condition and condition.message
 
-    def begun(self) -> Callable[[], Awaitable[str | None]]:
-        failing = Persistent()
 
-        async def reason() -> str | None:
-            condition = await self.condition()
-            if condition is None:
-                return "the provider begins"
-            if condition.reason == str(Reason.WAITING_FOR_CLIENTS):
-                self.clients = condition.message
-                return None
-            is_refused = condition.reason == str(Reason.ROTATION_REFUSED)
-            if failing.stays(condition.message if is_refused else None):
-                await self.annotate(ROTATE_ANNOTATION, None)
-                raise UserError(
-                    f"The CAs of cluster {self.which.name} cannot be rotated.",
-                    reason=f"{condition.message}.",
-                    hint="Nothing was changed. The documentation's page on rotation has more.",
-                )
-            return condition.message
-
-        return reason
-
-    async def over(self) -> str | None:
-        condition = await self.condition()
-        return condition and condition.message
-
-    def print_clients(self, console: Console) -> None:
-        console.print(f"{self.clients}.", soft_wrap=True)
-        command = self.which.command("rotate", "--drop")
-        console.print(f"When these clients are ready: {command}", soft_wrap=True)
+async def _print_clients(rotation: Operation) -> None:
+    """Print the clients that need the old CAs."""
+    condition = condition_of(await rotation.read(), ROTATING)
+    clients = "" if condition is None else f"{condition.message}. "
+    command = rotation.which.command("rotate", "--drop")
+    rotation.conclusion.append(f"{clients}\nWhen these clients are ready: {command}")

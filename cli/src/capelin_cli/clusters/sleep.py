@@ -1,21 +1,11 @@
-"""Lets a cluster's control plane sleep, and wakes it. Its provider does the work."""
+"""Lets a cluster's control plane sleep, and wakes it."""
 
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-
-from capelin.client import Client
-from capelin.contract import ASLEEP, AVAILABLE, find_condition, is_condition_true
-from capelin_control_plane.api import CapelinControlPlane, Status
+from capelin.contract import ASLEEP, AVAILABLE
+from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
-from rich.console import Console
 
-from capelin_cli.clusters.backups import find_control_plane
 from capelin_cli.clusters.cluster_verbs import ClusterName
-from capelin_cli.status.readiness import follow_until_ready
-from capelin_cli.terminal.checklist import Checklist
-from capelin_cli.terminal.waiting import wait_for
-
-_HINT = "The provider continues: see capelin status."
+from capelin_cli.clusters.operations import BEGINS, condition_of, operation
 
 
 async def sleep_cluster(which: ClusterName, within: float | None) -> None:
@@ -23,16 +13,11 @@ async def sleep_cluster(which: ClusterName, within: float | None) -> None:
 
     With None, the request is all.
     """
-    async with which.client() as client:
-        control_plane = await _annotated(client, which, SLEEP_ANNOTATION)
-        if within is None:
-            return
-        checklist = Checklist(Console())
-        with checklist.shown(), checklist.step(f"cluster {which.name} sleeps") as line:
-            reason = _reason(client, which, control_plane, not_asleep_reason)
-            show = checklist.showing(line)
-            await wait_for(f"cluster {which.name}", reason, within, show, _HINT)
-            line.detail = ""
+    async with operation(which, within or 0) as (sleep, _):
+        await sleep.request(SLEEP_ANNOTATION)
+        if within is not None:
+            name = f"cluster {which.name}"
+            await sleep.follow(f"{name} sleeps", not_asleep_reason, of=name)
 
 
 async def wake_cluster(which: ClusterName, within: float | None) -> None:
@@ -40,50 +25,23 @@ async def wake_cluster(which: ClusterName, within: float | None) -> None:
 
     With None, the request is all.
     """
-    async with which.client() as client:
-        control_plane = await _annotated(client, which, WAKE_ANNOTATION)
-        if within is None:
-            return
-        with Checklist(Console()).shown() as checklist:
-            with checklist.step(f"API of cluster {which.name} serves") as line:
-                reason = _reason(client, which, control_plane, not_awake_reason)
-                show = checklist.showing(line)
-                await wait_for(f"cluster {which.name}", reason, within, show, _HINT)
-                line.detail = ""
-            title = f"cluster {which.name} ready"
-            await follow_until_ready(
-                checklist, client, which.name, which.namespace, within, title=title
-            )
+    async with operation(which, within or 0) as (wake, _):
+        await wake.request(WAKE_ANNOTATION)
+        if within is not None:
+            name = f"cluster {which.name}"
+            await wake.follow(f"API of {name} serves", not_awake_reason, of=name)
+            await wake.follow_until_ready()
 
 
-def not_asleep_reason(status: Status) -> str | None:
+def not_asleep_reason(control_plane: CapelinControlPlane) -> str | None:
     """Why a control plane does not sleep yet. None if it does."""
-    condition = find_condition(status.conditions, ASLEEP)
+    condition = condition_of(control_plane, ASLEEP)
     if condition is None:
-        return "the provider begins"
+        return BEGINS
     return None if condition.reason == ASLEEP else condition.message
 
 
-def not_awake_reason(status: Status) -> str | None:
+def not_awake_reason(control_plane: CapelinControlPlane) -> str | None:
     """Why the API does not serve yet. None if it does."""
-    condition = find_condition(status.conditions, AVAILABLE)
-    if is_condition_true(status.conditions, AVAILABLE) or condition is None:
-        return None
-    return condition.message
-
-
-def _reason(
-    client: Client, which: ClusterName, name: str, reason_of: Callable[[Status], str | None]
-) -> Callable[[], Awaitable[str | None]]:
-    async def reason() -> str | None:
-        found = await client.get(CapelinControlPlane, name, which.namespace)
-        return reason_of(found.status or Status())
-
-    return reason
-
-
-async def _annotated(client: Client, which: ClusterName, annotation: str) -> str:
-    control_plane = await find_control_plane(client, which)
-    patch = {"metadata": {"annotations": {annotation: datetime.now(UTC).isoformat()}}}
-    await client.patch(CapelinControlPlane, control_plane.name, which.namespace, patch)
-    return control_plane.name
+    condition = condition_of(control_plane, AVAILABLE)
+    return None if condition is None or condition.status == "True" else condition.message

@@ -64,6 +64,7 @@ from capelin_control_plane.operations.data import ControlPlaneData
 from capelin_control_plane.operations.encryption import (
     ENCRYPTION_AT_REST,
 )
+from capelin_control_plane.operations.engine import key_of
 from capelin_control_plane.operations.move import (
     MoveCheck,
     Moves,
@@ -171,7 +172,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         if cluster is None or _is_named_by(cluster, obj):
             return cluster
         # The instances may belong to another control plane, which may be paused: keep them.
-        await self._release(_key(obj))
+        await self._release(key_of(obj))
         return None
 
     def waiting_for(
@@ -207,7 +208,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
 
         Its instances start again if they end, for example with their machine. Nothing else changes.
         """
-        key, backend = _key(obj), self._backends.get("Pods")
+        key, backend = key_of(obj), self._backends.get("Pods")
         self._orphans.keep(key)
         if isinstance(backend, MovingBackend) and is_moving(obj, ctx.now()):
             self._operations.forget(key)
@@ -229,7 +230,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
 
     async def reconcile_normal(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
         """Observe the instances, take the next step, and report."""
-        key, now = _key(obj), ctx.now()
+        key, now = key_of(obj), ctx.now()
         self._orphans.keep(key)
         self._moves.forget(key)
         if is_handed_over(obj):
@@ -316,7 +317,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         moments: tuple[datetime | None, ...],
     ) -> Result:
         """Report a control plane that sleeps. Its tasks stop."""
-        key = _key(obj)
+        key = key_of(obj)
         self._operations.forget(key)
         self._workload.forget(key)
         waiting = waiting_requests(obj, desired, observed, progress)
@@ -333,7 +334,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
 
     async def reconcile_delete(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
         """Wait for the workers, then stop and delete the control plane."""
-        key, replaced_by = _key(obj), _replaced_by(obj, ctx.cluster_or_none)
+        key, replaced_by = key_of(obj), _replaced_by(obj, ctx.cluster_or_none)
         if replaced_by is not None:
             await self._release(key)
             if await ctx.client.find(CapelinControlPlane, replaced_by, key.namespace) is not None:
@@ -374,7 +375,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             now,
             is_new=is_new,
             plugins=self._policy.kms_plugins,
-            plugin_key=self._operations.plugin_key(_key(obj), now),
+            plugin_key=self._operations.plugin_key(key_of(obj), now),
         )
         files = keys and keys.files
         desired = desired_state(obj, ctx.cluster, now, self._policy, audit_policy, encryption=files)
@@ -448,10 +449,6 @@ async def allocated_address(ctx: Context, obj: CapelinControlPlane) -> str | Non
         live = await ctx.client.get(CapelinControlPlane, obj.name, obj.namespace)
         address = live.metadata.annotations.get(ADDRESS_ANNOTATION)
     return address
-
-
-def _key(control_plane: CapelinControlPlane) -> ObjectKey:
-    return ObjectKey(control_plane.namespace or "", control_plane.name)
 
 
 def _is_named_by(cluster: Cluster, control_plane: CapelinControlPlane) -> bool:

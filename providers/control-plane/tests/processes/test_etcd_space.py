@@ -53,7 +53,8 @@ async def test_a_full_etcd_accepts_writes_again(rig: Rig) -> None:
             tasks.reconcile(ctx, mine, 3, etcd, lock=lock)
             async with asyncio.timeout(60):
                 await woken.wait()
-            condition = tasks.last(KEY)
+            last = tasks.last(KEY)
+            condition = last and last.result
             assert condition is not None
             assert condition.status == "True", condition.message
         finally:

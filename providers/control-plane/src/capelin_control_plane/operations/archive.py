@@ -1,18 +1,18 @@
-"""Archives the changes of etcd every few seconds, in a task for each control plane."""
+"""Archives the changes of etcd every few seconds."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Final
 
 from capelin.client import ClientError
 from capelin.contract import ConditionSpec
 from capelin.controller import Context, ObjectKey
-from capelin.provider import Blocked
 
-from capelin_control_plane.api import EtcdBackup, LastBackup
+from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, LastBackup
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backup.archive import (
     Batch,
@@ -31,11 +31,11 @@ from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.files import read_backups
 from capelin_control_plane.backup.manifests import NeededBackup
-from capelin_control_plane.backup.stores import Store, StoreError
+from capelin_control_plane.backup.stores import Store
 from capelin_control_plane.etcd.api import CompactedError, EtcdApi, MembershipError
 from capelin_control_plane.operations.backup import BackupState, encryption_key
 from capelin_control_plane.operations.data import ControlPlaneData
-from capelin_control_plane.operations.tasks import Tasks
+from capelin_control_plane.operations.engine import Declaration, Engine, Run
 
 ARCHIVE_HEALTHY: Final = "ArchiveHealthy"
 _WRITE_SECONDS: Final = 3.0
@@ -52,12 +52,12 @@ _STARTING: Final = ConditionSpec(
 )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Archive:
     """The observed state of an archive."""
 
-    condition: ConditionSpec = _STARTING
-    needed: NeededBackup | None = None
+    condition: ConditionSpec
+    needed: NeededBackup | None
     """The backup that it continues."""
 
     def condition_with(self, backup: BackupState | None) -> ConditionSpec:
@@ -71,20 +71,29 @@ class Archive:
 
 
 @dataclass(slots=True)
-class _Run:
-    settings: tuple[object, ...]
+class _Progress:
     newest: LastBackup | None
-    archive: Archive = field(default_factory=Archive)
+    """The newest backup."""
+    needed: NeededBackup | None = None
     progressed: bool = False
     """Whether the present attempt has archived changes."""
 
 
-class Archives(Tasks[_Run]):
+class Archives(Engine[_Progress]):
     """Archives the changes of control planes.
 
     The segments in the store are the only state: after a crash, any provider continues after the
     last one.
     """
+
+    operation = Declaration(
+        name="the archive",
+        condition=ARCHIVE_HEALTHY,
+        reason=Reason.ARCHIVE_FAILED,
+        expected=(BackupError, ClientError, MembershipError, ValueError),
+        retry=timedelta(seconds=_RETRY_SECONDS),
+        repeats=True,
+    )
 
     def __init__(self, stores: Stores, wake: Callable[[ObjectKey], None]) -> None:
         super().__init__(wake)
@@ -102,24 +111,21 @@ class Archives(Tasks[_Run]):
             self.forget(key)
             return None
         newest = obj.status.backup if obj.status else None
-        settings, run = (backup, data.authority, data.epoch), self.state(key)
-        if run is None or run.settings != settings or not self.is_running(key):
-            run = _Run(settings, newest)
-            job = _Job(ctx, data, backup, self._stores, run, partial(self.wake, key))
-            self.start(key, run, self._run(job))
-        run.newest = newest
-        return run.archive
+        settings, run = (backup, data.authority, data.epoch), self.last(key)
+        if run is None or run.settings != settings or not run.is_running:
+            run = Run(_Progress(newest), ctx.now(), settings, _STARTING)
+            report, wake = partial(self.report, key, run), partial(self.wake, key)
+            job = _Job(ctx, data, backup, self._stores, run.result, report, wake)
+            self.start(ctx, obj, run, job.run)
+        run.result.newest = newest
+        return Archive(run.condition or _STARTING, run.result.needed)
 
-    async def _run(self, job: "_Job") -> None:
-        while True:
-            job.state.progressed = False
-            try:
-                await job.run()
-            except Exception as error:  # noqa: BLE001 - the condition shows it
-                # A member that restarts ends one attempt, and the next one succeeds.
-                if not job.state.progressed:
-                    job.report(job.failure(error))
-            await asyncio.sleep(_RETRY_SECONDS)
+    def failed(
+        self, ctx: Context, obj: CapelinControlPlane, run: Run[_Progress], error: Exception
+    ) -> None:
+        """Report a failure. A member that restarts ends one attempt, and the next one succeeds."""
+        if not run.result.progressed:
+            super().failed(ctx, obj, run, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +134,18 @@ class _Job:
     data: ControlPlaneData
     backup: EtcdBackup
     stores: Stores
-    state: _Run
+    state: _Progress
+    report: Callable[[ConditionSpec], None]
     wake: Callable[[], None]
 
-    async def run(self) -> None:
+    async def run(self) -> _Progress:
         """Archive changes until etcd, the store or the key fails."""
+        while True:
+            self.state.progressed = False
+            await self._attempt()
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _attempt(self) -> None:
         place = self.data.place
         key = await encryption_key(self.ctx.client, self.backup, place[0])
         async with (
@@ -191,14 +204,8 @@ class _Job:
     def _need(self, revision: int) -> None:
         """Have the reconciler take a backup with this revision, unless it exists."""
         needed = NeededBackup(revision, self.data.epoch)
-        if self.state.archive.needed != needed:
-            self.state.archive.needed = needed
-            self.wake()
-
-    def report(self, condition: ConditionSpec) -> None:
-        """Have the reconciler report another condition."""
-        if self.state.archive.condition != condition:
-            self.state.archive.condition = condition
+        if self.state.needed != needed:
+            self.state.needed = needed
             self.wake()
 
     async def _read(self, etcd: EtcdApi, first: int, arrived: asyncio.Queue[Batch]) -> None:
@@ -231,13 +238,3 @@ class _Job:
             if len(segments) <= _MOST_SEGMENTS:
                 break
         return len(segments)
-
-    def failure(self, error: Exception) -> ConditionSpec:
-        """The condition that shows an error."""
-        reason, message = Reason.ARCHIVE_FAILED, str(error) or type(error).__name__
-        if isinstance(error, (Blocked, StoreError)):
-            is_general = error.reason == Reason.BACKUP_FAILED
-            reason = reason if is_general else Reason(error.reason)
-        elif not isinstance(error, (BackupError, ClientError, MembershipError, ValueError)):
-            self.ctx.log.error("the archive of %s failed", self.data.obj.name, exc_info=error)
-        return ConditionSpec(ARCHIVE_HEALTHY, "False", reason, message)

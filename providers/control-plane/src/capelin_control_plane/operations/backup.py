@@ -1,6 +1,5 @@
-"""Takes backups in tasks of their own: a slow or full destination delays no reconcile."""
+"""Takes backups: a slow or full destination delays no reconcile."""
 
-import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Callable
@@ -50,15 +49,12 @@ from capelin_control_plane.desired.schedules import is_future
 from capelin_control_plane.etcd.api import MembershipError
 from capelin_control_plane.keys.rotation import PURPOSES
 from capelin_control_plane.operations.data import ControlPlaneData
-from capelin_control_plane.operations.tasks import Tasks
+from capelin_control_plane.operations.engine import Declaration, Engine, Run
+from capelin_control_plane.operations.exclusion import Operation
 
 BACKUP_HEALTHY: Final = "BackupHealthy"
 _RETRY: Final = timedelta(minutes=1)
-_LONGEST: Final = timedelta(hours=6)
 _LONGEST_WAIT: Final = timedelta(hours=1)
-_AT_ONCE: Final = 16
-"""How many backups may run at once. Each takes about 20 MiB of memory."""
-_AT_ONCE_OF_NAMESPACE: Final = 2
 _FINE: Final = ConditionSpec(BACKUP_HEALTHY, "True", BACKUP_HEALTHY)
 
 
@@ -78,33 +74,32 @@ class BackupState:
         return self.newest is not None and needed.is_met_by(self.newest.revision, self.epoch)
 
 
-@dataclass(slots=True)
-class _Run:
-    """The settings that a task began with, and the last result."""
-
-    settings: tuple[object, ...]
-    result: BackupState | None
-    tries: int = 0
-    """How many tasks in sequence took no backup that the archive needs."""
-    ended: datetime | None = None
-
-
-class Backups(Tasks[_Run]):
+class Backups(Engine[BackupState | None]):
     """Takes the backups of control planes.
 
     The store of a control plane is the only state: after a crash, any provider reads it and
     repeats an incomplete backup.
     """
 
+    operation = Declaration(
+        name="a backup",
+        excluded_as=Operation.BACKUP,
+        condition=BACKUP_HEALTHY,
+        reason=Reason.BACKUP_FAILED,
+        expected=(BackupError, ClientError, MembershipError, TimeoutError),
+        warns=True,
+        at_once=16,  # Each takes about 20 MiB of memory.
+        at_once_of_namespace=2,
+        longest=timedelta(hours=6),
+        retry=_RETRY,
+    )
+
     def __init__(self, stores: Stores, wake: Callable[[ObjectKey], None]) -> None:
         super().__init__(wake)
         self._stores = stores
         self.metrics = BackupMetrics()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
-        # A tenant's slow server must not use all of them.
-        self._slots_of: defaultdict[str, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(_AT_ONCE_OF_NAMESPACE)
-        )
+        self._tries: defaultdict[ObjectKey, int] = defaultdict(int)
+        """How many tasks in sequence took no backup that the archive needs."""
 
     def reconcile(
         self,
@@ -126,42 +121,42 @@ class Backups(Tasks[_Run]):
         requested = obj.metadata.annotations.get(BACKUP_ANNOTATION)
         # A task with the keys of an earlier epoch would name them in its manifest.
         settings = (backup, requested, data.authority, data.epoch)
-        run = self.state(key)
+        run = self.last(key)
         result = None if run is None else run.result
         tries = 0
         if run is not None and result is not None and needed is not None:
             if result.meets(needed):
-                run.tries = 0
-            elif (needed_at := _needed_at(run, result)) is not None:
-                tries = run.tries + 1
+                self._tries[key] = 0
+            elif (needed_at := _needed_at(run, result, self._tries[key])) is not None:
+                tries = self._tries[key] + 1
                 result = replace(result, next=min(filter(None, (result.next, needed_at))))
         is_due = result is None or (result.next is not None and result.next <= data.desired.now)
-        is_current = run is not None and run.settings == settings
-        if not is_current or (is_due and not self.is_running(key)):
-            job = BackupJob(ctx, data, backup, self._stores, needed)
-            run = _Run(settings, result, tries)
-            self.start(key, run, self._run(key, run, job))
         state = result or _reported(obj)
+        if run is None or run.settings != settings or (is_due and not run.is_running):
+            job = BackupJob(ctx, data, backup, self._stores, needed)
+            self._tries[key] = tries
+            self.start(ctx, obj, Run(result, ctx.now(), settings, state.condition), job.run)
         self.metrics.update(key, _age(obj, backup, state, data.desired.now))
         return state
 
     def forget(self, key: ObjectKey) -> None:
         """Stop a control plane's task, and report no metrics of it."""
         super().forget(key)
+        self._tries.pop(key, None)
         self.metrics.update(key, None)
 
-    async def _run(self, key: ObjectKey, run: _Run, job: "BackupJob") -> None:
-        try:
-            async with (
-                self._slots_of[key.namespace],
-                self._slots,
-                asyncio.timeout(_LONGEST.total_seconds()),
-            ):
-                run.result = await job.run()
-        except Exception as error:  # noqa: BLE001 - the condition shows it, and the next task retries
-            run.result = job.failed(error, run.result)
-        run.ended = job.ctx.now()
-        self.wake(key)
+    def failed(
+        self,
+        ctx: Context,
+        obj: CapelinControlPlane,
+        run: Run[BackupState | None],
+        error: Exception,
+    ) -> None:
+        """Report the failure of a task, with the last good backup."""
+        super().failed(ctx, obj, run, error)
+        before = run.result or _reported(obj)
+        condition = run.condition or before.condition
+        run.result = BackupState(condition, before.newest, run.retry_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,19 +234,6 @@ class BackupJob:
         if not self.backup.continuous:
             segments = segments_of(listed.names, self.data.authority)
             await delete_segments(store, self.data.authority, segments)
-
-    def failed(self, error: Exception, before: BackupState | None) -> BackupState:
-        reason, message = Reason.BACKUP_FAILED, str(error) or type(error).__name__
-        if isinstance(error, (Blocked, StoreError)):
-            reason = error.reason
-        elif not isinstance(error, (BackupError, ClientError, MembershipError, TimeoutError)):
-            self.ctx.log.error("a backup of %s failed", self.data.obj.name, exc_info=error)
-        condition = _unhealthy(reason, message)
-        before = before or _reported(self.data.obj)
-        if before.condition != condition:
-            self.ctx.event(self.data.obj, "Warning", reason, message)
-        retry = self.ctx.now() + _RETRY
-        return BackupState(condition, before.newest, retry)
 
     async def _take(self, store: Store, *, is_final: bool = False) -> Manifest:
         data, (namespace, cluster) = self.data, self.data.place
@@ -361,7 +343,7 @@ async def _authorities(client: Client, desired: ControlPlane) -> bytes:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": secrets}).encode()
 
 
-def _needed_at(run: _Run, result: BackupState) -> datetime | None:
+def _needed_at(run: Run[BackupState | None], result: BackupState, tries: int) -> datetime | None:
     """When to take a backup that the archive needs. None if a task runs, or a failure is retried.
 
     At first at once, and then less and less often: a store may damage each new backup.
@@ -369,7 +351,7 @@ def _needed_at(run: _Run, result: BackupState) -> datetime | None:
     is_complete = result.condition.reason in {BACKUP_HEALTHY, Reason.BACKUP_DAMAGED}
     if run.ended is None or not is_complete:
         return None
-    return run.ended + min(_RETRY * (2 ** min(run.tries, 10) - 1), _LONGEST_WAIT)
+    return run.ended + min(_RETRY * (2 ** min(tries, 10) - 1), _LONGEST_WAIT)
 
 
 def _reported(obj: CapelinControlPlane) -> BackupState:

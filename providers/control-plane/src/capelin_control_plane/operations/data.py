@@ -13,6 +13,7 @@ from capelin_control_plane.backup.manifests import epoch_of
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.etcd.api import EtcdApi
 from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.operations.engine import key_of
 
 OpenEtcd = Callable[[], AbstractAsyncContextManager[EtcdApi]]
 
@@ -48,7 +49,7 @@ class ControlPlaneData:
 
     @property
     def key(self) -> ObjectKey:
-        return ObjectKey(self.obj.namespace or "", self.obj.name)
+        return key_of(self.obj)
 
     @property
     def place(self) -> tuple[str, str]:

@@ -1,10 +1,11 @@
-"""Takes the stages of encryption at rest, and rewrites stored objects in tasks of their own."""
+"""Takes the stages of encryption at rest, and rewrites stored objects."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from capelin.api import Resource
@@ -39,15 +40,14 @@ from capelin_control_plane.keys.encryption import (
     used_plugin_key,
 )
 from capelin_control_plane.keys.encryption_keys import EncryptionKeys, store
+from capelin_control_plane.operations.engine import Declaration, Engine, Run, key_of
+from capelin_control_plane.operations.exclusion import Operation
 from capelin_control_plane.operations.kms import PluginCheck, PluginChecks
-from capelin_control_plane.operations.tasks import Tasks
 
 ENCRYPTION_AT_REST: Final = "EncryptionAtRest"
 """Whether every stored object of the configured resources is encrypted."""
 _PAGE: Final = 500
 _MOST_OBJECTS: Final = 300_000
-_MOST_REWRITES: Final = 4
-"""At the same time, so that the memory for lists is bounded."""
 _AT_ONCE: Final = 8
 _OPTIONS: Final = ClientOptions(qps=100, burst=100)
 """At most 100 objects in a second, so that users keep most of the API servers' time."""
@@ -84,9 +84,9 @@ class EncryptionReport:
     """Whether stored objects can have different keys now."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Rewrite:
-    """A task that rewrites the objects of some resources."""
+    """A task that rewrites the objects of some resources, and how far it is."""
 
     resources: tuple[str, ...]
     rings: Mapping[str, Ring]
@@ -95,21 +95,29 @@ class _Rewrite:
     """The key of the KMS plugin when it began."""
     count: int = 0
     complete: bool = False
-    failure: str = ""
-    retry_at: datetime | None = None
 
 
-class Encryptions(Tasks[_Rewrite]):
+class Encryptions(Engine[_Rewrite]):
     """Takes control planes through the stages of encryption.
 
     The keyring in the Secret is the only state. A provider that takes over repeats an incomplete
     rewrite: objects that are stored with the new key already are not written again.
     """
 
+    operation = Declaration(
+        name="a rewrite",
+        excluded_as=Operation.ENCRYPTION,
+        condition=ENCRYPTION_AT_REST,
+        reason=Reason.REWRITE_FAILED,
+        own_reasons=False,
+        expected=(ClientError,),
+        at_once=4,  # The memory for lists is bounded.
+        retry=_RETRY,
+    )
+
     def __init__(self, wake: Callable[[ObjectKey], None], plugins: PluginChecks) -> None:
         super().__init__(wake)
         self._plugins = plugins
-        self._slots = asyncio.Semaphore(_MOST_REWRITES)
 
     async def reconcile(
         self,
@@ -132,20 +140,20 @@ class Encryptions(Tasks[_Rewrite]):
                 present configuration of these keys.
             restoring: Whether objects of an earlier time come back.
         """
-        key = ObjectKey(obj.namespace or "", obj.name)
+        key = key_of(obj)
         check = None
         used = None if keys is None else used_plugin_key(keys.keyring)
         if used is None:
             self._plugins.forget(key)
         else:
-            check = self._plugins.reconcile(ctx, key, used.name, config)
+            check = self._plugins.reconcile(ctx, obj, used.name, config)
         if restoring:
             # A rewrite of objects that are replaced must not count for those that come back.
             self.forget(key)
         if keys is not None and restoring and keys.keyring != restored_keyring(keys.keyring):
             keys = await store(ctx.client, obj, keys, restored_keyring(keys.keyring))
-        keys, rewrite = await self._advance(ctx, obj, keys, config, settled=not waiting)
-        report = _report(keys, rewrite, check, waiting)
+        keys, run = await self._advance(ctx, obj, keys, config, settled=not waiting)
+        report = _report(keys, run, check, waiting)
         moments = [report.next, check and check.next]
         if keys is not None and keys.problem is not None:
             moments.append(ctx.now() + _RETRY)
@@ -159,27 +167,27 @@ class Encryptions(Tasks[_Rewrite]):
         config: Callable[[], Config],
         *,
         settled: bool,
-    ) -> tuple[EncryptionKeys | None, _Rewrite | None]:
-        key = ObjectKey(obj.namespace or "", obj.name)
+    ) -> tuple[EncryptionKeys | None, Run[_Rewrite] | None]:
+        key = key_of(obj)
         if keys is None or keys.goal is None:
             self.forget(key)
             return keys, None
         keyring, goal = keys.keyring, keys.goal
-        rewrite = self.state(key)
-        if rewrite is not None and (rewrite.rings, rewrite.plugin_key) != (
+        run = self.last(key)
+        if run is not None and (run.result.rings, run.result.plugin_key) != (
             keyring.rings,
             goal.plugin_key,
         ):
             self.forget(key)
-            rewrite = None
+            run = None
         following, pending = keyring, to_rewrite(keyring, goal)
         if (back := taken_back(keyring, goal)) != keyring:
             following = back
         elif not settled:
-            return keys, rewrite
-        elif rewrite is None or rewrite.resources != pending:
+            return keys, run
+        elif run is None or run.result.resources != pending:
             following = next_keyring(keyring, goal)
-        elif rewrite.complete:
+        elif run.result.complete:
             following = rewrote(keyring, pending, goal)
         if following != keyring:
             self.forget(key)
@@ -187,47 +195,20 @@ class Encryptions(Tasks[_Rewrite]):
             _record(ctx, obj, before.keyring, following, goal)
             self.wake(key)
             return keys, None
-        if pending:
-            rewrite = self._rewriting(key, ctx, keyring, goal, config)
-        return keys, rewrite
+        if pending and (run is None or (run.retry_at is not None and run.is_due(ctx.now()))):
+            failure = None if run is None else run.condition
+            rewrite = _Rewrite(pending, keyring.rings, goal.plugin_key)
+            run = Run(rewrite, ctx.now(), condition=failure)
+            self.start(ctx, obj, run, partial(self._rewrite, key, run, config()))
+        return keys, run
 
-    def _rewriting(
-        self,
-        key: ObjectKey,
-        ctx: Context,
-        keyring: Keyring,
-        goal: Goal,
-        config: Callable[[], Config],
-    ) -> _Rewrite:
-        rewrite = self.state(key)
-        if rewrite is not None and (rewrite.retry_at is None or rewrite.retry_at > ctx.now()):
-            return rewrite
-        failure = rewrite.failure if rewrite is not None else ""
-        pending = to_rewrite(keyring, goal)
-        rewrite = _Rewrite(pending, keyring.rings, goal.plugin_key, failure=failure)
-        self.start(key, rewrite, self._rewrite(key, ctx, rewrite, config()))
-        return rewrite
-
-    async def _rewrite(
-        self, key: ObjectKey, ctx: Context, rewrite: _Rewrite, config: Config
-    ) -> None:
-        failure = ""
-        try:
-            async with (
-                self._slots,
-                Client(config, manager="capelin-encryption", options=_OPTIONS) as workload,
-            ):
-                for resource in rewrite.resources:
-                    async for count in rewritten_objects(workload, resource):
-                        rewrite.count += count
-                        self.wake(key)
-        except Exception as error:
-            failure = str(error) or type(error).__name__
-            if not isinstance(error, ClientError):
-                ctx.log.exception("objects of %s cannot be rewritten", key)
-            rewrite.retry_at = ctx.now() + _RETRY
-        rewrite.complete, rewrite.failure = not failure, failure
-        self.wake(key)
+    async def _rewrite(self, key: ObjectKey, run: Run[_Rewrite], config: Config) -> _Rewrite:
+        async with Client(config, manager="capelin-encryption", options=_OPTIONS) as workload:
+            for resource in run.result.resources:
+                async for count in rewritten_objects(workload, resource):
+                    run.result = replace(run.result, count=run.result.count + count)
+                    self.wake(key)
+        return replace(run.result, complete=True)
 
 
 async def rewritten_objects(workload: Client, name: str) -> AsyncGenerator[int]:
@@ -337,7 +318,10 @@ def _record(
 
 
 def _report(
-    keys: EncryptionKeys | None, rewrite: _Rewrite | None, check: PluginCheck | None, waiting: str
+    keys: EncryptionKeys | None,
+    run: Run[_Rewrite] | None,
+    check: PluginCheck | None,
+    waiting: str,
 ) -> EncryptionReport:
     if keys is None:
         return EncryptionReport(None, None)
@@ -350,7 +334,7 @@ def _report(
         provider=newest and newest.provider,
         plugin_key=newest and newest.plugin_key,
         stage=current,
-        rewritten=rewrite.count if rewrite is not None and current == "Rewriting" else None,
+        rewritten=run.result.count if run is not None and current == "Rewriting" else None,
     )
     resources = (goal.resources if goal is not None else frozenset[str]()) or keyring.rings.keys()
     is_encrypted = bool(resources) and not any(
@@ -360,8 +344,8 @@ def _report(
     suffix = f". Waiting for {waiting}" if waiting else ""
     if keys.problem is not None:
         reason, message = keys.problem.reason, str(keys.problem)
-    elif rewrite is not None and rewrite.failure:
-        reason, message = Reason.REWRITE_FAILED, rewrite.failure
+    elif run is not None and run.condition is not None:
+        reason, message = run.condition.reason, run.condition.message
     elif check is not None and check.healthy is False:
         plugin = keyring.keys[check.key].plugin
         reason, message = Reason.KMS_PLUGIN_NOT_HEALTHY, _UNHEALTHY.format(plugin)
@@ -375,7 +359,7 @@ def _report(
     elif not resources:
         # It is off, and nothing remains to be done.
         return EncryptionReport(None, None)
-    next_ = rewrite.retry_at if rewrite is not None and rewrite.retry_at else keys.next
+    next_ = run.retry_at if run is not None and run.retry_at else keys.next
     return EncryptionReport(
         ConditionSpec(ENCRYPTION_AT_REST, "True" if is_encrypted else "False", reason, message),
         status,

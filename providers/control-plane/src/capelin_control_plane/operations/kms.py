@@ -1,27 +1,27 @@
-"""Asks API servers about their KMS plugin, in tasks of their own."""
+"""Asks API servers about their KMS plugin."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from capelin.client import ApiError, Client, ClientError, Config, NotFound
 from capelin.controller import Context, ObjectKey
 
+from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.keys.kms import PluginKey, observed_key, plugin_key
-from capelin_control_plane.operations.tasks import Tasks
+from capelin_control_plane.operations.engine import Declaration, Engine, Run, key_of
 
 _PERIOD: Final = timedelta(minutes=1)
 """API servers ask their plugin as often."""
 _SOON: Final = timedelta(seconds=10)
 _LONGEST: Final = 20.0
 _LARGEST: Final = 32 << 20
-_MOST_CHECKS: Final = 2
-"""At the same time: metrics of an API server are large."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PluginCheck:
     """The last check of a control plane's plugin."""
 
@@ -39,61 +39,57 @@ class PluginCheck:
         return self.begun + (_PERIOD if self.healthy is not False and self.answers else _SOON)
 
 
-class PluginChecks(Tasks[PluginCheck]):
+class PluginChecks(Engine[PluginCheck]):
     """Checks the KMS plugins of all control planes regularly. API servers are the only state."""
 
-    def __init__(self, wake: Callable[[ObjectKey], None]) -> None:
-        super().__init__(wake)
-        self._slots = asyncio.Semaphore(_MOST_CHECKS)
+    # At the same time, few: metrics of an API server are large.
+    operation = Declaration(
+        name="the check of the KMS plugin",
+        at_once=2,
+        is_check=True,
+    )
 
     def reconcile(
-        self, ctx: Context, key: ObjectKey, name: str, config: Callable[[], Config]
+        self, ctx: Context, obj: CapelinControlPlane, name: str, config: Callable[[], Config]
     ) -> PluginCheck:
         """Check the plugin if the last check was a while ago. Returns the last result.
 
         Args:
             ctx: The context of the reconcile.
-            key: The control plane.
+            obj: The control plane.
             name: The name of the plugin's key in the keyring.
             config: How to reach its API servers.
         """
-        now, last = ctx.now(), self.state(key)
-        if last is not None and last.key != name:
-            last = None
-        if last is None or (not self.is_running(key) and now >= last.next):
-            last = PluginCheck(name, now) if last is None else replace(last, begun=now)
-            self.start(key, last, self._check(ctx, key, last, config()))
-        return last
+        run, now = self.last(key_of(obj)), ctx.now()
+        if run is not None and run.result.key != name:
+            run = None
+        if run is None or (not run.is_running and now >= run.result.next):
+            check = PluginCheck(name, now) if run is None else replace(run.result, begun=now)
+            run = self.start(ctx, obj, Run(check, now), partial(_check, ctx, check, config()))
+        return run.result
 
     def settled_key(self, key: ObjectKey, now: datetime) -> tuple[str, str] | None:
         """The name of the key in the keyring, and the plugin's key that API servers use for it."""
-        check = self.state(key)
-        observed = None if check is None else check.observed
+        run = self.last(key)
+        observed = None if run is None else run.result.observed
         digest = None if observed is None else observed.settled(now)
         return None if observed is None or digest is None else (observed.key, digest)
 
-    async def _check(
-        self, ctx: Context, key: ObjectKey, check: PluginCheck, config: Config
-    ) -> None:
-        before = replace(check)
-        try:
-            async with (
-                self._slots,
-                asyncio.timeout(_LONGEST),
-                Client(config, manager="capelin-encryption") as workload,
-            ):
-                check.healthy = await _is_healthy(ctx, workload)
-                metrics = await workload.request("GET", "/metrics", max_bytes=_LARGEST)
-            digest = plugin_key(str(metrics), check.key)
-            check.observed = observed_key(check.observed, check.key, digest, ctx.now())
-            check.answers = True
-        except (ClientError, TimeoutError) as error:
-            check.answers = False
-            ctx.log.info("the KMS plugin of %s is not known: %s", key, error)
-        except Exception:
-            ctx.log.exception("the check of the KMS plugin of %s failed", key)
-        if check != before:
-            self.wake(key)
+
+async def _check(ctx: Context, check: PluginCheck, config: Config) -> PluginCheck:
+    try:
+        async with (
+            asyncio.timeout(_LONGEST),
+            Client(config, manager="capelin-encryption") as workload,
+        ):
+            check = replace(check, healthy=await _is_healthy(ctx, workload))
+            metrics = await workload.request("GET", "/metrics", max_bytes=_LARGEST)
+    except (ClientError, TimeoutError) as error:
+        ctx.log.info("the KMS plugin is not known: %s", error)
+        return replace(check, answers=False)
+    digest = plugin_key(str(metrics), check.key)
+    observed = observed_key(check.observed, check.key, digest, ctx.now())
+    return replace(check, observed=observed, answers=True)
 
 
 async def _is_healthy(ctx: Context, workload: Client) -> bool | None:

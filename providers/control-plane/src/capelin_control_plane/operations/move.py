@@ -5,13 +5,13 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from capelin.api import BaseObject
 from capelin.api.core import ConfigMap, Secret
-from capelin.client import Client, ClientError, Conflict
+from capelin.client import Client, ClientError
 from capelin.contract import AVAILABLE, MOVE_LABEL, ConditionSpec
 from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked
@@ -22,7 +22,6 @@ from capelin_control_plane.backends import Backend
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.manifests import Manifest
-from capelin_control_plane.backup.stores import StoreError
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
     MOVE_ANNOTATION,
@@ -35,6 +34,8 @@ from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.operations.backup import BackupJob
 from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.engine import Declaration, Engine, Run, key_of
+from capelin_control_plane.operations.exclusion import Operation
 from capelin_control_plane.operations.move_phases import (
     ABANDONING,
     MOVING,
@@ -48,7 +49,6 @@ from capelin_control_plane.operations.move_phases import (
     not_requested,
     user_objects,
 )
-from capelin_control_plane.operations.tasks import Tasks
 
 _POLL_SECONDS: Final = 0.5
 _RETRY_SECONDS: Final = 5.0
@@ -90,19 +90,23 @@ Prepare = Callable[[], Awaitable[tuple[ControlPlane, Authorities]]]
 """The desired state and the CAs of a control plane that is paused."""
 
 
-@dataclass(slots=True)
-class _Run:
-    """The last phase or failure of a task."""
-
-    condition: ConditionSpec
-
-
-class Moves(Tasks[_Run]):
+class Moves(Engine[None]):
     """Stops control planes whose move was requested, and takes their final backups.
 
     It remembers nothing that matters: the annotations of the control plane and its remaining
     objects show the phase to any provider.
     """
+
+    operation = Declaration(
+        name="a move",
+        excluded_as=Operation.MOVE,
+        condition=MOVING,
+        reason=Reason.MOVE_FAILED,
+        own_reasons=False,
+        expected=(BackupError, ClientError, MembershipError),
+        retry=timedelta(seconds=_RETRY_SECONDS),
+        repeats=True,
+    )
 
     def __init__(self, stores: Stores, wake: Callable[[ObjectKey], None]) -> None:
         super().__init__(wake)
@@ -112,38 +116,14 @@ class Moves(Tasks[_Run]):
         self, ctx: Context, obj: CapelinControlPlane, backend: MovingBackend, prepare: Prepare
     ) -> tuple[ConditionSpec, ...]:
         """Start a task if none runs. Returns the conditions of the move."""
-        key = ObjectKey(obj.namespace or "", obj.name)
-        run = self.state(key)
+        key = key_of(obj)
+        run = self.last(key)
         if run is None:
-            run = _Run(_condition(MovePhase.STOPPING))
-            job = _Job(ctx, obj, backend, prepare, self._stores)
-            self.start(key, run, self._run(key, run, job))
-        return run.condition, _STOPPED
-
-    async def _run(self, key: ObjectKey, run: _Run, job: "_Job") -> None:
-        phase = failed = None
-        while phase is not MovePhase.READY:
-            wait = _POLL_SECONDS
-            try:
-                phase = await job.phase()
-                if phase is not failed:
-                    self._report(key, run, _condition(phase))
-                await job.take(phase)
-                failed = None
-                self._report(key, run, _condition(phase))
-            except Conflict:
-                # Often with this provider's own status. The backup is checked again.
-                wait = 0.0
-            except Exception as error:  # noqa: BLE001 - the condition shows it
-                # It stays until the step succeeds.
-                failed, wait = phase, _RETRY_SECONDS
-                self._report(key, run, job.failure(error))
-            await asyncio.sleep(wait)
-
-    def _report(self, key: ObjectKey, run: _Run, condition: ConditionSpec) -> None:
-        if run.condition != condition:
-            run.condition = condition
-            self.wake(key)
+            run = Run(None, ctx.now(), condition=_condition(MovePhase.STOPPING))
+            report = partial(self.report, key, run)
+            job = _Job(ctx, obj, backend, prepare, self._stores, report)
+            self.start(ctx, obj, run, job.run)
+        return tuple(filter(None, (run.condition, _STOPPED)))
 
 
 def _condition(phase: MovePhase) -> ConditionSpec:
@@ -157,10 +137,26 @@ class _Job:
     backend: MovingBackend
     prepare: Prepare
     stores: Stores
+    report: Callable[[ConditionSpec], None]
+    failed: MovePhase | None = None
+    """The phase whose step has failed. Its failure is reported until a step succeeds."""
 
     @property
     def key(self) -> ObjectKey:
-        return ObjectKey(self.obj.namespace or "", self.obj.name)
+        return key_of(self.obj)
+
+    async def run(self) -> None:
+        """Take the steps of all phases. Each one may be repeated."""
+        phase = None
+        while phase is not MovePhase.READY:
+            phase = await self.phase()
+            if phase is not self.failed:
+                self.report(_condition(phase))
+            self.failed = phase
+            await self.take(phase)
+            self.failed = None
+            self.report(_condition(phase))
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def phase(self) -> MovePhase:
         """The present phase, from the live object and its remaining objects."""
@@ -206,13 +202,6 @@ class _Job:
             last = await etcd.last_revision()
             is_last = backup.revision == last or await _only_expired(etcd, backup.revision, last)
         return is_last and not remains.clients
-
-    def failure(self, error: Exception) -> ConditionSpec:
-        """The condition that shows an error."""
-        if not isinstance(error, (Blocked, StoreError, BackupError, ClientError, MembershipError)):
-            self.ctx.log.error("a move of %s failed", self.obj.name, exc_info=error)
-        message = str(error) or type(error).__name__
-        return ConditionSpec(MOVING, "False", Reason.MOVE_FAILED, message)
 
 
 async def _only_expired(etcd: EtcdApi, after: int, last: int) -> bool:
@@ -266,7 +255,7 @@ async def check_move(
         for (kind, name), each in zip(named, found, strict=True)
         if each is None or MOVE_LABEL not in each.metadata.labels
     ]
-    hosts = await backend.own_hosts(ObjectKey(obj.namespace or "", obj.name))
+    hosts = await backend.own_hosts(key_of(obj))
     condition = movable(
         obj, desired, observed, host=endpoint.host, own_hosts=hosts, staying=staying
     )

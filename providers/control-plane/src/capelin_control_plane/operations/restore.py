@@ -1,9 +1,9 @@
-"""Prepares restores in tasks of their own: a large backup delays no reconcile."""
+"""Prepares restores: a large backup delays no reconcile."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -26,7 +26,6 @@ from capelin_control_plane.backup.restores import (
     revision_bump,
     source_of,
 )
-from capelin_control_plane.backup.stores import StoreError
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.desired.instances import Observed, Phase
 from capelin_control_plane.keys.certificates import Authorities
@@ -34,33 +33,30 @@ from capelin_control_plane.keys.rotation_clients import account_key_id
 from capelin_control_plane.operations.backup import encryption_key
 from capelin_control_plane.operations.copied_data import remove_old_tokens, separate_from_source
 from capelin_control_plane.operations.data import ControlPlaneData
-from capelin_control_plane.operations.tasks import Tasks
+from capelin_control_plane.operations.engine import Declaration, Engine, Run
+from capelin_control_plane.operations.exclusion import Operation
 
 RESTORING: Final = "Restoring"
-_RETRY: Final = timedelta(minutes=1)
 _SEPARATION_SECONDS: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    condition: ConditionSpec
-    retry_at: datetime
-
-
-@dataclass(slots=True)
-class _Run:
-    """The request and CA that a task began with, and the last failure."""
-
-    settings: tuple[str | None, str]
-    failure: _Failure | None = None
-
-
-class Restores(Tasks[_Run]):
+class Restores(Engine[None]):
     """Prepares the restores of control planes, and reports their phases.
 
     It remembers nothing that matters: after a crash, another provider finds the phase in the
     backend's files.
     """
+
+    # A failed request stays, and so does the control plane.
+    operation = Declaration(
+        name="a restore",
+        excluded_as=Operation.RESTORE,
+        condition=RESTORING,
+        reason=Reason.RESTORE_FAILED,
+        expected=(BackupError, ClientError, OSError),
+        warns=True,
+        retry=timedelta(minutes=1),
+    )
 
     def __init__(self, stores: Stores, wake: Callable[[ObjectKey], None]) -> None:
         super().__init__(wake)
@@ -89,28 +85,15 @@ class Restores(Tasks[_Run]):
         if phase is not Phase.PREPARING:
             self.forget(key)
             return () if phase is None else (_condition(desired, phase),)
-        settings, run = (desired.restore, data.authority), self.state(key)
+        settings, run = (desired.restore, data.authority), self.last(key)
         if run is not None and run.settings != settings:
             run = None
-        failure = None if run is None else run.failure
+        failure = None if run is None else run.condition
         # Prepared data can also disappear: then, the task begins again without a failure.
-        is_due = failure is None or failure.retry_at <= desired.now
-        if run is None or (is_due and not self.is_running(key)):
+        if run is None or (run.is_due(desired.now) and not run.is_running):
             job = _Job(ctx, data, backend, self._stores)
-            run = _Run(settings, failure)
-            self.start(key, run, self._run(key, run, job))
-        return (failure.condition if failure else _condition(desired, phase),)
-
-    async def _run(self, key: ObjectKey, run: _Run, job: "_Job") -> None:
-        try:
-            await job.run()
-            run.failure = None
-        except Exception as error:  # noqa: BLE001 - the condition shows it, and the next task retries
-            condition = job.failure(error)
-            if run.failure is None or run.failure.condition != condition:
-                job.ctx.event(job.data.obj, "Warning", condition.reason, condition.message)
-            run.failure = _Failure(condition, job.ctx.now() + _RETRY)
-        self.wake(key)
+            self.start(ctx, data.obj, Run(None, ctx.now(), settings, failure), job.run)
+        return (failure or _condition(desired, phase),)
 
 
 async def complete_restore(
@@ -233,19 +216,6 @@ class _Job:
         source, name = source_of(request), backup_of(request)
         following = restore_request(name, self.ctx.now(), source)
         await withdraw_restore(self.ctx.client, self.data.obj, request, following)
-
-    def failure(self, error: Exception) -> ConditionSpec:
-        """The condition that shows an error."""
-        reason, message = Reason.RESTORE_FAILED, str(error) or type(error).__name__
-        if isinstance(error, (Blocked, StoreError)):
-            is_general = error.reason == Reason.BACKUP_FAILED
-            reason = Reason.RESTORE_FAILED if is_general else error.reason
-        elif isinstance(error, OSError):
-            message = error.strerror or message
-        elif not isinstance(error, (BackupError, ClientError)):
-            self.ctx.log.error("a restore of %s failed", self.data.obj.name, exc_info=error)
-        # The request stays, and so does the control plane.
-        return ConditionSpec(RESTORING, "False", reason, message)
 
 
 def _place_of(destination: BackupDestination) -> str:

@@ -38,6 +38,7 @@ from capelin_control_plane.keys.rotation_clients import (
     with_ages_of_machines,
 )
 from capelin_control_plane.keys.secrets import advance
+from capelin_control_plane.operations.engine import key_of
 from capelin_control_plane.operations.exclusion import Operation, obstacle, waiting_text
 
 ROTATE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/rotate-authorities-before"
@@ -126,7 +127,7 @@ class Rotations:
             config: How to reach its API servers.
             awake_since: When it last woke.
         """
-        key, progress = ObjectKey(obj.namespace or "", obj.name), authorities.progress
+        key, progress = key_of(obj), authorities.progress
         now = desired.now
         if progress.stage is None:
             self.forget(key)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from capelin.client import Config
 from capelin.contract import ConditionSpec
@@ -21,12 +22,8 @@ from capelin_control_plane.operations.archive import Archives
 from capelin_control_plane.operations.backup import Backups, BackupState
 from capelin_control_plane.operations.data import ControlPlaneData
 from capelin_control_plane.operations.encryption import EncryptionReport, Encryptions
-from capelin_control_plane.operations.exclusion import (
-    Operation,
-    in_progress,
-    obstacle,
-    waiting_text,
-)
+from capelin_control_plane.operations.engine import Engine
+from capelin_control_plane.operations.exclusion import Operation, in_progress
 from capelin_control_plane.operations.kms import PluginChecks
 from capelin_control_plane.operations.restore import Restores
 from capelin_control_plane.operations.rotation import Rotations
@@ -58,7 +55,7 @@ class Operations:
         self._encryptions = Encryptions(wake, self._plugins)
         self._rotations = Rotations(wake)
         self._locks: dict[ObjectKey, asyncio.Lock] = {}
-        self._tasks = (
+        self._engines: tuple[Engine[Any], ...] = (
             *(self._backups, self._archives, self._restores),
             *(self._space, self._encryptions, self._plugins),
         )
@@ -132,12 +129,12 @@ class Operations:
     def forget(self, key: ObjectKey) -> None:
         """Stop the tasks of a control plane."""
         self._rotations.forget(key)
-        for tasks in self._tasks:
-            tasks.forget(key)
+        for engine in self._engines:
+            engine.forget(key)
 
     async def close(self) -> None:
         """Stop all tasks."""
-        await asyncio.gather(*(tasks.close() for tasks in self._tasks))
+        await asyncio.gather(*(engine.close() for engine in self._engines))
 
     def _back_up(
         self, ctx: Context, data: ControlPlaneData
@@ -159,7 +156,8 @@ class Operations:
     ) -> ConditionSpec | None:
         """Check etcd's space, unless no API server answers."""
         if not observed.answers:
-            return self._space.last(data.key)
+            last = self._space.last(data.key)
+            return last and last.result
         key = data.key
         return self._space.reconcile(
             ctx,
@@ -167,7 +165,7 @@ class Operations:
             data.desired.etcd_replicas,
             lambda index: backend.etcd(key, index),
             lock=data.snapshot_lock,
-            waits=obstacle(Operation.SPACE, running) is not None,
+            waits=bool(self._space.operation.waits_for(running)),
         )
 
     async def _encrypt(
@@ -188,6 +186,6 @@ class Operations:
             data.obj,
             keys,
             config,
-            waiting=waiting_text(obstacle(Operation.ENCRYPTION, running), readiness),
+            waiting=self._encryptions.operation.waits_for(running, readiness),
             restoring=Operation.RESTORE in running,
         )

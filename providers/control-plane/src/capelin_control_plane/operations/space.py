@@ -1,14 +1,14 @@
-"""Gives etcd space in tasks of their own: a defragmentation takes longer than a reconcile may."""
+"""Gives etcd space: compacts it, and defragments its members."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from capelin.contract import ConditionSpec
-from capelin.controller import Context, ObjectKey
+from capelin.controller import Context
 
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
@@ -21,12 +21,12 @@ from capelin_control_plane.etcd.space import (
     MemberSpace,
     next_space_step,
 )
-from capelin_control_plane.operations.tasks import Tasks
+from capelin_control_plane.operations.engine import Declaration, Engine, Run, key_of
+from capelin_control_plane.operations.exclusion import Operation
 
 ETCD_SPACE_AVAILABLE: Final = "EtcdSpaceAvailable"
 """Whether etcd accepts writes, and has room for more."""
 _PERIOD: Final = timedelta(minutes=4)
-_LONGEST: Final = timedelta(minutes=30)
 _MOST_STEPS: Final = 32
 _MEBIBYTE: Final = 2**20
 
@@ -34,14 +34,17 @@ OpenMember = Callable[[int], AbstractAsyncContextManager[EtcdApi]]
 """Opens a connection to the member of an index."""
 
 
-@dataclass(slots=True)
-class _Run:
-    begun: datetime
-    condition: ConditionSpec | None = None
-
-
-class SpaceTasks(Tasks[_Run]):
+class SpaceTasks(Engine[ConditionSpec | None]):
     """Checks the databases of all control planes regularly. etcd itself is the only state."""
+
+    # etcd's other conditions show that it does not answer. The next check tries again.
+    operation = Declaration(
+        name="the check of the space",
+        excluded_as=Operation.SPACE,
+        expected=(MembershipError, OSError),
+        longest=timedelta(minutes=30),
+        is_check=True,
+    )
 
     def reconcile(
         self,
@@ -63,33 +66,11 @@ class SpaceTasks(Tasks[_Run]):
             lock: Held while a snapshot is read: the member would hang until its end.
             waits: Whether it waits for another operation, unless etcd rejects writes.
         """
-        key, now = ObjectKey(obj.namespace or "", obj.name), ctx.now()
-        run = self.state(key)
-        if run is None or (not self.is_running(key) and abs(now - run.begun) >= _PERIOD):
+        run, now = self.last(key_of(obj)), ctx.now()
+        if run is None or (not run.is_running and abs(now - run.begun) >= _PERIOD):
             job = _Job(ctx, obj, size, member, lock, waits)
-            run = _Run(now, None if run is None else run.condition)
-            self.start(key, run, self._run(key, run, job))
-        return run.condition
-
-    def last(self, key: ObjectKey) -> ConditionSpec | None:
-        """The result of the last check."""
-        run = self.state(key)
-        return None if run is None else run.condition
-
-    async def _run(self, key: ObjectKey, run: _Run, job: "_Job") -> None:
-        try:
-            async with asyncio.timeout(_LONGEST.total_seconds()):
-                condition = await job.run()
-        except (MembershipError, TimeoutError, OSError) as error:
-            # etcd's other conditions show that it does not answer. The next check tries again.
-            job.ctx.log.info("the space of %s is not known: %s", job.obj.name, error)
-            return
-        except Exception:
-            job.ctx.log.exception("the check of the space of %s failed", job.obj.name)
-            return
-        if run.condition != condition:
-            run.condition = condition
-            self.wake(key)
+            run = self.start(ctx, obj, Run(None if run is None else run.result, now), job.run)
+        return run.result
 
 
 @dataclass(frozen=True, slots=True)
