@@ -13,13 +13,17 @@ from capelin.client import Client, Config, Forbidden
 from capelin.testing.users import client_of
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.backups import BACKUP_ANNOTATION
-from capelin_control_plane.desired import ADDRESS_ANNOTATION, RESTORE_ANNOTATION
-from capelin_control_plane.encryption_keys import ENCRYPTION_ANNOTATION
-from capelin_control_plane.moves import MOVE_ANNOTATION, MOVED_FROM_ANNOTATION
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
+from capelin_control_plane.desired.control_plane import (
+    ADDRESS_ANNOTATION,
+    MOVE_ANNOTATION,
+    MOVED_FROM_ANNOTATION,
+    RESTORE_ANNOTATION,
+)
+from capelin_control_plane.keys.encryption_keys import ENCRYPTION_ANNOTATION
+from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from capelin_control_plane.provider import provider
-from capelin_control_plane.rotation_tasks import DROP_ANNOTATION, ROTATE_ANNOTATION
-from capelin_control_plane.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 
 pytestmark = pytest.mark.usefixtures("provider_crds")
 
