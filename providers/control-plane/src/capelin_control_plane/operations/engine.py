@@ -72,7 +72,7 @@ class Declaration:
         return ConditionSpec(self.condition, "False", reason, message)
 
     def waits_for(self, running: Collection[Operation], readiness: str = "") -> str:
-        """What its next step waits for: an operation in progress, or a component. Or nothing."""
+        """The obstacle of its next step: an operation in progress, or a component. Or nothing."""
         other = None if self.excluded_as is None else obstacle(self.excluded_as, running)
         return waiting_text(other, readiness)
 
@@ -84,7 +84,7 @@ class Run(Generic[T]):
     result: T
     begun: datetime
     settings: object = None
-    """What it began with."""
+    """The settings that it began with. Others begin another task."""
     condition: ConditionSpec | None = None
     """The last failure, or the last report of an operation that reports its phases."""
     ended: datetime | None = None
