@@ -20,7 +20,7 @@ from capelin_control_plane.api import (
     Status,
 )
 from capelin_control_plane.backup.manifests import Manifest
-from capelin_control_plane.backup.readers import stored_backups
+from capelin_control_plane.backup.snapshots import stored_backups
 from capelin_control_plane.backup.stores import FolderStore, Workers
 from capelin_infra.clusters.backup_maintenance import expired_of
 from capelin_infra.clusters.backup_places import (
