@@ -29,8 +29,10 @@ MEMBERS = {
 """The packages of the workspace, by the names of their folders."""
 CODE = (
     "core",
+    "embedded",
     "providers",
     "extensions",
+    "cli",
     "infra",
     "tools",
     "examples",
@@ -58,7 +60,7 @@ QUICK = (
     "providers/control-plane/tests/test_status.py",
     "providers/machine-pool/tests/reconcilers/test_machines.py",
     "extensions/lifecycle/tests/test_approval.py",
-    "infra/tests/status/test_cluster_tree.py",
+    "cli/tests/status/test_cluster_tree.py",
 )
 """The 200 tests that explain the project, in the order in which to read them."""
 PARALLEL = ("-n4", "--dist=worksteal")

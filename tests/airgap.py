@@ -171,7 +171,7 @@ class Installation:
             "the registry answers", lambda: run(self.programs["crane"], "catalog", REGISTRY) == ""
         )
         (bundle,) = self.dist.glob("*-bundle.tar")
-        CONSOLE.print(run(sys.executable, "-m", "capelin_infra", "mirror", bundle, PLACE))
+        CONSOLE.print(run(sys.executable, "-m", "capelin_cli", "mirror", bundle, PLACE))
 
     def pull_managers(self) -> Path:
         """Extract the binaries of Cluster API's managers from their images in the registry."""
@@ -192,13 +192,13 @@ class Installation:
         python = self.folder / "venv" / "bin" / "python"
         code = (
             "import asyncio, sys\n"
-            "from capelin.embedded.management import UpRequest, bring_up, environment_named\n"
+            "from capelin_embedded.management import UpRequest, bring_up, environment_named\n"
             "request = UpRequest(providers=('kubeadm-bootstrap',))\n"
             "asyncio.run(bring_up(environment_named('airgap'), request))\n"
         )
         down = (
             "import asyncio\n"
-            "from capelin.embedded.management import environment_named, remove_environment\n"
+            "from capelin_embedded.management import environment_named, remove_environment\n"
             "asyncio.run(remove_environment(environment_named('airgap')))\n"
         )
         self.stack.callback(run, python, "-c", down, env=self.environment)
@@ -307,19 +307,22 @@ def inside(dist: Path, folder: Path, programs: dict[str, Path]) -> None:
 
 
 def install_library(dist: Path, venv: Path) -> None:
-    """Install only the release's wheel of the library."""
-    (wheel,) = (dist / "python").glob("capelin_core-*.whl")
+    """Install only the release's wheels of the library and of Kubernetes as processes."""
     run("uv", "venv", "--quiet", f"--python={sys.executable}", venv)
-    package = f"capelin-core[controller,embedded] @ {wheel.absolute().as_uri()}"
-    run("uv", "pip", "install", "--quiet", f"--python={venv}/bin/python", package)
+    packages: list[str] = []
+    for name in ("capelin-core[controller]", "capelin-embedded"):
+        prefix = name.partition("[")[0].replace("-", "_")
+        (wheel,) = (dist / "python").glob(f"{prefix}-*.whl")
+        packages.append(f"{name} @ {wheel.absolute().as_uri()}")
+    run("uv", "pip", "install", "--quiet", f"--python={venv}/bin/python", *packages)
 
 
 def outside(dist: Path) -> int:
     """Download the binaries, then run the steps in a new network and mount namespace."""
     import asyncio  # noqa: PLC0415
 
-    from capelin.embedded.binaries import Binaries  # noqa: PLC0415
-    from capelin_infra.binaries import CRANE  # noqa: PLC0415
+    from capelin_cli.binaries import CRANE  # noqa: PLC0415
+    from capelin_embedded.binaries import Binaries  # noqa: PLC0415
     from capelin_release.tools import HELM  # noqa: PLC0415
 
     names = [CRANE, HELM, "kubectl", "clusterctl", *(f"{name}@{KUBERNETES}" for name in HOSTED[1:])]

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 
-from capelin.embedded.addresses import address_of, free_port, is_listening
-from capelin.embedded.binaries import Binaries
 from capelin.pki import issue, new_ca
+from capelin_embedded.addresses import address_of, free_port, is_listening
+from capelin_embedded.binaries import Binaries
 
 HOST = address_of(f"tests of extensions {os.getpid()}")
 """A loopback address of this process's own: no other program takes a port of it in between."""

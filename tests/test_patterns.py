@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 
 import capelin
+import capelin_cli
 import capelin_control_plane
-import capelin_infra
 import capelin_lifecycle
 import capelin_machine_pool
 import pytest
@@ -22,7 +22,7 @@ import pytest
 PACKAGES = (
     capelin,
     capelin_control_plane,
-    capelin_infra,
+    capelin_cli,
     capelin_lifecycle,
     capelin_machine_pool,
 )

@@ -142,8 +142,8 @@ class _Loop:
         if not any(_fixtures(item) & _PROGRAMS for item in items):
             yield
             return
-        from capelin.testing import plugin  # noqa: PLC0415
-        from capelin.testing.run import held_run, shared_api_server  # noqa: PLC0415
+        from capelin_embedded.testing import plugin  # noqa: PLC0415
+        from capelin_embedded.testing.run import held_run, shared_api_server  # noqa: PLC0415
 
         with held_run(plugin._RUN) as folder:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             shared_api_server(folder)

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capelin.embedded.binaries import (
+from capelin_cli.binaries import PROGRAMS
+from capelin_embedded.binaries import (
     DEFAULT_KUBERNETES,
     KUBERNETES,
     BinariesError,
@@ -26,7 +27,6 @@ from capelin.embedded.binaries import (
     find_go,
     needed_go,
 )
-from capelin_infra.binaries import PROGRAMS
 from capelin_release.tools import CERT_MANAGER, HELM, HELM_3
 
 from tests.alerts.promtool import PROMTOOL

@@ -13,7 +13,6 @@ MODULES: Final = (
     "capelin.api.capi",
     "capelin.api.core",
     "capelin.client",
-    "capelin.conformance.extensions",
     "capelin.contract",
     "capelin.controller",
     "capelin.errors",
@@ -29,7 +28,8 @@ MODULES: Final = (
     "capelin.testing.fake_client",
     "capelin.testing.managers",
     "capelin.testing.waiting",
-    "capelin.testing.webhooks",
+    "capelin_conformance.extensions",
+    "capelin_embedded.testing.webhooks",
     "capelin_release.repository",
 )
 """The modules that providers and extensions import from."""

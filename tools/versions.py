@@ -16,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from capelin.embedded.binaries import BinariesError, Go, Platform, Project, find_go
 from capelin.versions import Version
+from capelin_embedded.binaries import BinariesError, Go, Platform, Project, find_go
 
 from tools.pin_modules import PROJECTS, RECIPES
 

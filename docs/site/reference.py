@@ -16,18 +16,18 @@ from typing import Any, Final, Protocol, cast
 import capelin.contract.labels
 import typer
 from capelin.api import Unstructured
-from capelin.conformance.providers import (
+from capelin.controller.diagnostics import Metrics
+from capelin.errors import UserError
+from capelin.provider import ENTRY_POINTS, Provider
+from capelin_cli.verbs import app
+from capelin_cli.verbs.runner import EXIT_CODES
+from capelin_conformance.providers import (
     BEHAVIOUR_RULES,
     COMPONENT_RULES,
     CONTRACTS,
     KIND_RULES,
     rules_of,
 )
-from capelin.controller.diagnostics import Metrics
-from capelin.errors import UserError
-from capelin.provider import ENTRY_POINTS, Provider
-from capelin_infra.cli import app
-from capelin_infra.cli.runner import EXIT_CODES
 from typer._click.core import Command, Parameter
 
 ROOMS: Final = (
@@ -38,8 +38,8 @@ ROOMS: Final = (
     "capelin.provider",
     "capelin.runtime",
     "capelin.runtime.client",
-    "capelin.conformance.extensions",
-    "capelin.conformance.providers",
+    "capelin_conformance.extensions",
+    "capelin_conformance.providers",
     "capelin.pki",
 )
 """The packages of the library that providers and extensions import from."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from capelin.embedded.binaries import Component, Project
+from capelin_embedded.binaries import Component, Project
 
 PROMTOOL = Component(
     "promtool",

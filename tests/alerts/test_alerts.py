@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.embedded.binaries import Binaries
+from capelin_embedded.binaries import Binaries
 from capelin_release.alerts import (
     CONTROL_PLANE_ALERTS,
     EXTENSION_ALERTS,

@@ -12,9 +12,9 @@ from typing import Any
 from capelin.api import Resource
 from capelin.api.capi import Cluster
 from capelin.client import Client
-from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.processes import Command
+from capelin_embedded.apiserver import ApiServer, Settings
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.processes import Command
 
 from tests.bench.rows import Row
 from tests.bench.running import Bench, cpu_seconds, management, proportional_memory

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capelin.api.core import CustomResourceDefinition
-from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.management import CORE
+from capelin_embedded.apiserver import ApiServer, Settings
+from capelin_embedded.management import CORE
 
 from core.tests.controller.test_provider import SCHOOLS, Journal, Sea, filled_sea, name
 from tests.bench.rows import Row, percentile

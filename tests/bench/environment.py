@@ -6,8 +6,8 @@ import sys
 import tempfile
 import time
 
-from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
-from capelin.embedded.management import required_programs
+from capelin_embedded.binaries import TESTED_KUBERNETES, Binaries
+from capelin_embedded.management import required_programs
 
 from tests.bench.rows import Row
 
@@ -47,7 +47,7 @@ async def timed(home: str, *arguments: str) -> float:
     """Seconds of a successful command."""
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "capelin_infra", *arguments, "-e", "bench"),
+        *(sys.executable, "-m", "capelin_cli", *arguments, "-e", "bench"),
         env={**os.environ, "XDG_STATE_HOME": home},
         stdout=asyncio.subprocess.DEVNULL,
     )

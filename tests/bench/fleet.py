@@ -13,9 +13,9 @@ from statistics import median
 from capelin.api.capi import Cluster
 from capelin.client import Client
 from capelin.contract import find_condition
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin_infra.clusters.demo import apply_cluster_class, demo_class
-from capelin_infra.clusters.topology import ClusterOptions, new_cluster
+from capelin_cli.clusters.demo import apply_cluster_class, demo_class
+from capelin_cli.clusters.topology import ClusterOptions, new_cluster
+from capelin_embedded.binaries import TESTED_KUBERNETES
 
 from tests.bench.control_plane import bare_start
 from tests.bench.rows import Row

@@ -18,13 +18,13 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Namespace
 from capelin.client import Client, ClientOptions, Config
-from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.runtime import AnyHook
 from capelin.runtime import v1alpha1 as hooks
-from capelin.testing.administrator import Administrator
 from capelin.testing.extensions import fake_request
 from capelin.testing.waiting import until
+from capelin_embedded.apiserver import ApiServer, Settings
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.testing.administrator import Administrator
 from capelin_lifecycle.api import (
     LIFECYCLE_HOOKS,
     ClusterLifecyclePolicy,

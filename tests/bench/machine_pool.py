@@ -13,11 +13,11 @@ from capelin.api.core import CustomResourceDefinition, Node
 from capelin.client import Client, ClientOptions, Config, NotServed
 from capelin.contract import CLUSTER_NAME_LABEL, reference_to, update_conditions
 from capelin.controller import Context, Recorder
-from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.management import Environment
-from capelin.embedded.processes import Process
 from capelin.provider import InfraMachineStatus, Initialization
-from capelin.testing.cluster_api import cluster_api_crds
+from capelin_embedded.apiserver import ApiServer, Settings
+from capelin_embedded.management import Environment
+from capelin_embedded.processes import Process
+from capelin_embedded.testing.cluster_api import cluster_api_crds
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.backends import InstanceStatus
 from capelin_machine_pool.desired import pool_machine, revision_of

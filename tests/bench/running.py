@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capelin.client import Client, Config
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.management import (
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.management import (
     Environment,
     UpRequest,
     bring_up,
     environment_named,
     remove_environment,
 )
-from capelin.embedded.processes import Process
+from capelin_embedded.processes import Process
 
 from tests.support.kernel import memory
 

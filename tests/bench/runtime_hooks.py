@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.runtime.v1alpha1 import Discovery, GeneratePatches, ValidateTopology
+from capelin_embedded.apiserver import ApiServer, Settings
 
 from tests.bench.rows import Row
 from tests.bench.running import proportional_memory

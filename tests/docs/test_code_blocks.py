@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 import typer
 import yaml
+from capelin_cli.verbs import app
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.cli import app
 from capelin_machine_pool.api import CapelinCluster, CapelinMachinePool
 from capelin_release.values import ExtensionValues, ManagerValues
 from typer._click.core import Command

@@ -4,8 +4,8 @@ import runpy
 from pathlib import Path
 
 import pytest
-from capelin.conformance.providers import Contract, check_manifests, manifests_of
 from capelin.provider import Provider
+from capelin_conformance.providers import Contract, check_manifests, manifests_of
 
 CLUSTER, MACHINE, POOL = "infra-cluster", "infra-machine", "machine-pool"
 EXAMPLES: dict[str, dict[str, Contract]] = {

@@ -25,19 +25,26 @@ HABITS = {
     "passive without an actor": rf"\b(?:is|are|was|were|be|been) (?:{_PASSIVE})\b",
 }
 _HABITS = {name: re.compile(pattern, re.MULTILINE) for name, pattern in HABITS.items()}
-_FOLDERS = ("core", "docs", "examples", "extensions", "infra", "providers", "tests", "tools")
+_FOLDERS = (
+    *("cli", "core", "docs", "embedded", "examples", "extensions"),
+    *("infra", "providers", "tests", "tools"),
+)
 _PYTHON = re.compile(r'"""(.*?)"""|#:? ([^\n]*)|def (test_\w+)', re.DOTALL)
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 CEILINGS = {
-    "core": 5,
+    "cli": 0,
+    "cli, tests": 1,
+    "core": 4,
     "core, tests": 0,
     "docs": 19,
+    "embedded": 1,
+    "embedded, tests": 0,
     "examples": 0,
     "examples, tests": 0,
     "extensions": 0,
     "extensions, tests": 0,
-    "infra": 1,
-    "infra, tests": 1,
+    "infra": 0,
+    "infra, tests": 0,
     "providers": 0,
     "providers, tests": 3,
     "tests": 4,

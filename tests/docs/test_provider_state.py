@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from capelin.controller import Options, flag, parse
-from capelin.embedded.management import Environment, Settings, remove_environment, stop_environment
-from capelin.embedded.management.components import Placement, component_command
-from capelin.embedded.management.providers import python_component
-from capelin.embedded.processes import Command, ProcessSpec, Supervisor, kill_all
 from capelin.provider import Provider
 from capelin.testing.waiting import until
+from capelin_embedded.management import Environment, Settings, remove_environment, stop_environment
+from capelin_embedded.management.components import Placement, component_command
+from capelin_embedded.management.providers import python_component
+from capelin_embedded.processes import Command, ProcessSpec, Supervisor, kill_all
 
 PAGE = Path(__file__).parents[2] / "docs" / "providers.md"
 MANAGER = """

@@ -11,7 +11,7 @@ import pytest
 from tools.public_names import MODULES, public_names, recorded_names
 
 ROOT = Path(__file__).parents[2]
-SCAFFOLDS = ROOT / "infra" / "src" / "capelin_infra" / "scaffold"
+SCAFFOLDS = ROOT / "infra" / "src" / "capelin_cli" / "scaffold"
 _GUIDES = ("providers", "extensions", "controllers", "testing", "writing")
 _PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

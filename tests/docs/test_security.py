@@ -4,7 +4,17 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_FOLDERS = ("core", "infra", "providers", "extensions", "examples", "tests", "tools")
+_FOLDERS = (
+    "core",
+    "embedded",
+    "cli",
+    "infra",
+    "providers",
+    "extensions",
+    "examples",
+    "tests",
+    "tools",
+)
 
 
 def test_the_tests_in_the_threat_model_exist() -> None:

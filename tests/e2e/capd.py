@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.binaries import Binaries
 from capelin.yaml import read_yaml
+from capelin_embedded.binaries import Binaries
 from capelin_release.charts import dump_yaml
 from capelin_release.upstream import as_released
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.binaries import Binaries
+from capelin_embedded.binaries import Binaries
 from capelin_release.charts import dump_yaml
 
 from tests.integration.repositories import CLUSTER_API, Repository

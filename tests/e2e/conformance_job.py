@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from capelin.api import Unstructured
-from capelin.embedded.binaries import Binaries
+from capelin_embedded.binaries import Binaries
 
 from .go_programs import kubernetes_programs
 from .program_images import program_image

@@ -4,10 +4,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
-from capelin.embedded.management import Environment, UpRequest
-from capelin_infra.clusters.up import UpOptions, bring_up
-from capelin_infra.environments.containers import ContainerMachines, find_container_machines
-from capelin_infra.terminal.checklist import Checklist
+from capelin_cli.clusters.up import UpOptions, bring_up
+from capelin_cli.environments.containers import ContainerMachines, find_container_machines
+from capelin_cli.terminal.checklist import Checklist
+from capelin_embedded.management import Environment, UpRequest
 from rich.console import Console
 
 from tests.integration.homes import Home

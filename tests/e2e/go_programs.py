@@ -15,8 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.binaries import KUBERNETES
-from capelin.embedded.folders import cache_folder
+from capelin_embedded.binaries import KUBERNETES
+from capelin_embedded.folders import cache_folder
 
 PROGRAMS: Final = ("kubelet", "kubeadm")
 """The programs of a node."""

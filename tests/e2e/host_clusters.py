@@ -13,9 +13,9 @@ from capelin.api import Unstructured
 from capelin.api.capi import MachinePool
 from capelin.api.core import Secret
 from capelin.client import Client, Config
-from capelin.testing.management import removed, started
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
+from capelin_embedded.testing.management import removed, started
 from capelin_machine_pool.hosts.api import CapelinHost
 
 from tests.integration.pools import POOL, cluster_manifests, pool_manifests

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from capelin.embedded.binaries import Binaries
+from capelin_embedded.binaries import Binaries
 
 from .machines import KUBECTL
 

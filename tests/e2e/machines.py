@@ -14,10 +14,10 @@ import aiohttp
 from capelin.api.core import Node, Pod
 from capelin.client import Client, Config
 from capelin.contract import READY, is_condition_true
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
 from capelin_control_plane.backends.pods.membership import forwarded_port
+from capelin_embedded.binaries import Binaries
 
 from tests.joining import BootstrapToken, ca_cert_hash
 from tests.support.control_planes import ControlPlane

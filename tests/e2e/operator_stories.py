@@ -11,11 +11,11 @@ from capelin.api import Unstructured
 from capelin.api.capi import ClusterClass
 from capelin.api.core import ConfigMap, Node, Pod
 from capelin.client import Client, ClientError, Config, WorkloadClients
-from capelin.embedded.management import UpRequest
 from capelin.yaml import read_all_yaml
-from capelin_infra.clusters.demo import ClusterRequest, on_containers
-from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
-from capelin_infra.environments.containers import ContainerMachines
+from capelin_cli.clusters.demo import ClusterRequest, on_containers
+from capelin_cli.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_cli.environments.containers import ContainerMachines
+from capelin_embedded.management import UpRequest
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 
 from tests.integration.homes import Home

@@ -15,10 +15,10 @@ from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Namespace, Pod
 from capelin.client import Client
 from capelin.contract import CLUSTER_NAME_LABEL
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.management import apply_manifests, required_programs, workload_programs
 from capelin.testing.waiting import until
 from capelin.yaml import read_yaml
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.management import apply_manifests, required_programs, workload_programs
 
 from tests.s3.versitygw import VERSITYGW, S3Server, s3_server
 

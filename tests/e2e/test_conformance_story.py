@@ -10,10 +10,10 @@ from time import monotonic
 import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.management import required_programs, workload_programs
 from capelin.testing.waiting import until
-from capelin_infra.clusters.topology import upgrade_patch
+from capelin_cli.clusters.topology import upgrade_patch
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.management import required_programs, workload_programs
 
 from tests.registry.distribution import DISTRIBUTION
 

@@ -11,8 +11,8 @@ from time import monotonic
 import pytest
 from capelin.api.core import Node
 from capelin.client import Client, Config
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
+from capelin_embedded.binaries import Binaries
 
 from tests.integration.homes import Home
 from tests.leftovers import mentioning

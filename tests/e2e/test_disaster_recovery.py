@@ -20,10 +20,10 @@ import pytest
 from capelin.api.core import ConfigMap, Namespace, Secret
 from capelin.client import Client, Config
 from capelin.contract import find_condition
-from capelin.embedded.management import UpRequest
 from capelin.testing.waiting import until
-from capelin_infra.clusters.up import UpOptions, bring_up
-from capelin_infra.environments.kind_target import KindOptions
+from capelin_cli.clusters.up import UpOptions, bring_up
+from capelin_cli.environments.kind_target import KindOptions
+from capelin_embedded.management import UpRequest
 
 from tests.faults.http2 import Http2Load
 from tests.integration.homes import Home, processes

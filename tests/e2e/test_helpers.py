@@ -13,9 +13,9 @@ from typing import get_args
 
 import pytest
 from capelin.client import Config, Server
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.pki import issue, new_ca
 from capelin_control_plane.desired.control_plane import PROGRAMS
+from capelin_embedded.binaries import TESTED_KUBERNETES
 from capelin_lifecycle.actions.approval import approval_verdict
 from capelin_lifecycle.api import Approval
 from capelin_lifecycle.policies.clusters import Occurrence

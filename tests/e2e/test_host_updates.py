@@ -13,9 +13,9 @@ from capelin.api import Unstructured
 from capelin.api.capi import Machine, MachinePool
 from capelin.api.core import Namespace, Node, Pod
 from capelin.client import Client
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_embedded.binaries import TESTED_KUBERNETES
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 
 from tests.integration.pools import POOL

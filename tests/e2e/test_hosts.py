@@ -12,8 +12,8 @@ import asyncssh
 import pytest
 from capelin.api.core import Namespace, Node
 from capelin.client import Client
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
+from capelin_embedded.binaries import TESTED_KUBERNETES
 
 from . import host_containers
 from .host_clusters import (

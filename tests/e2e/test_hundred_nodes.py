@@ -15,9 +15,9 @@ import pytest
 from capelin.api.core import ConfigMap, Node
 from capelin.client import Client, Config
 from capelin.controller import ObjectKey
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_ANNOTATION
+from capelin_embedded.binaries import Binaries
 from capelin_machine_pool.api import Simulated
 from capelin_machine_pool.backends.kwok import KwokProcesses
 from capelin_machine_pool.backends.simulated import node_manifest

@@ -10,8 +10,8 @@ from time import monotonic
 from uuid import uuid4
 
 import pytest
-from capelin.embedded.binaries import CLUSTER_API, Binaries
 from capelin.testing.waiting import until
+from capelin_embedded.binaries import CLUSTER_API, Binaries
 from capelin_release.tools import CERT_MANAGER, HELM
 
 from tests.integration.repositories import Repository

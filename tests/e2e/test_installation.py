@@ -15,10 +15,10 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace, Pod
 from capelin.client import Client, Config
-from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_cli.status.readiness import wait_until_ready
+from capelin_embedded.binaries import TESTED_KUBERNETES, Binaries
 from capelin_release.components import helm
 from capelin_release.our_charts import our_charts
 from capelin_release.tools import HELM

@@ -7,9 +7,9 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin_control_plane.desired.control_plane import RENEW_ANNOTATION
+from capelin_embedded.binaries import Binaries
 
 from .conftest import VERSIONS
 from .hosted import Hosted, is_ready

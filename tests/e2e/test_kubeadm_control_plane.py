@@ -13,12 +13,12 @@ from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace, Node
 from capelin.client import Client, ClientError, Config
-from capelin.embedded.addresses import free_port
-from capelin.embedded.management import UpRequest, required_programs
 from capelin.testing.waiting import until
-from capelin_infra.clusters.demo import node_addons
-from capelin_infra.clusters.topology import MACHINES_LABEL, POD_NETWORK
-from capelin_infra.environments.containers import ContainerMachines
+from capelin_cli.clusters.demo import node_addons
+from capelin_cli.clusters.topology import MACHINES_LABEL, POD_NETWORK
+from capelin_cli.environments.containers import ContainerMachines
+from capelin_embedded.addresses import free_port
+from capelin_embedded.management import UpRequest, required_programs
 from capelin_machine_pool.api import CapelinCluster, CapelinMachineTemplate
 from capelin_machine_pool.containers.desired import CLUSTER_LABEL, MACHINE_LABEL
 from capelin_machine_pool.containers.engine import Container

@@ -14,11 +14,11 @@ import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Pod
-from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
-from capelin.embedded.management import required_programs, workload_programs
 from capelin.testing.waiting import until
 from capelin.yaml import write_yaml
-from capelin_infra.clusters.topology import upgrade_patch
+from capelin_cli.clusters.topology import upgrade_patch
+from capelin_embedded.binaries import TESTED_KUBERNETES, Binaries
+from capelin_embedded.management import required_programs, workload_programs
 from capelin_lifecycle.api import LifecyclePolicy
 from capelin_release.tools import HELM
 

@@ -15,9 +15,9 @@ from time import monotonic
 from uuid import uuid4
 
 import pytest
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin.yaml import write_yaml
+from capelin_embedded.binaries import Binaries
 
 from tests.integration.homes import Home
 from tests.integration.repositories import Repository

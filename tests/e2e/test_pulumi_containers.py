@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from capelin.api.core import Node
 from capelin.client import Client, Config
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.management import required_programs, workload_programs
 from capelin.testing.waiting import until
-from capelin_infra.clusters.demo import apply_cluster_class
-from capelin_infra.pulumi.plugin.environment_handler import EnvironmentHandler
-from capelin_infra.pulumi.plugin.resource import Operation
-from capelin_infra.pulumi.plugin.workload_cluster_handler import WorkloadClusterHandler
-from capelin_infra.pulumi.resource_types import (
+from capelin_cli.clusters.demo import apply_cluster_class
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.management import required_programs, workload_programs
+from capelin_infra.plugin.environment_handler import EnvironmentHandler
+from capelin_infra.plugin.resource import Operation
+from capelin_infra.plugin.workload_cluster_handler import WorkloadClusterHandler
+from capelin_infra.resource_types import (
     EnvironmentInputs,
     EnvironmentState,
     WorkloadClusterInputs,

@@ -16,10 +16,10 @@ from uuid import uuid4
 
 import pytest
 from capelin.client import Client, Config
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin.yaml import read_yaml
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_cli.status.readiness import wait_until_ready
+from capelin_embedded.binaries import Binaries
 from capelin_release.charts import dump_yaml
 from capelin_release.tools import HELM
 
@@ -44,7 +44,7 @@ from .test_installation import CHARTS, LABELS, VERSION
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", HELM)]
 
-CAPELIN = f"{sys.executable} -m capelin_infra"
+CAPELIN = f"{sys.executable} -m capelin_cli"
 MACHINE_CRD = "mycloudmachines.infrastructure.cluster.x-k8s.io"
 LARGE = json.dumps({"spec": {"size": "large"}})
 OLD_MACHINES = "mycloudmachines.v1alpha1.infrastructure.cluster.x-k8s.io"

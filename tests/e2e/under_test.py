@@ -11,8 +11,6 @@ from pathlib import Path
 
 from capelin.client import Client, Config
 from capelin.controller import ObjectKey
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.processes import kill_all, marked_processes
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_control_plane.api import BackendName
@@ -20,6 +18,8 @@ from capelin_control_plane.backends import Backend
 from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.backends.processes import ProcessesBackend
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.processes import kill_all, marked_processes
 
 from tests.support.control_planes import ControlPlane
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from aiohttp import web
 from capelin.api import Unstructured
-from capelin.embedded.addresses import free_port
-from capelin.embedded.binaries import Binaries
 from capelin.yaml import read_all_yaml
+from capelin_embedded.addresses import free_port
+from capelin_embedded.binaries import Binaries
 
 from tests.integration.repositories import run
 from tests.s3.versitygw import BUCKET, KEY_ID, SECRET, S3Server

@@ -20,7 +20,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from capelin.embedded.addresses import free_port
+from capelin_embedded.addresses import free_port
 from rich.console import Console
 
 from tests.faults.campaign import Setting, campaign

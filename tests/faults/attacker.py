@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from capelin.api import Unstructured
 from capelin.client import Client, ClientError, Config
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.management import Environment
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.management import Environment
 from capelin_lifecycle.api import LifecyclePolicy
 
 from tests.faults.hostile import HostileServers

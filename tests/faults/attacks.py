@@ -17,7 +17,6 @@ from uuid import uuid4
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass, ExtensionConfig
 from capelin.api.core import Secret
-from capelin.embedded.management import CORE, Environment
 from capelin.runtime import AnyHook
 from capelin.runtime.v1alpha1 import (
     BeforeClusterCreate,
@@ -26,7 +25,8 @@ from capelin.runtime.v1alpha1 import (
     GeneratePatches,
 )
 from capelin.testing.extensions import fake_request
-from capelin_infra.clusters.topology import DEMO_CLASS
+from capelin_cli.clusters.topology import DEMO_CLASS
+from capelin_embedded.management import CORE, Environment
 from capelin_lifecycle.api import LifecycleResult
 
 from tests.faults.attacker import (

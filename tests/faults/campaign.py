@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from capelin.embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.binaries import TESTED_KUBERNETES
 from rich.console import Console
 
 from tests.faults.catalog import CHURN_FAULTS, CLUSTER_FAULTS, MANAGEMENT_FAULTS, Fault

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Generic, TypeVar
 
-from capelin.embedded.processes import Process
+from capelin_embedded.processes import Process
 
 from tests.faults.interposer import ApiError
 from tests.faults.world import ClusterUnderTest, World

@@ -15,8 +15,8 @@ from capelin.api import BaseObject
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import ConfigMap
 from capelin.client import Client
+from capelin_cli.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 from capelin_machine_pool.api import CapelinMachinePool
 

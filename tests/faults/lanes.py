@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Generic, TypeVar
 
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin_control_plane.desired.control_plane import RENEW_ANNOTATION
+from capelin_embedded.binaries import TESTED_KUBERNETES
 
 from tests.faults.catalog import Fault
 from tests.faults.report import Journal, Report

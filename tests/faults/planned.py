@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
-from capelin.embedded.addresses import free_port
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
 from capelin_control_plane.desired.control_plane import RENEW_ANNOTATION
+from capelin_embedded.addresses import free_port
+from capelin_embedded.binaries import TESTED_KUBERNETES
 from rich.console import Console
 from rich.table import Table
 

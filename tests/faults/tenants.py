@@ -18,18 +18,18 @@ from capelin.api import ObjectMeta, Resource, Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Namespace
 from capelin.client import Client, ClientOptions, Config
-from capelin.embedded.addresses import NETWORK
-from capelin.embedded.management import (
+from capelin.testing.waiting import until
+from capelin_cli.clusters.demo import demo_manifests
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_embedded.addresses import NETWORK
+from capelin_embedded.management import (
     CORE,
     Environment,
     UpRequest,
     bring_up,
     remove_environment,
 )
-from capelin.embedded.processes import Process
-from capelin.testing.waiting import until
-from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.clusters.demo import demo_manifests
+from capelin_embedded.processes import Process
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 from capelin_machine_pool.api import CapelinMachine
 from rich.console import Console

@@ -16,19 +16,19 @@ from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import ConfigMap, Node, Secret
 from capelin.client import Client, ClientError, Config
 from capelin.contract import READY, is_condition_true
-from capelin.embedded.management import Environment, UpRequest, bring_up, remove_environment
-from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
-from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.backends.processes.components import api_server_port, etcd_port
-from capelin_infra.clusters.demo import demo_manifests
-from capelin_infra.clusters.topology import (
+from capelin_cli.clusters.demo import demo_manifests
+from capelin_cli.clusters.topology import (
     DEMO_CLASS,
     ClusterOptions,
     ScaleOptions,
     new_cluster,
     scale_patch,
 )
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.backends.processes.components import api_server_port, etcd_port
+from capelin_embedded.management import Environment, UpRequest, bring_up, remove_environment
+from capelin_embedded.processes import Process
 
 from tests.faults.interposer import ApiProxy, Clock
 from tests.load import Load

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from capelin.api import Unstructured
 from capelin.client import Client, Config, User, new_kubeconfig
-from capelin.embedded import apiserver
-from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.management import Environment, UpRequest, bring_up, remove_environment
-from capelin.embedded.processes import kill_all
+from capelin_embedded import apiserver
+from capelin_embedded.apiserver import ApiServer
+from capelin_embedded.management import Environment, UpRequest, bring_up, remove_environment
+from capelin_embedded.processes import kill_all
 
 _NAME, _NAMESPACE = "reader", "default"
 _RBAC = "rbac.authorization.k8s.io"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Client, Config
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.management import all_environments, remove_environment
-from capelin.testing.management import ManagementCluster
-from capelin.testing.run import run_elsewhere
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.management import all_environments, remove_environment
+from capelin_embedded.testing.management import ManagementCluster
+from capelin_embedded.testing.run import run_elsewhere
 
 from .homes import Home
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from capelin.embedded.management import Environment, UpRequest, bring_up, remove_environment
-from capelin.embedded.processes import Process
+from capelin_embedded.management import Environment, UpRequest, bring_up, remove_environment
+from capelin_embedded.processes import Process
 
 
 @asynccontextmanager
@@ -54,7 +54,7 @@ class Home:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "capelin_infra",
+            "capelin_cli",
             *arguments,
             env=self.variables,
             stdin=asyncio.subprocess.DEVNULL,

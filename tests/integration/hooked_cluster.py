@@ -18,10 +18,10 @@ from capelin.api.capi import (
 )
 from capelin.api.core import ConfigMap
 from capelin.client import Client
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.management import render_template
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.management import render_template
+from capelin_embedded.testing.management import ManagementCluster
 
 from tests.extensions import HOST, certificates, drop_in
 from tests.integration.recorder import Recorder

@@ -10,10 +10,10 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass, ExtensionConfig
 from capelin.api.core import Namespace
 from capelin.client import ApiError, Client
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
-from capelin_infra.clusters.demo import demo_manifests
-from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_cli.clusters.demo import demo_manifests
+from capelin_cli.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_embedded.binaries import TESTED_KUBERNETES
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 from capelin_lifecycle.reconcilers.registration import handler_name
 

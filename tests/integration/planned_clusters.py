@@ -11,18 +11,18 @@ from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace
 from capelin.client import ApiError, Client
-from capelin.embedded.management import Environment
 from capelin.testing.waiting import until
-from capelin_infra.explain.model import Explanation, Reference
-from capelin_infra.explain.reading import read_facts
-from capelin_infra.explain.walk import explain
-from capelin_infra.plan.comparison import CONTROL_PLANE, compare
-from capelin_infra.plan.kinds import read_kinds
-from capelin_infra.plan.model import ClusterPlan, MachineChanges
-from capelin_infra.plan.settling import unsettled
-from capelin_infra.plan.snapshot import Snapshot, uid_of
-from capelin_infra.plan.source import read_objects
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_cli.explain.model import Explanation, Reference
+from capelin_cli.explain.reading import read_facts
+from capelin_cli.explain.walk import explain
+from capelin_cli.plan.comparison import CONTROL_PLANE, compare
+from capelin_cli.plan.kinds import read_kinds
+from capelin_cli.plan.model import ClusterPlan, MachineChanges
+from capelin_cli.plan.settling import unsettled
+from capelin_cli.plan.snapshot import Snapshot, uid_of
+from capelin_cli.plan.source import read_objects
+from capelin_cli.status.readiness import wait_until_ready
+from capelin_embedded.management import Environment
 
 from .planned_scenes import cluster_of
 

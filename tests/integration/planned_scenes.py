@@ -8,10 +8,10 @@ from typing import Any
 
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.management import render_template
-from capelin_infra.clusters.demo import demo_manifests
-from capelin_infra.clusters.topology import DEMO_CLASS, POD_NETWORK
+from capelin_cli.clusters.demo import demo_manifests
+from capelin_cli.clusters.topology import DEMO_CLASS, POD_NETWORK
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.management import render_template
 from capelin_lifecycle.api import LifecyclePolicy
 
 from .pools import OLDER, POOL, VERSION

@@ -9,9 +9,9 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Namespace, Node
 from capelin.client import Client, WorkloadClients
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_cli.status.readiness import wait_until_ready
+from capelin_embedded.binaries import TESTED_KUBERNETES
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 
 VERSION = TESTED_KUBERNETES[-1]

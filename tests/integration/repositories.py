@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from capelin.api import Unstructured
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.management import render_template
 from capelin.yaml import read_all_yaml
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.management import render_template
 from capelin_release.charts import Chart, dump_yaml
 from capelin_release.components import escape
 from capelin_release.our_charts import our_charts, our_installation

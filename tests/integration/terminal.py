@@ -112,7 +112,7 @@ class Terminal:
         """Start a command. `capelin` is the version under test."""
         primary, secondary = pty.openpty()
         fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
-        program = [sys.executable, "-m", "capelin_infra", *arguments]
+        program = [sys.executable, "-m", "capelin_cli", *arguments]
         process = await asyncio.create_subprocess_exec(
             *program,
             env={**self.variables, "TERM": "xterm-256color", "COLUMNS": str(WIDTH)},

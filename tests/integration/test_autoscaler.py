@@ -16,9 +16,9 @@ from capelin.api.capi import MachineDeployment
 from capelin.api.core import Deployment, Pod, Secret
 from capelin.client import Client, Config
 from capelin.contract import KUBECONFIG_KEY
-from capelin.embedded.addresses import free_port
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
+from capelin_embedded.addresses import free_port
+from capelin_embedded.testing.management import ManagementCluster
 
 from .deployments import DEPLOYED, deployment_manifests
 from .pools import VERSION, Whole, is_ready, pool_manifests, whole_cluster

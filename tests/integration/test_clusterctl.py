@@ -9,14 +9,14 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace
 from capelin.client import Client, Config
-from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.management import render_template
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
+from capelin_cli.status.readiness import wait_until_ready
 from capelin_control_plane.provider import provider as control_plane
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_embedded.apiserver import ApiServer
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.management import render_template
+from capelin_embedded.testing.management import ManagementCluster
 from capelin_machine_pool.provider import provider as machine_pool
 from capelin_release.tools import HELM
 

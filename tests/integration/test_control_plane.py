@@ -19,13 +19,13 @@ from capelin.api.capi import (
 from capelin.api.core import Namespace, Secret
 from capelin.client import Client
 from capelin.contract import PAUSED_ANNOTATION, is_controlled_by
-from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.testing.waiting import until
+from capelin_cli.clusters.demo import demo_manifests
+from capelin_cli.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster, upgrade_patch
+from capelin_cli.status.readiness import wait_until_ready
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.reconciler import FINALIZER
-from capelin_infra.clusters.demo import demo_manifests
-from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster, upgrade_patch
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_embedded.binaries import KNOWN_KUBERNETES
 from capelin_machine_pool.api import CapelinCluster
 from capelin_machine_pool.desired import FINALIZER as MACHINE_FINALIZER
 

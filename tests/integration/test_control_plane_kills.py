@@ -18,15 +18,15 @@ import pytest
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client, Config
 from capelin.contract import ASLEEP, find_condition
-from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.processes import Process, kill_all, marked_processes
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import RENEW_ANNOTATION, RESTORE_ANNOTATION
 from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from capelin_control_plane.provider import provider
+from capelin_embedded.apiserver import ApiServer
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.processes import Process, kill_all, marked_processes
 
 from tests.load import Load
 from tests.support.authority_secrets import AUTHORITIES, AuthoritySecrets

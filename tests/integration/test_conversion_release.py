@@ -22,15 +22,15 @@ import pytest
 from capelin.api import Resource, Unstructured
 from capelin.api.core import CustomResourceDefinition, Lease, Namespace
 from capelin.client import ApiError, Client, Config, NotServed, User
-from capelin.embedded.addresses import free_port, own_addresses
-from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.management import render_template
-from capelin.embedded.processes import kill_all
 from capelin.pki import issue, new_ca
 from capelin.provider import Provider
-from capelin.testing.run import run_elsewhere
 from capelin.testing.waiting import until
+from capelin_embedded.addresses import free_port, own_addresses
+from capelin_embedded.apiserver import ApiServer, Settings
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.management import render_template
+from capelin_embedded.processes import kill_all
+from capelin_embedded.testing.run import run_elsewhere
 from capelin_release.components import FILES, helm
 from capelin_release.repository import provider_installation, write_installation
 from capelin_release.tools import HELM
@@ -228,7 +228,7 @@ async def ended(process: asyncio.subprocess.Process) -> None:
 
 async def capelin(*arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "capelin_infra", *arguments),
+        *(sys.executable, "-m", "capelin_cli", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

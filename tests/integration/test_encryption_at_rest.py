@@ -13,11 +13,11 @@ import pytest
 from capelin.api.core import Secret
 from capelin.client import Config, tls_context
 from capelin.contract import is_controlled_by
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin_control_plane.backends.processes.components import etcd_port, read_key_pair
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.keys.encryption import read_keyring
 from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION
+from capelin_embedded.binaries import TESTED_KUBERNETES
 
 from tests.faults.http2 import Http2Load
 from tests.load import Load

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from capelin.api.core import ConfigMap
 from capelin.client import Client, Config
-from capelin.embedded.management import (
+from capelin.testing.waiting import until
+from capelin_embedded.management import (
     Environment,
     ProcessStatus,
     current_status,
     read_status,
 )
-from capelin.testing.waiting import until
 
 from tests.leftovers import mentioning
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.client import ApiError, Client, Config
-from capelin.embedded.binaries import KNOWN_KUBERNETES, TESTED_KUBERNETES
+from capelin_embedded.binaries import KNOWN_KUBERNETES, TESTED_KUBERNETES
 from capelin_machine_pool.api import CapelinMachinePool
 
 from tests.leftovers import mentioning

@@ -7,8 +7,8 @@ import pytest
 from capelin.api.capi import Cluster, ExtensionConfig
 from capelin.api.core import Namespace
 from capelin.client import Client, NotFound
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
+from capelin_embedded.testing.management import ManagementCluster
 
 from tests.extensions import HOST, certificates, example
 from tests.integration.hooked_cluster import PATIENCE, manifests

@@ -7,9 +7,9 @@ import pytest
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, CustomResourceDefinition, Secret
 from capelin.client import Client, Config
-from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.management import WEBHOOKS, Environment
 from capelin.testing.waiting import until
+from capelin_embedded.apiserver import ApiServer
+from capelin_embedded.management import WEBHOOKS, Environment
 
 from tests.leftovers import mentioning
 

@@ -8,16 +8,16 @@ import pytest
 from capelin.api.capi import ExtensionConfig
 from capelin.api.core import Namespace
 from capelin.client import Client, Config, WorkloadClients
-from capelin.embedded.management import (
+from capelin.testing.waiting import until
+from capelin_cli.explain.model import Explanation
+from capelin_cli.explain.reading import read_facts
+from capelin_cli.explain.walk import explain
+from capelin_embedded.management import (
     Environment,
     required_programs,
     workload_programs,
 )
-from capelin.embedded.processes import Process
-from capelin.testing.waiting import until
-from capelin_infra.explain.model import Explanation
-from capelin_infra.explain.reading import read_facts
-from capelin_infra.explain.walk import explain
+from capelin_embedded.processes import Process
 
 from .failures import FAILURES, Failure, Scene
 from .homes import management_environment

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from capelin.conformance.extensions import check_extension
 from capelin.runtime.client import Endpoint
 from capelin.runtime.fixtures import sample_cluster
+from capelin_conformance.extensions import check_extension
 
 from tests.extensions import HOST, certificates, reference
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from capelin.embedded.addresses import free_port, is_listening
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
+from capelin_embedded.addresses import free_port, is_listening
+from capelin_embedded.binaries import TESTED_KUBERNETES
 
 from tests.leftovers import mentioning
 

@@ -10,12 +10,12 @@ from typing import Any, cast, get_args
 
 import pytest
 from capelin.api import Model
-from capelin.embedded.binaries import CLUSTER_API as SOURCES
-from capelin.embedded.binaries import Platform, find_go
 from capelin.runtime import AnyHook, openapi_document
 from capelin.runtime.fixtures import request_for, sample_cluster
 from capelin.runtime.messages import read
 from capelin.runtime.v1alpha1 import CLUSTER_API
+from capelin_embedded.binaries import CLUSTER_API as SOURCES
+from capelin_embedded.binaries import Platform, find_go
 
 # Without a build cache, Go compiles a large part of Kubernetes' libraries.
 pytestmark = pytest.mark.timeout(1200)

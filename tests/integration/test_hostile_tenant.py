@@ -13,13 +13,13 @@ from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Namespace, Pod, Secret
 from capelin.client import ApiError, Client, ClientError, Config, Credentials
-from capelin.embedded.addresses import own_addresses
-from capelin.embedded.management import workload_programs
 from capelin.runtime.v1alpha1 import BeforeClusterCreate
 from capelin.testing.extensions import fake_request
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_embedded.addresses import own_addresses
+from capelin_embedded.management import workload_programs
+from capelin_embedded.testing.management import ManagementCluster
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 from capelin_lifecycle.policies.memory import CONFIG_MAP
 from capelin_lifecycle.provider import provider

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Client, Config
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
+from capelin_embedded.binaries import TESTED_KUBERNETES
 from capelin_machine_pool.hosts.api import CapelinHost
 
 from tests.e2e.install_page import Shell, sections

@@ -8,11 +8,11 @@ import pytest
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Namespace
 from capelin.client import Client, Config, WorkloadClients
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.management import render_template
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_cli.status.readiness import wait_until_ready
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.management import render_template
+from capelin_embedded.testing.management import ManagementCluster
 
 from .hooked_cluster import PROGRAMS
 from .pools import POOL, Whole, condition, pool_manifests

@@ -7,8 +7,8 @@ import pytest
 from capelin.api.capi import Cluster, KubeadmConfig, Machine, MachineSet
 from capelin.api.core import Namespace
 from capelin.client import Client
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
+from capelin_embedded.testing.management import ManagementCluster
 
 from tests.integration.hooked_cluster import PATIENCE, PROGRAMS, Life, create, recorded, registered
 

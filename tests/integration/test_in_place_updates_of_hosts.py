@@ -16,9 +16,9 @@ from capelin.api.capi import ExtensionConfig, Machine, MachineDeployment
 from capelin.api.core import Node, Pod, Secret
 from capelin.client import Client, ClientError, Config
 from capelin.contract import KUBECONFIG_KEY
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.management import workload_programs
 from capelin.testing.waiting import until
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.management import workload_programs
 from capelin_lifecycle.in_place import HANDLERS
 from capelin_machine_pool.api import CapelinMachine, CapelinMachineTemplate
 from capelin_machine_pool.hosts.api import CapelinHost

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from capelin.api.core import Secret
 from capelin.contract import find_condition
-from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION
+from capelin_embedded.processes import Process
 
 from tests.support.encryption_states import key_name
 from tests.support.kms_plugin import KmsPlugin

@@ -13,11 +13,11 @@ from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap
 from capelin.client import ApiError, Client, Config, WorkloadClients
 from capelin.contract import is_condition_true
-from capelin.embedded.management import workload_programs
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
-from capelin_infra.clusters.topology import upgrade_patch
+from capelin_cli.clusters.topology import upgrade_patch
+from capelin_embedded.management import workload_programs
+from capelin_embedded.testing.management import ManagementCluster
 from capelin_lifecycle.actions.job import JOBS
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleReservation, LifecycleResult
 from capelin_machine_pool.api import CapelinMachinePool

@@ -16,15 +16,15 @@ from capelin.api import Unstructured
 from capelin.api.capi import ExtensionConfig
 from capelin.api.core import ClusterRole, ConfigMap, Namespace
 from capelin.client import Client, Config, Impersonation
-from capelin.embedded.addresses import free_port
-from capelin.embedded.management import (
+from capelin.testing.waiting import until
+from capelin_embedded.addresses import free_port
+from capelin_embedded.management import (
     CORE,
     Environment,
     required_programs,
     restart_process,
     workload_programs,
 )
-from capelin.testing.waiting import until
 from capelin_lifecycle.api import GROUP
 from capelin_lifecycle.policies.memory import CONFIG_MAP, stored_text
 from capelin_lifecycle.provider import provider

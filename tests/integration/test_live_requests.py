@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from capelin.api.capi import Cluster
 from capelin.client import Client, NotFound
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.management import render_template
 from capelin.runtime.fixtures import cluster_from, request_for
 from capelin.runtime.messages import read
 from capelin.runtime.v1alpha1 import CLUSTER_API, GeneratePatches, GeneratePatchesRequest
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.management import render_template
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from capelin.client import Client, Config
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
+from capelin_embedded.testing.management import ManagementCluster
 
 from .pools import VERSION, Whole, condition, pool_manifests, whole_cluster
 

@@ -17,17 +17,17 @@ import pytest
 from capelin.api.capi import MachinePool
 from capelin.api.core import Node
 from capelin.client import Client, Config
-from capelin.embedded.addresses import free_port
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.management import (
+from capelin.testing.waiting import until
+from capelin_embedded.addresses import free_port
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.management import (
     Environment,
     UpRequest,
     bring_up,
     remove_environment,
     supervisor_process,
 )
-from capelin.embedded.processes import Process
-from capelin.testing.waiting import until
+from capelin_embedded.processes import Process
 
 from .pools import OLDER, VERSION, Whole, is_ready, pool_manifests, whole_cluster
 

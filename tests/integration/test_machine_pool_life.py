@@ -10,8 +10,8 @@ from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster, Machine, MachineDeployment, MachineHealthCheck
 from capelin.api.core import Node, Pod
 from capelin.client import Client, Config
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
+from capelin_embedded.testing.management import ManagementCluster
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
 
 from .deployments import DEPLOYED, deployment_manifests

@@ -12,12 +12,12 @@ from capelin.api.capi import (
 )
 from capelin.api.core import Namespace
 from capelin.client import ApiError, Client, Config
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
+from capelin_cli.clusters.demo import demo_manifests
+from capelin_cli.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_cli.status.readiness import wait_until_ready
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.clusters.demo import demo_manifests
-from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_embedded.testing.management import ManagementCluster
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
 
 from .pools import VERSION

@@ -11,18 +11,18 @@ from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Namespace, Node, Secret
 from capelin.client import Client, Config
 from capelin.contract import ASLEEP, find_condition
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.management import (
+from capelin.testing.waiting import until
+from capelin_cli.status.readiness import wait_until_ready
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.management import (
     Environment,
     UpRequest,
     bring_up,
     remove_environment,
 )
-from capelin.embedded.processes import Process, kill_all, marked_processes, private_folder
-from capelin.testing.waiting import until
-from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_embedded.processes import Process, kill_all, marked_processes, private_folder
 
 from tests.load import Load
 

@@ -11,11 +11,11 @@ from capelin.api.capi import Cluster
 from capelin.api.core import Namespace
 from capelin.client import Client, WorkloadClients
 from capelin.contract import is_condition_true
-from capelin.embedded.management import Environment, workload_programs
-from capelin.embedded.processes import kill_all
 from capelin.testing.waiting import until
+from capelin_cli.clusters.topology import upgrade_patch
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.clusters.topology import upgrade_patch
+from capelin_embedded.management import Environment, workload_programs
+from capelin_embedded.processes import kill_all
 from capelin_lifecycle.actions.job import JOBS
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 

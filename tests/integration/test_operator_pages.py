@@ -11,9 +11,9 @@ from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Lease, Node, Secret
 from capelin.client import Client, Config, Unauthorized
 from capelin.contract import KUBECONFIG_KEY, find_condition
-from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane, EncryptionStatus
+from capelin_embedded.binaries import TESTED_KUBERNETES, Binaries
 
 from tests.e2e.install_page import CommandFailedError, Shell, sections
 from tests.support.kms_plugin import KmsPlugin

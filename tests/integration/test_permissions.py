@@ -13,13 +13,13 @@ from capelin.api.capi import Cluster, MachineDeployment
 from capelin.api.core import ClusterRole, ConfigMap, Namespace
 from capelin.client import Client, Config
 from capelin.contract import AGGREGATE_TO_MANAGER_LABEL
-from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.management import render_template
 from capelin.provider import Provider
 from capelin.testing.waiting import until
+from capelin_cli.status.readiness import wait_until_ready
 from capelin_control_plane.provider import provider as control_plane
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_embedded.apiserver import ApiServer, Settings
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.management import render_template
 from capelin_lifecycle.actions.job import JOBS, PODS
 from capelin_lifecycle.api import ClusterLifecyclePolicy, LifecyclePolicy
 from capelin_lifecycle.provider import OPTIONAL_RESOURCES

@@ -17,16 +17,16 @@ import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.client import Client, Config, WorkloadClients
-from capelin.embedded.management import required_programs, workload_programs
 from capelin.testing.waiting import until
-from capelin_infra.clusters.demo import demo_manifests
-from capelin_infra.clusters.topology import DEMO_CLASS
-from capelin_infra.explain.model import Reference
-from capelin_infra.plan.budgets import BUDGETS
-from capelin_infra.plan.kinds import CORE_GROUPS
-from capelin_infra.plan.model import Budget, ClusterPlan, MachineChanges, Plan
-from capelin_infra.plan.planning import Planner
-from capelin_infra.plan.sandbox import Sandbox, running_sandbox
+from capelin_cli.clusters.demo import demo_manifests
+from capelin_cli.clusters.topology import DEMO_CLASS
+from capelin_cli.explain.model import Reference
+from capelin_cli.plan.budgets import BUDGETS
+from capelin_cli.plan.kinds import CORE_GROUPS
+from capelin_cli.plan.model import Budget, ClusterPlan, MachineChanges, Plan
+from capelin_cli.plan.planning import Planner
+from capelin_cli.plan.sandbox import Sandbox, running_sandbox
+from capelin_embedded.management import required_programs, workload_programs
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 
 from .audited import Audited, audited_environment
@@ -122,7 +122,7 @@ async def started(
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "capelin_infra",
+        "capelin_cli",
         *words,
         cwd=folder,
         env={**os.environ, "XDG_STATE_HOME": str(folder)},

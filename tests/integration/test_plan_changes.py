@@ -20,14 +20,14 @@ from typing import Any
 import pytest
 from capelin.api.capi import ExtensionConfig
 from capelin.client import Client
-from capelin.embedded.management import workload_destinations, workload_programs
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
-from capelin_infra.plan.command import core_certificate
-from capelin_infra.plan.comparison import CONTROL_PLANE
-from capelin_infra.plan.model import ClusterPlan
-from capelin_infra.plan.planning import Planner
-from capelin_infra.plan.sandbox import running_sandbox
+from capelin_cli.plan.command import core_certificate
+from capelin_cli.plan.comparison import CONTROL_PLANE
+from capelin_cli.plan.model import ClusterPlan
+from capelin_cli.plan.planning import Planner
+from capelin_cli.plan.sandbox import running_sandbox
+from capelin_embedded.management import workload_destinations, workload_programs
+from capelin_embedded.testing.management import ManagementCluster
 
 from tests.extensions import HOST, certificates, example
 

@@ -10,7 +10,7 @@ from capelin.api.capi import ExtensionConfig
 from capelin.api.core import Namespace, Pod
 from capelin.client import Client
 from capelin.testing.waiting import until
-from capelin_infra.plan.extensions import RealExtensions, UnreachableError
+from capelin_cli.plan.extensions import RealExtensions, UnreachableError
 
 from tests.extensions import certificates, example
 

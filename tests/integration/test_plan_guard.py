@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from capelin.api.capi import Cluster, MachinePool
 from capelin.client import Client, Config
-from capelin.embedded.management import required_programs, workload_programs
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
-from capelin_infra.clusters.topology import ScaleOptions, scale_patch
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_cli.clusters.topology import ScaleOptions, scale_patch
+from capelin_cli.status.readiness import wait_until_ready
+from capelin_embedded.management import required_programs, workload_programs
+from capelin_embedded.testing.management import ManagementCluster
 from capelin_lifecycle.actions.approved_plan import PLAN_ANNOTATION
 
 from .lifecycle_stories import BEFORE, PATIENCE, Stories, stories_in
@@ -55,7 +55,7 @@ async def size(stories: Stories) -> int | None:
 async def plan(kubeconfig: Path, folder: Path, *arguments: str) -> tuple[int | None, str]:
     """Type `capelin plan cluster`. Returns its exit code and the errors."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "capelin_infra", "plan", "cluster", NAME, "--namespace", SPACE),
+        *(sys.executable, "-m", "capelin_cli", "plan", "cluster", NAME, "--namespace", SPACE),
         *("--kubeconfig", str(kubeconfig), *arguments),
         env={"XDG_STATE_HOME": str(folder), "HOME": str(Path.home()), "PATH": "/usr/bin:/bin"},
         stdout=asyncio.subprocess.DEVNULL,

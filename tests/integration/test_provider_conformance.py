@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from capelin.api import Unstructured
 from capelin.client import Client, Config
-from capelin.conformance.providers import (
+from capelin.contract import WATCH_LABEL
+from capelin.controller import Reconciler
+from capelin.testing.managers import running
+from capelin_conformance.providers import (
     BEHAVIOUR_RULES,
     Contract,
     ManagerProcess,
@@ -18,12 +21,9 @@ from capelin.conformance.providers import (
     check_behaviour,
     manifests_of,
 )
-from capelin.conformance.report import ConformanceReport
-from capelin.contract import WATCH_LABEL
-from capelin.controller import Reconciler
-from capelin.embedded.management import apply_manifests
-from capelin.testing.management import ManagementCluster
-from capelin.testing.managers import running
+from capelin_conformance.report import ConformanceReport
+from capelin_embedded.management import apply_manifests
+from capelin_embedded.testing.management import ManagementCluster
 
 from .lamps import (
     BROKEN_CONTROL_PLANES,
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(600)
 
 TIMING = Timing(patience=25, hold=2, rest=4)
 REPRESENTATIVE = {"pausing", "quiet", "kubeconfig-usable"}
-WITHOUT_MANAGER = {"template-dry-run": "core/tests/conformance/test_provider_api_server.py"}
+WITHOUT_MANAGER = {"template-dry-run": "tools/conformance/tests/test_provider_api_server.py"}
 """The rules that need only an API server, and the tests that break them."""
 ROOT = Path(__file__).parents[2]
 COMMAND = f"env PYTHONPATH={ROOT} {sys.executable} -m {provider.__module__}"

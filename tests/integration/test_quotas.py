@@ -4,8 +4,8 @@ from typing import Any
 
 from capelin.api.core import ConfigMap, Namespace
 from capelin.client import Client, Config, Forbidden
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
+from capelin_embedded.testing.management import ManagementCluster
 
 
 async def test_a_quota_counts_objects_of_an_environment(

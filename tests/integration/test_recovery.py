@@ -11,10 +11,10 @@ from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import ApiError, Client, ClientError, Config, Invalid
 from capelin.contract import PAUSED_ANNOTATION, find_condition
-from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.processes import Process
 
 from .homes import Home
 

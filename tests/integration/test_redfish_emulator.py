@@ -14,9 +14,9 @@ from typing import Final
 import aiohttp
 import pytest
 from capelin.client import Destinations, tls_context
-from capelin.embedded.addresses import free_port, is_listening
 from capelin.pki import issue, new_ca
 from capelin.testing.waiting import until
+from capelin_embedded.addresses import free_port, is_listening
 from capelin_machine_pool.hosts.redfish import RedfishError, basic_auth, power_cycle
 
 EMULATOR: Final = "sushy-tools==2.2.0"

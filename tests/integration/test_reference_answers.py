@@ -8,12 +8,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from capelin.embedded.apiserver import ApiServer
 from capelin.runtime import AnyHook
 from capelin.runtime import v1alpha1 as v1
 from capelin.runtime.dispatch import handler_runners
 from capelin.runtime.messages import read_json
 from capelin.runtime.topology import apply_json_patch
+from capelin_embedded.apiserver import ApiServer
 
 from tests.bench.runtime_payload import generate_patches, validate_topology
 from tests.extensions import HOST, certificates, reference

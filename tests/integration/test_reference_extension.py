@@ -13,8 +13,8 @@ from capelin.api.capi import Cluster, Machine, MachineDeployment, MachineSet
 from capelin.api.core import Namespace
 from capelin.client import Client, Invalid
 from capelin.runtime.v1alpha1 import CLUSTER_API
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
+from capelin_embedded.testing.management import ManagementCluster
 
 from tests.integration.hooked_cluster import (
     PATIENCE,

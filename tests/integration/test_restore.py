@@ -14,9 +14,9 @@ from capelin.api.capi import Machine
 from capelin.api.core import ConfigMap, Node, Secret
 from capelin.client import Client, ClientError, Config
 from capelin.contract import is_condition_true
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_embedded.binaries import TESTED_KUBERNETES
 
 from tests.s3.versitygw import BUCKET, KEY_ID, SECRET, SECRET_DATA, VERSITYGW, s3_server
 

@@ -15,7 +15,6 @@ from capelin.api import Resource
 from capelin.api.core import ConfigMap, Node, Secret, ServiceAccount
 from capelin.client import Client, Config, Server, Unauthorized, User
 from capelin.contract import find_condition
-from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.pki import (
     KeyPair,
     is_issued_by,
@@ -28,6 +27,7 @@ from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 from capelin_control_plane.keys.rotation_clients import NODE_ANNOTATION, SIMULATED_ANNOTATION
 from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
+from capelin_embedded.binaries import TESTED_KUBERNETES
 
 from tests.faults.http2 import Http2Load
 from tests.load import Load

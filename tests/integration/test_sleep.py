@@ -14,11 +14,11 @@ from capelin.api.capi import Cluster, Machine, MachineHealthCheck
 from capelin.api.core import ConfigMap
 from capelin.client import Client, ClientError, Config
 from capelin.contract import ASLEEP, find_condition
-from capelin.embedded.processes import Process, marked_processes
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
+from capelin_embedded.processes import Process, marked_processes
+from capelin_embedded.testing.management import ManagementCluster
 from capelin_machine_pool.api import CapelinCluster, CapelinMachinePool
 
 from .pools import POOL, VERSION, Whole, pool_manifests, whole_cluster

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Client, Config
-from capelin.embedded.addresses import free_port
-from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import wait_until
 from capelin.yaml import read_yaml
+from capelin_embedded.addresses import free_port
+from capelin_embedded.apiserver import ApiServer
+from capelin_embedded.binaries import Binaries
 from capelin_release.charts import dump_yaml
 from capelin_release.repository import write_upstream
 from capelin_release.tools import HELM

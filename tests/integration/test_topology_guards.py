@@ -12,10 +12,10 @@ import pytest
 from capelin.api.capi import Cluster
 from capelin.api.core import Namespace
 from capelin.client import Client, Config, Forbidden, Impersonation
-from capelin.embedded.management import workload_programs
-from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_embedded.management import workload_programs
+from capelin_embedded.testing.management import ManagementCluster
 from capelin_machine_pool.api import CapelinMachinePool
 
 from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories, stories_in

@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from capelin.conformance.report import Outcome
-from capelin.embedded.binaries import CLUSTER_API, Binaries, Project
+from capelin_conformance.report import Outcome
+from capelin_embedded.binaries import CLUSTER_API, Binaries, Project
 
 from .catalog import (
     ENVIRONMENT,
@@ -26,7 +26,7 @@ from .catalog import (
     update_page,
 )
 
-_CAPELIN = (sys.executable, "-m", "capelin_infra")
+_CAPELIN = (sys.executable, "-m", "capelin_cli")
 _NAMED: tuple[Outcome, ...] = ("failed", "advice", "untried")
 _WORDS: dict[Outcome, str] = {"ok": "ok", "failed": "FAILED", "inapplicable": "n/a"}
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.binaries import CLUSTER_API, Project
+from capelin_embedded.binaries import CLUSTER_API, Project
 
 FOLDER: Final = Path(__file__).parent
 ENVIRONMENT: Final = "providers"

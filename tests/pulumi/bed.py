@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from capelin.embedded.binaries import Binaries, Component, Project
+from capelin_embedded.binaries import Binaries, Component, Project
 
 ROOT = Path(__file__).parents[2]
 _EXECUTOR = Path("python", "cmd", "pulumi-language-python-exec")
@@ -80,7 +80,7 @@ class Bed:
             )
         script(
             commands / "pulumi-resource-capelin",
-            f'exec {sys.executable} -c "from capelin_infra.pulumi.plugin import main; main()" "$@"',
+            f'exec {sys.executable} -c "from capelin_infra.plugin import main; main()" "$@"',
         )
         variables = {
             **os.environ,

@@ -5,8 +5,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from capelin.embedded.binaries import NotObtainableError
-from capelin.embedded.management import all_environments, remove_environment
+from capelin_embedded.binaries import NotObtainableError
+from capelin_embedded.management import all_environments, remove_environment
 
 from tests.e2e import kind_cluster
 

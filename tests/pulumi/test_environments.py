@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Config
-from capelin.embedded.binaries import DEFAULT_KUBERNETES
-from capelin.embedded.management import all_environments, current_status, supervisor_process
 from capelin.testing.waiting import until
+from capelin_embedded.binaries import DEFAULT_KUBERNETES
+from capelin_embedded.management import all_environments, current_status, supervisor_process
 
 from tests.e2e import kind_cluster
 
@@ -123,7 +123,7 @@ async def test_up_restores_a_kind_cluster_that_was_deleted_by_hand(
 
 
 ADOPTING = """
-from capelin_infra.pulumi.resources import KindCluster
+from capelin_infra.resources import KindCluster
 
 KindCluster("adopted", name="{name}", image="{image}")
 """
@@ -156,7 +156,7 @@ async def test_commands_of_the_guide(bed: Bed, tmp_path: Path, record_property: 
     text = GUIDE.read_text().partition("\n## ")[0]
     script = [
         # The packages are already installed.
-        'pip() { test "$*" = "install capelin[pulumi]"; }',
+        'pip() { test "$*" = "install capelin-infra"; }',
         "set -eux",
     ]
     files = iter(("Pulumi.yaml", "__main__.py"))

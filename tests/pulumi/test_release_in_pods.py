@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from capelin.embedded.binaries import CLUSTER_API, Binaries
+from capelin_embedded.binaries import CLUSTER_API, Binaries
 
 from tests.e2e import cert_manager, kind_cluster
 from tests.e2e.program_images import manager_image

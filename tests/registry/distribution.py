@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
-from capelin.embedded.addresses import free_port, is_listening
-from capelin.embedded.binaries import Binaries, Component, Project
 from capelin.pki import issue, new_ca
 from capelin.testing.waiting import until
+from capelin_embedded.addresses import free_port, is_listening
+from capelin_embedded.binaries import Binaries, Component, Project
 from capelin_release.tools import HELM
 
 _MODULES = Path(__file__).parent / "modules"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from capelin.embedded.addresses import free_port, is_listening
-from capelin.embedded.binaries import Binaries, Component, Project
 from capelin.pki import issue, new_ca
 from capelin.testing.waiting import until
+from capelin_embedded.addresses import free_port, is_listening
+from capelin_embedded.binaries import Binaries, Component, Project
 
 VERSITYGW = Component(
     "versitygw",

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import asyncssh
-from capelin.embedded.addresses import free_port, is_listening
 from capelin.testing.waiting import until
+from capelin_embedded.addresses import free_port, is_listening
 from capelin_machine_pool.bootstrap.ssh import SshHost
 
 from tests.support.sandbox import Sandbox

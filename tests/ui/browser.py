@@ -101,7 +101,7 @@ class Ui:
 async def running_ui(*arguments: str) -> AsyncGenerator[Ui]:
     """`capelin ui` as a process."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "capelin_infra", "ui", *arguments),
+        *(sys.executable, "-m", "capelin_cli", "ui", *arguments),
         stdout=asyncio.subprocess.PIPE,
         # Background processes of a shell without job control ignore it.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),

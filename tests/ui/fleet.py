@@ -8,9 +8,9 @@ from typing import Any
 from capelin.api import Resource, Unstructured, crd
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.client import Client
-from capelin.embedded.binaries import DEFAULT_KUBERNETES
-from capelin.testing.cluster_api import cluster_api_crds
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_embedded.binaries import DEFAULT_KUBERNETES
+from capelin_embedded.testing.cluster_api import cluster_api_crds
 
 CLUSTERS = 100
 MACHINES = 40

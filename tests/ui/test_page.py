@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.client import Client, Config
-from capelin.embedded.management import workload_programs
-from capelin.testing.management import ManagementCluster
-from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster, upgrade_patch
+from capelin_cli.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster, upgrade_patch
+from capelin_embedded.management import workload_programs
+from capelin_embedded.testing.management import ManagementCluster
 from playwright.async_api import Browser, Locator, expect
 
 from tests.integration.lifecycle_stories import AFTER, BEFORE, Stories, stories_in, user_name

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Client, ClientOptions, Config
-from capelin.testing.administrator import Administrator
+from capelin_embedded.testing.administrator import Administrator
 from playwright.async_api import Browser, expect
 
 from .browser import Ui, View, opened, running_ui

@@ -37,7 +37,7 @@ from capelin.client import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from capelin.embedded.apiserver import ApiServer
+    from capelin_embedded.apiserver import ApiServer
 
     from core.tests.client.conftest import Scripted
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from capelin.client import Config, Server, User, new_kubeconfig
 from capelin.contract import kubeconfig_reason
-from capelin.embedded.binaries import Binaries
 from capelin.pki import issue, new_ca
 from capelin.programs import run_program
+from capelin_embedded.binaries import Binaries
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 CA = new_ca("kubernetes", now=NOW)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,6 +94,39 @@ async def test_a_plain_reconcile_does_not_block_the_event_loop(
         released.set()
         await until(lambda: status("slow"))
     assert "held the event loop" not in caplog.text
+
+
+async def test_an_object_that_held_the_event_loop_waits_and_others_do_not(
+    client: Client,
+    namespace: str,
+    running: Any,
+    install_crds: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install_crds(Pebble)
+    monkeypatch.setattr(
+        "capelin.controller.manager.LoopGuard", partial(LoopGuard, limit=0.1, tick=0.02)
+    )
+    runs: list[str] = []
+
+    class Pebbles(Reconciler[Pebble]):
+        watches = (For(Pebble),)
+
+        async def reconcile(self, ctx: Context, pebble: Pebble, /) -> Result:
+            del ctx
+            if pebble.name == "heavy":
+                await block(0.5)
+            runs.append(pebble.name)
+            return Done()
+
+    await client.create(Pebble.of("heavy", namespace, spec=Spec()))
+    async with running(Pebbles()):
+        await until(lambda: runs == ["heavy"])
+        note = {"metadata": {"labels": {"changed": "yes"}}}
+        await client.patch(Pebble, "heavy", namespace, note)
+        await client.create(Pebble.of("light", namespace, spec=Spec()))
+        await until(lambda: "light" in runs)
+    assert runs == ["heavy", "light"]
 
 
 async def test_a_manager_without_its_lease_ends_before_another_starts(

@@ -16,8 +16,8 @@ import pytest
 from capelin.api import Resource, Unstructured, crd
 from capelin.api.core import CustomResourceDefinition, Lease
 from capelin.client import Client, ClientOptions, Config
-from capelin.embedded.apiserver import ApiServer
 from capelin.testing.waiting import until
+from capelin_embedded.apiserver import ApiServer
 
 from tests.support.kernel import memory
 

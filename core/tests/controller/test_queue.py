@@ -30,6 +30,21 @@ def test_keys_run_in_the_order_of_their_arrival() -> None:
     assert taken_keys(work, 0) == [B, A, C]
 
 
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_paused_key_runs_after_its_pause_even_if_it_changes(is_changed: bool) -> None:
+    work = queue()
+    work.add(A, 0)
+    work.take(0)
+    work.finish(A, After(1), 0)
+    work.pause(A, 60, 0)
+    work.pause(B, 60, 0)
+    if is_changed:
+        work.add(A, 1)
+    work.add(B, 1)
+    assert taken_keys(work, 59) == [B]
+    assert taken_keys(work, 60) == [A]
+
+
 def test_repeated_requests_for_a_waiting_key_are_merged() -> None:
     work = queue()
     work.add(A, 1)

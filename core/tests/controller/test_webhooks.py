@@ -42,8 +42,13 @@ from capelin.controller.webhooks import MAX_BODY_BYTES, Webhooks
 from capelin.provider import Provider, migrate_storage
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
-from capelin.testing.webhooks import LOOPBACK, local_crds, local_validation, write_certificate
 from capelin.tls import CertificateError
+from capelin_embedded.testing.webhooks import (
+    LOOPBACK,
+    local_crds,
+    local_validation,
+    write_certificate,
+)
 
 GROUP = "webhooks.capelin.test"
 Count = Annotated[int, Ge(0), Le(1000)]

@@ -4,11 +4,11 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from capelin.conformance.extensions import check_extension
 from capelin.runtime import Extension
 from capelin.runtime.client import Endpoint
 from capelin.runtime.v1alpha1 import BeforeClusterDelete
 from capelin.testing.extensions import fake_request, response_of
+from capelin_conformance.extensions import check_extension
 
 from .server_process import CA, certificate, serving, write
 

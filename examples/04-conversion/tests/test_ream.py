@@ -10,10 +10,10 @@ from capelin.api import TemplateMetadata, convert
 from capelin.api.core import CustomResourceDefinition
 from capelin.client import Client, Config
 from capelin.provider import template_of
-from capelin.testing.cluster_api import kinds_in
 from capelin.testing.conversions import check_conversions
 from capelin.testing.managers import running
-from capelin.testing.webhooks import LOOPBACK, local_crds, write_certificate
+from capelin_embedded.testing.cluster_api import kinds_in
+from capelin_embedded.testing.webhooks import LOOPBACK, local_crds, write_certificate
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ream import Ream, Reams, ReamSpecV1Alpha1, ReamV1Alpha1, provider

@@ -157,7 +157,11 @@ async def test_the_api_server_rejects_invalid_policies(
 async def test_policy_keeps_the_field_of_its_action(client: Client, namespace: str) -> None:
     resource = LifecyclePolicy.resource
     approval = {"approval": {"approvers": ["alice"]}}
-    await client.create(manifest(namespace, hook="BeforeClusterUpgrade", action=approval))
+    await client.create(
+        manifest(namespace, hook="BeforeClusterUpgrade", action=approval),
+        # Discovery can lag behind a kind that is served.
+        resource=resource,
+    )
     other = {"spec": {"action": {"approval": None, "job": JOB}}}
     with pytest.raises(ApiError, match="cannot become another one"):
         await client.patch(resource, "p", namespace, other)
@@ -171,15 +175,17 @@ async def test_cluster_wide_patches_have_no_selector_of_namespaces(client: Clien
         "action": {"patches": {"versions": [PATCH]}},
         "namespaceSelector": {"matchLabels": {"tier": "production"}},
     }
+    resource = ClusterLifecyclePolicy.resource
     made = {
-        "apiVersion": ClusterLifecyclePolicy.resource.api_version,
-        "kind": "ClusterLifecyclePolicy",
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
         "metadata": {"name": "p"},
         "spec": spec,
     }
     with pytest.raises(ApiError, match="remove the selectors"):
-        await client.create(made, dry_run=True)
-    await client.create({**made, "spec": {**spec, "namespaceSelector": {}}}, dry_run=True)
+        await client.create(made, resource=resource, dry_run=True)
+    allowed = {**made, "spec": {**spec, "namespaceSelector": {}}}
+    await client.create(allowed, resource=resource, dry_run=True)
 
 
 async def test_a_version_of_patches_cannot_be_changed(client: Client, namespace: str) -> None:

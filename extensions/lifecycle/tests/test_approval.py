@@ -116,6 +116,7 @@ def test_an_approval_fails_when_it_expires_before_its_window() -> None:
         ({"schedule": "0 25 * * *"}, "not a cron expression"),
         ({"schedule": "0 0 31 2 *"}, "not a cron expression"),
         ({"timeZone": "Europe/Atlantis"}, "'Europe/Atlantis' is not a time zone"),
+        ({"timeZone": "Europe"}, "'Europe' is not a time zone"),
         ({"duration": "0s"}, "must be at most 7 days"),
         ({"duration": "169h"}, "must be at most 7 days"),
     ],

@@ -57,9 +57,6 @@ def test_expressions_have_the_functions_of_kubernetes(text: str) -> None:
         ("nothing == 1", "undeclared reference to 'nothing'"),
         ("1", "INT instead of true or false"),
         ("1 + 'a' == 2", "no matching overload"),
-        ("'x' == '" + "x" * 4096 + "'", "4096 characters"),
-        (f"[{'1 + 1, ' * 40}] == []", "32 additions"),
-        ("[1].map(a, -a).map(a, -a).map(a, -a).map(a, -a) == [1]", "call map 3 times"),
     ],
 )
 def test_an_expression_that_does_not_compile_reports_the_reason(text: str, message: str) -> None:
@@ -86,17 +83,6 @@ def test_every_macro_of_cel_compiles() -> None:
         compile_expression(f"[1, 2].{macro}(x, x > 1)", ("object",), boolean=True)
     for macro in ("map", "filter"):
         compile_expression(f"size([1, 2].{macro}(x, x > 1)) > 0", ("object",), boolean=True)
-
-
-def test_text_in_quotes_does_not_count_as_growth() -> None:
-    assert value("'" + "+" * 100 + "'") == "+" * 100
-
-
-@pytest.mark.parametrize("prefix", ["size('''a'b''') > 0 && ", '"""a"b""" != "" && '])
-def test_no_quotes_hide_growth(prefix: str) -> None:
-    maps = ".map(x, x + x)" * 4
-    with pytest.raises(ExpressionError, match="call map 3 times"):
-        compile_expression(f"{prefix}['a']{maps}.size() > 0 // '", (), boolean=True)
 
 
 @pytest.mark.parametrize(
@@ -153,16 +139,3 @@ def test_amounts_are_numbers_or_quantities() -> None:
     for text in ("true", "[1]", "'many'"):
         with pytest.raises(ExpressionError):
             as_amount(value(text))
-
-
-@pytest.mark.parametrize(
-    "macro", ["optMap(x, x)", "optFlatMap(x, optional.of(x))", "optMap (x, x)"]
-)
-def test_chained_optional_macros_are_rejected_before_they_are_expanded(macro: str) -> None:
-    """A chain of 20 took more than a minute and 4 GiB to compile."""
-    start = time.process_time()
-    with pytest.raises(ExpressionError, match="call optMap and optFlatMap 4 times"):
-        compile_expression("object.?a" + f".{macro}" * 20, ("object",), boolean=False)
-    assert time.process_time() - start < 0.1
-    few = "object.?memory.optMap(x, 'has ' + x).optMap(x, x).orValue('')"
-    assert value(few) == "has 1Gi"

@@ -53,7 +53,7 @@ from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence, cluste
 from capelin_lifecycle.policies.selection import KnownPolicy, matches
 from capelin_lifecycle.policies.store import Store
 from capelin_lifecycle.policies.verdict import Verdict
-from capelin_lifecycle.reconcilers.policies import policy_problem
+from capelin_lifecycle.reconcilers.policies import expressions_problem, policy_problem
 from capelin_machine_pool.provider import provider as machine_pool_provider
 
 from .factories import World, occurrence
@@ -199,7 +199,8 @@ async def guide_of(client: Client, namespace: str, page: Path) -> AsyncGenerator
         if str(applied["apiVersion"]).startswith(GROUP):
             policy = _KINDS[str(applied["kind"])].read(applied)
             assert policy_problem(policy) is None
-            policies[policy.name] = KnownPolicy.of(policy)
+            policies[policy.name] = known = KnownPolicy.of(policy)
+            assert await expressions_problem(known) is None
     try:
         yield Guide(client, namespace, policies)
     finally:

@@ -10,7 +10,7 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.client import Client
 from capelin.testing.fake_client import FakeClient
-from capelin_lifecycle.actions.quota import counted, counted_copies, node_count, quota_problems
+from capelin_lifecycle.actions.quota import counted, counted_copies, node_count
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.api.actions import Quota
 from capelin_lifecycle.api.policies import LifecyclePolicy
@@ -21,6 +21,7 @@ from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster, clus
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import Store
 from capelin_lifecycle.policies.verdict import Verdict
+from capelin_lifecycle.reconcilers.policies import expressions_problem
 
 from .factories import World, policy
 
@@ -409,8 +410,9 @@ def test_parts_without_replicas_count_as_one() -> None:
     assert node_count(Cluster.read({**manifest("a"), "spec": {}})) == 0
 
 
-def test_an_expression_that_cannot_be_compiled_is_a_problem() -> None:
+async def test_an_expression_that_cannot_be_compiled_is_a_problem() -> None:
     limit = {"resource": "cpu", "limit": 1, "expression": "object."}
     made = policy(hook="BeforeClusterCreate", action={"quota": {"limits": [limit]}})
-    (problem,) = quota_problems(KnownPolicy.of(made))
+    problem = await expressions_problem(KnownPolicy.of(made))
+    assert problem is not None
     assert problem.startswith("expression of cpu: Syntax error")

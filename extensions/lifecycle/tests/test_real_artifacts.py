@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from capelin.api.core import ConfigMap
 from capelin.client import read_endpoints
-from capelin.embedded.binaries import Binaries
+from capelin_embedded.binaries import Binaries
 from capelin_lifecycle.actions import RUNNERS
 from capelin_lifecycle.actions.artifacts import ARTIFACTS
 from capelin_lifecycle.policies.verdict import Verdict

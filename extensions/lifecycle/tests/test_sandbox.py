@@ -15,13 +15,14 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from capelin.embedded.management.providers import installed_providers
 from capelin.testing.waiting import until
+from capelin_embedded.management.providers import installed_providers
 from capelin_lifecycle.sandbox.expressions import ExpressionError
 from capelin_lifecycle.sandbox.functions import read_amount
 from capelin_lifecycle.sandbox.pool import (
     MIB,
     Budget,
+    Expressions,
     ManifestError,
     OverloadError,
     Owner,
@@ -67,8 +68,9 @@ def bounded() -> Generator[None]:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        # Quotes and comments hid what lets values grow.
-        (f"size('''a'b''') > 0 ? ['aa']{'.map(x, x + x)' * 24}.size() : 0 // '", "call map 3"),
+        (f"['aa']{'.map(x, x + x)' * 24}.size()", f"{LARGE}|{SLOW}"),
+        # The parser doubles a chain at each of these macros.
+        ("object.?a" + ".optMap(x, x)" * 20, f"{LARGE}|{SLOW}"),
         # A text is not built to learn that it is too long.
         ("object.numbers.map(n, object.text).join(object.text).size()", "65536 characters"),
         ("quantity('1e1000000').asInteger()", "is not a quantity"),
@@ -88,6 +90,14 @@ async def test_an_attack_by_an_expression_ends_within_its_budget(
         answer = await value(sandbox, text, owner)
     assert isinstance(answer, ExpressionError)
     assert re.search(reason, str(answer))
+    assert await value(sandbox, "1 + 1") == 2
+
+
+async def test_an_attack_by_compiling_ends_within_its_budget(sandbox: Sandbox) -> None:
+    chain = Expressions([("when", "object.?a" + ".optMap(x, x)" * 20, False)], ("object",))
+    with bounded():
+        (problem,) = await sandbox.problems(Owner("chain", 1, "mallory"), chain)
+    assert problem.startswith("the expressions cannot be compiled: it ")
     assert await value(sandbox, "1 + 1") == 2
 
 

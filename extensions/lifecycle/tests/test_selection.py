@@ -3,13 +3,12 @@
 from typing import Any
 
 import pytest
-from capelin.contract import PAUSED_ANNOTATION
 from capelin_lifecycle.api.policies import Selector
 from capelin_lifecycle.policies.memory import from_text, to_text
 from capelin_lifecycle.policies.selection import KnownPolicy, in_range, matches, selected, selects
 from capelin_lifecycle.reconcilers.registration import TOPOLOGY_HANDLERS, needed_handlers
 
-from .factories import known, occurrence, policy
+from .factories import known, occurrence
 
 
 @pytest.mark.parametrize(
@@ -73,14 +72,6 @@ def test_label_selectors(operator: str, values: list[str], is_selected: bool) ->
 def test_policy_needs_all_selectors(spec: dict[str, Any], is_match: bool) -> None:
     upgrade = occurrence(labels={"tier": "prod"}, cluster_class="large")
     assert matches(known(**spec), upgrade, {"env": "prod"}) is is_match
-
-
-def test_a_policy_that_is_paused_has_another_version() -> None:
-    ours = policy()
-    for is_paused in (False, True):
-        version = ("uid-of-p", 1, is_paused)
-        assert KnownPolicy.version_of(ours) == KnownPolicy.of(ours).version == version
-        ours.metadata.annotations[PAUSED_ANNOTATION] = ""
 
 
 def test_policies_start_in_their_order() -> None:

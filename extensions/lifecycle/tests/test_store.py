@@ -1,17 +1,22 @@
 """The copies of a replica when some objects cannot be read."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+from capelin.api import Condition
 from capelin.client import Client, Event, UnreadableObject
 from capelin.client.codecs import Listing
 from capelin.controller import ObjectKey
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
-from capelin_lifecycle.api.policies import LifecyclePolicy
+from capelin_lifecycle.api.policies import LifecyclePolicy, PolicyStatus
+from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import Store
-from capelin_lifecycle.reconcilers.policies import policy_problem
+from capelin_lifecycle.reconcilers.policies import expressions_problem, policy_problem
 from capelin_lifecycle.reconcilers.unreadable import unreadable_status
 
 from .factories import policy
@@ -104,6 +109,45 @@ async def test_a_policy_that_can_be_read_again_is_used_again() -> None:
     )
     assert names(store) == {"first": None, "last": None}
     assert store.unreadable == {}
+
+
+async def test_no_expression_is_compiled_in_the_process_of_the_hooks() -> None:
+    slow = f"size([{', '.join(['[].filter(x,x)'] * 250)}]) > 0"
+    action = {"validate": {"rules": [{"expression": slow, "message": "m"}] * 8}}
+    changed = policy(hook="BeforeClusterCreate", action=action)
+    store, before = Store(policy_problem), time.process_time()
+    for number in range(5):
+        changed.metadata.generation = number
+        store.note(changed)
+        assert await expressions_problem(KnownPolicy.of(changed)) is None
+    assert time.process_time() - before < 0.2
+
+
+@pytest.mark.parametrize(
+    ("reason", "generation", "problem"),
+    [
+        ("InvalidConfiguration", 2, "rules[0].expression: Syntax error"),
+        ("InvalidConfiguration", 1, None),
+        ("Unreadable", 2, None),
+    ],
+)
+def test_replicas_read_the_problem_of_expressions_in_the_status(
+    reason: str, generation: int, problem: str | None
+) -> None:
+    condition = Condition(
+        type="Valid",
+        status="False",
+        reason=reason,
+        message="rules[0].expression: Syntax error",
+        observed_generation=generation,
+        last_transition_time=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    store, reported = Store(policy_problem), policy("reported")
+    reported.metadata.generation = 2
+    store.note(reported)
+    assert names(store) == {"reported": None}
+    store.note(reported.model_copy(update={"status": PolicyStatus(conditions=[condition])}))
+    assert names(store) == {"reported": problem}
 
 
 def test_the_condition_of_an_unreadable_policy_has_the_reason() -> None:

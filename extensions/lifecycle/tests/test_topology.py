@@ -21,11 +21,13 @@ from capelin_lifecycle.actions.topology import (
     check_topology,
     discovered_variables,
     generated_patches,
+    patches_expressions,
     patches_problems,
     upgrade_plan,
     upgrade_steps,
 )
 from capelin_lifecycle.api.actions import PatchVersion, UpgradePlan
+from capelin_lifecycle.sandbox.pool import SANDBOX
 
 from .factories import known
 
@@ -123,7 +125,7 @@ async def test_failed_patches_are_stable(operation: dict[str, Any], message: str
     assert str(first.value) == str(second.value)
 
 
-def test_problems_name_each_invalid_patch() -> None:
+async def test_problems_name_each_invalid_patch() -> None:
     operations = [
         {"path": "/spec/a"},
         {"op": "Remove", "path": "/spec/a", "value": 1},
@@ -131,7 +133,8 @@ def test_problems_name_each_invalid_patch() -> None:
     ]
     version = {"name": "v1", "templates": [template(*operations, when="1 + 1")]}
     policy = known(hook="GeneratePatches", action={"patches": {"versions": [version]}})
-    problems = patches_problems(policy)
+    uncompiled = await SANDBOX.problems(policy.owner("team"), patches_expressions(policy))
+    problems = [*patches_problems(policy), *uncompiled]
     assert [problem.partition(":")[0] for problem in problems] == [
         "version v1, templates[0].operations[0]",
         "version v1, templates[0].operations[1]",

@@ -1,1 +1,1 @@
-"""The `capelin` command, and the Pulumi components behind environments."""
+"""Pulumi: the provider `capelin`, its resources, and components and programs on top."""

@@ -3,7 +3,7 @@
 import sys
 from importlib.metadata import version
 
-from capelin_infra.pulumi.plugin.server import serve
+from capelin_infra.plugin.server import serve
 
 from .provider import KubernetesProvider
 

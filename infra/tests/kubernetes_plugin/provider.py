@@ -8,8 +8,8 @@ from typing import Any, Final
 from capelin.api import Unstructured
 from capelin.client import ApiError, Client, Config, NotFound, NotServed, Unreachable
 from capelin.errors import InvalidInputError, WaitTimeoutError
-from capelin_infra.pulumi.plugin.server import InitFailedError
-from capelin_infra.pulumi.plugin.values import known_values, property_values
+from capelin_infra.plugin.server import InitFailedError
+from capelin_infra.plugin.values import known_values, property_values
 from pulumi.provider.experimental import provider as rpc
 
 from .objects import (

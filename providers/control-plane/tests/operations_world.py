@@ -22,7 +22,6 @@ from capelin.api.core import Secret
 from capelin.client import Client, Config, Request, Response, Server
 from capelin.contract import CLUSTER_NAME_LABEL, reference_to
 from capelin.controller import Context, EventRecord, ObjectKey, Recorder
-from capelin.embedded.processes import private_folder
 from capelin.provider import ControlPlaneContext
 from capelin.testing.fake_client import Clock, FakeClient
 from capelin.testing.fake_server import FakeServer
@@ -43,6 +42,7 @@ from capelin_control_plane.operations import restore as restore_tasks
 from capelin_control_plane.operations import rotation as rotation_tasks
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 from capelin_control_plane.workload import WorkloadSync
+from capelin_embedded.processes import private_folder
 
 from .operations_servers import Memory, Workload
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from capelin.embedded.addresses import free_port
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
+from capelin_embedded.addresses import free_port
+from capelin_embedded.binaries import Binaries
 
 from tests.s3.versitygw import BUCKET, KEY_ID, SECRET, VERSITYGW, s3_server
 

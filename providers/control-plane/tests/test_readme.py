@@ -4,8 +4,8 @@ from pathlib import Path
 
 import yaml
 from capelin.api.capi import Cluster
-from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_embedded.binaries import KNOWN_KUBERNETES
 
 README = Path(__file__).parents[1] / "README.md"
 

@@ -7,11 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Namespace
 from capelin.client import Client, Config, Forbidden
 from capelin.testing.users import client_of
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
+from capelin_control_plane.desired.control_plane import (
+    ADDRESS_ANNOTATION,
+    MOVE_ANNOTATION,
+    MOVED_FROM_ANNOTATION,
+    RESTORE_ANNOTATION,
+)
+from capelin_control_plane.keys.encryption_keys import ENCRYPTION_ANNOTATION
+from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from capelin_control_plane.provider import provider
 
 pytestmark = pytest.mark.usefixtures("provider_crds")
@@ -23,6 +34,14 @@ WRITES = {
     "resources": ["capelincontrolplanes"],
     "verbs": ["get", "create", "patch", "update", "delete"],
 }
+OPERATIONS = [
+    {"apiGroups": [GROUP], "resources": ["capelincontrolplanes/operations"], "verbs": ["patch"]},
+    {
+        "apiGroups": ["cluster.x-k8s.io"],
+        "resources": ["clusters"],
+        "verbs": ["create"],
+    },
+]
 STATUS = {"apiGroups": [GROUP], "resources": ["capelincontrolplanes/status"], "verbs": ["patch"]}
 
 
@@ -34,6 +53,7 @@ class Bed:
     administrator: Client
     tenant: Client
     controller: Client
+    operator: Client
 
     async def patch(self, client: Client, name: str, patch: dict[str, Any]) -> None:
         await client.patch(CapelinControlPlane, name, self.namespace, patch, dry_run=True)
@@ -58,7 +78,7 @@ async def bed(client: Client, namespace: str, kubeconfig: Path) -> AsyncGenerato
             resource=CapelinControlPlane.resource,
         )
     for obj in provider().objects:
-        if obj["metadata"]["name"].endswith("-topology-owned"):
+        if obj["metadata"]["name"].endswith(("-topology-owned", "-operations")):
             await client.apply(obj)
     config = Config.from_kubeconfig(kubeconfig)
     async with AsyncExitStack() as stack:
@@ -66,7 +86,11 @@ async def bed(client: Client, namespace: str, kubeconfig: Path) -> AsyncGenerato
             await stack.enter_async_context(
                 await client_of(client, config, f"{user}-{namespace}", {namespace: rules})
             )
-            for user, rules in (("tenant", [WRITES]), ("controller", [WRITES, STATUS]))
+            for user, rules in (
+                ("tenant", [WRITES, OPERATIONS[1]]),
+                ("controller", [WRITES, STATUS]),
+                ("operator", [WRITES, *OPERATIONS]),
+            )
         ]
         made = Bed(namespace, client, *users)
         # An admission policy becomes effective soon after it is stored.
@@ -109,6 +133,40 @@ async def test_a_user_cannot_change_an_owned_object(bed: Bed, patch: dict[str, A
 async def test_a_user_may_annotate_an_owned_object(bed: Bed) -> None:
     metadata = {"annotations": {"note": "mine"}, "labels": {"note": "mine"}}
     await bed.patch(bed.tenant, "owned", {"metadata": metadata})
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        RESTORE_ANNOTATION,
+        ADDRESS_ANNOTATION,
+        BACKUP_ANNOTATION,
+        MOVE_ANNOTATION,
+        MOVED_FROM_ANNOTATION,
+        ROTATE_ANNOTATION,
+        DROP_ANNOTATION,
+        SLEEP_ANNOTATION,
+        WAKE_ANNOTATION,
+        ENCRYPTION_ANNOTATION,
+    ],
+)
+async def test_an_operation_of_a_cluster_with_gates_is_a_right(bed: Bed, annotation: str) -> None:
+    patch = {"metadata": {"annotations": {annotation: "x"}}}
+    with pytest.raises(Forbidden, match="subresource operations"):
+        await bed.patch(bed.tenant, "owned", patch)
+    await bed.patch(bed.tenant, "own", patch)
+    for client in (bed.controller, bed.operator):
+        await bed.patch(client, "owned", patch)
+    topology = {
+        "classRef": {"name": "c"},
+        "version": "v1.34.4",
+        "controlPlane": {"metadata": patch["metadata"]},
+    }
+    cluster = Cluster.of(f"demo-{bed.namespace}", bed.namespace)
+    manifest = {**cluster.dump(), "spec": {"topology": topology}}
+    with pytest.raises(Forbidden, match="subresource operations"):
+        await bed.tenant.create(manifest, dry_run=True)
+    await bed.operator.create(manifest, dry_run=True)
 
 
 async def test_a_user_cannot_delete_an_owned_object(bed: Bed) -> None:

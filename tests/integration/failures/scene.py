@@ -12,12 +12,12 @@ from capelin.api.core import Pod
 from capelin.client import Client, NotFound, WorkloadClients
 from capelin.contract import PAUSED_ANNOTATION
 from capelin.testing.waiting import until
+from capelin_cli.explain.model import Explanation
+from capelin_cli.explain.reading import read_facts
+from capelin_cli.explain.walk import explain
+from capelin_cli.status.readiness import wait_until_ready
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION
-from capelin_infra.explain.model import Explanation
-from capelin_infra.explain.reading import read_facts
-from capelin_infra.explain.walk import explain
-from capelin_infra.status.readiness import wait_until_ready
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachineTemplate
 
 from tests.integration.pools import VERSION, cluster_manifests, reference

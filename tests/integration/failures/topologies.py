@@ -4,7 +4,7 @@ from typing import Any
 
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
-from capelin_infra.clusters.topology import DEMO_CLASS
+from capelin_cli.clusters.topology import DEMO_CLASS
 
 from tests.integration.lifecycle_stories import AFTER, Stories
 

@@ -10,8 +10,8 @@ from capelin.api import BaseObject, Unstructured
 from capelin.api.capi import ExtensionConfig
 from capelin.api.core import Deployment, Namespace, Service
 from capelin.client import Client, Config, Invalid
-from capelin.embedded.binaries import Binaries, Component
 from capelin.testing.waiting import until
+from capelin_embedded.binaries import Binaries, Component
 from capelin_release.components import helm, render_chart
 from capelin_release.our_charts import our_charts
 from capelin_release.tools import HELM, HELM_3

@@ -13,11 +13,11 @@ import pytest
 from capelin.api import Unstructured
 from capelin.contract import PROVIDER_LABEL
 from capelin.controller import diagnostics_rules, lease_rules
-from capelin.embedded.binaries import Binaries
 from capelin.errors import UserError
 from capelin.provider import Provider
 from capelin.yaml import read_all_yaml
 from capelin_control_plane.provider import provider as control_plane
+from capelin_embedded.binaries import Binaries
 from capelin_machine_pool.provider import provider as machine_pool
 from capelin_release.alerts import CONTROL_PLANE_ALERTS, EXTENSION_ALERTS, MANAGER_ALERTS
 from capelin_release.charts import Chart, provider_chart
@@ -447,7 +447,7 @@ FOREIGN = Provider(
 def test_core_gets_access_to_kinds_outside_the_contracts_groups() -> None:
     roles = {role["metadata"]["name"]: role for role in FOREIGN.aggregated_roles}
     assert roles.keys() == {
-        f"infrastructure-fish-system-{name}" for name in ("view", "edit", "core")
+        f"infrastructure-fish-system-{name}" for name in ("view", "edit", "operate", "core")
     }
     core = roles["infrastructure-fish-system-core"]
     # Environments install it as well.
@@ -459,7 +459,7 @@ def test_core_gets_access_to_kinds_outside_the_contracts_groups() -> None:
 def test_contracts_own_groups_need_no_role_for_core() -> None:
     for provider in (control_plane(), machine_pool()):
         names = [role["metadata"]["name"] for role in provider.aggregated_roles]
-        assert names == [f"{provider.namespace}-view", f"{provider.namespace}-edit"]
+        assert names == [f"{provider.namespace}-{role}" for role in ("view", "edit", "operate")]
 
 
 async def test_a_third_party_provider_has_one_chart_with_its_crds() -> None:

@@ -7,11 +7,11 @@ from typing import Any, Final, cast
 import pytest
 from capelin.api import Unstructured, plural_of
 from capelin.contract import PROVIDER_LABEL
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.management import render_template
 from capelin.provider import Provider
 from capelin.versions import Version
 from capelin.yaml import read_all_yaml, read_yaml
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.management import render_template
 from capelin_lifecycle.provider import OPTIONAL_RESOURCES
 from capelin_release.charts import Chart
 from capelin_release.components import (

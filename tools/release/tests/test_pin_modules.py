@@ -2,9 +2,9 @@ import json
 from pathlib import Path
 
 import pytest
-from capelin.embedded.binaries import DEFAULT_KUBERNETES, KUBERNETES, BinariesError, needed_go
+from capelin_embedded.binaries import DEFAULT_KUBERNETES, KUBERNETES, BinariesError, needed_go
 
-from core.tests.embedded.binaries.conftest import FakeGo
+from embedded.tests.binaries.conftest import FakeGo
 from tools.pin_modules import (
     COMPONENTS,
     PROJECTS,

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from capelin.embedded.binaries import CLUSTER_API, Binaries
 from capelin.yaml import read_all_yaml, read_yaml
+from capelin_embedded.binaries import CLUSTER_API, Binaries
 from capelin_release.bundle import installation_entries
 from capelin_release.components import helm
 from capelin_release.oci import REFERENCE, Store

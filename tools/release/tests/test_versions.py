@@ -3,7 +3,7 @@
 from datetime import date
 
 import pytest
-from capelin.embedded.binaries import DEFAULT_KUBERNETES, KUBERNETES, TESTED_KUBERNETES
+from capelin_embedded.binaries import DEFAULT_KUBERNETES, KUBERNETES, TESTED_KUBERNETES
 
 from tools.versions import ends_of_support, rows
 

@@ -16,9 +16,9 @@ from capelin.api import (
     validates,
 )
 from capelin.controller import Context, Done, For, Reconciler, Result
-from capelin.embedded.binaries import Binaries
 from capelin.provider import Provider
 from capelin.yaml import read_all_yaml
+from capelin_embedded.binaries import Binaries
 from capelin_release.charts import kinds_chart
 from capelin_release.components import render_chart, render_components
 from capelin_release.repository import provider_installation

@@ -2,12 +2,11 @@
 
 import hashlib
 import logging
-import re
 import socket
 import ssl
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
@@ -24,7 +23,6 @@ from prometheus_client.registry import Collector
 from capelin.api import Unstructured
 from capelin.client import Client, ClientError, load_certificate
 from capelin.controller.options import Address
-from capelin.controller.profiling import Profiler, ProfileRunsError
 from capelin.controller.queue import Queue
 from capelin.controller.serving import serve
 from capelin.pki import issue, new_ca
@@ -35,7 +33,6 @@ Clock = Callable[[], float]
 
 _ANSWER_SECONDS = 60.0
 _ANSWERS = 1000
-_SECONDS = re.compile(r"[1-9]|[1-5][0-9]|60")
 _RECONCILE = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _QUEUE = (0.0001, 0.001, 0.01, 0.1, 1, 10, 100, 1000)
 
@@ -235,7 +232,7 @@ class ScrapeAuthorizer:
 class Probes:
     """Serves the pages of a manager inside its `async with`.
 
-    On a loopback address, everyone may read metrics and profiles. On others, unless `insecure`,
+    On a loopback address, everyone may read metrics. On others, unless `insecure`,
     they require TLS with a certificate created at the start, and a token whose user may get the
     path.
     """
@@ -247,7 +244,6 @@ class Probes:
         self._ready = ready
         self._webhooks = webhooks
         self._metrics = metrics
-        self._profiler = Profiler()
         self._stack = AsyncExitStack()
         self.bound: dict[str, Address] = {}
         """The addresses of the pages, by flag. Useful if the system chose the port."""
@@ -291,13 +287,8 @@ class Probes:
                 app.router.add_get("/readyz/webhooks", self._page(self._webhooks))
             else:
                 app.router.add_get("/metrics", self._guarded(self._numbers))
-                profiles = {"profile": self._profiler.stacks, "memory": self._profiler.memory}
-                for name, profile in profiles.items():
-                    app.router.add_get(f"/debug/{name}", self._guarded(_profile(profile)))
         context = own_certificate() if secure else None
         bound = await serve(self._stack, app, address, next(iter(flags)), context)
-        # The server waits for its responses before it closes.
-        self._stack.callback(self._profiler.stop)
         self.bound |= dict.fromkeys(flags, bound)
 
     def _page(self, check: Check) -> Handler:
@@ -326,19 +317,6 @@ class Probes:
         return web.Response(
             body=generate_latest(self._metrics), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
         )
-
-
-def _profile(take: Callable[[float], Awaitable[str]]) -> Handler:
-    async def page(request: web.Request) -> web.Response:
-        text = request.query.get("seconds", "10")
-        if not _SECONDS.fullmatch(text):
-            return web.Response(status=400, text="seconds is a number from 1 to 60\n")
-        try:
-            return web.Response(text=await take(int(text)))
-        except ProfileRunsError:
-            return web.Response(status=429, text="another profile is being taken\n")
-
-    return page
 
 
 def own_certificate() -> ssl.SSLContext:

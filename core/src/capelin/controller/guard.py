@@ -12,9 +12,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Final, Self
+from weakref import WeakKeyDictionary
 
 log = logging.getLogger(__name__)
+
+PAYERS: Final = WeakKeyDictionary[asyncio.Task[Any], Callable[[float], None]]()
+"""Functions that are called with the seconds for which a task held the event loop."""
 
 _TICK = 1.0
 # The longest time that a step of the loop may take without a warning.
@@ -43,7 +47,7 @@ class LoopGuard:
         self._armed_for: float | None = None
         self._limit = limit
         self._tick = tick
-        self._holder = ""
+        self._holder: asyncio.Task[Any] | None = None
         self._ended = threading.Event()
         self._beat = time.monotonic()
         self._reported = 0.0
@@ -67,7 +71,9 @@ class LoopGuard:
         held = now - self._beat - self._tick
         self._beat = now
         if held > self._limit and self._reported:
-            log.warning("%s held the event loop for %.0f s", self._holder, held)
+            log.warning("%s held the event loop for %.0f s", self._name(), held)
+            if self._holder is not None and (pay := PAYERS.get(self._holder)) is not None:
+                pay(held)
         self._reported = 0.0
         self._timer = self._loop.call_later(self._tick, self._pulse)
 
@@ -78,11 +84,11 @@ class LoopGuard:
             # Reported once when it begins, and again whenever it has doubled.
             if held > max(self._limit, 2 * self._reported):
                 self._reported = held
-                self._holder = self._find_holder()
+                self._holder = asyncio.current_task(self._loop)
                 log.warning(
                     "%s has held the event loop for %.0f s, at %s. Nothing else of this manager "
                     "can run. Use a plain function (it runs in a thread) or await",
-                    self._holder,
+                    self._name(),
                     held,
                     self._position(),
                 )
@@ -102,9 +108,8 @@ class LoopGuard:
             left = max(0.001, renewed + self._exit_after - time.monotonic())
             faulthandler.dump_traceback_later(left, exit=True, file=sys.__stderr__ or 2)
 
-    def _find_holder(self) -> str:
-        task = asyncio.current_task(self._loop)
-        return task.get_name() if task is not None else "A callback"
+    def _name(self) -> str:
+        return self._holder.get_name() if self._holder is not None else "A callback"
 
     def _position(self) -> str:
         # Python has no public function for it.

@@ -241,6 +241,14 @@ class Queue:
             for known in (self._groups, self._paced_until, self._slowed):
                 known.pop(key, None)
 
+    def pause(self, key: ObjectKey, seconds: float, now: float) -> None:
+        """Let a known key run again only after some seconds, even if it changes."""
+        if key in self._groups:
+            ahead = (self._timing.burst - 1) * self._timing.pace
+            self._paced_until[key] = now + seconds + ahead
+            if key in self._due:
+                self._schedule(key, max(self._due[key], self._earliest(key)))
+
     def next_due(self) -> float | None:
         """The time at which `take` may next return a key that it does not return now."""
         while self._heap:

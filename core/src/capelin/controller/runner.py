@@ -16,6 +16,7 @@ from capelin.client import ClientError, Conflict, Unreadable
 from capelin.controller.changes import Changes, Seen
 from capelin.controller.context import Context
 from capelin.controller.diagnostics import Metrics
+from capelin.controller.guard import PAYERS
 from capelin.controller.logs import LogContext, explained, log_context
 from capelin.controller.queue import After, Done, Failed, Gone, ObjectKey, Outcome, Queue
 from capelin.controller.reconciler import (
@@ -36,6 +37,12 @@ ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
 # The part of the lease's validity that remains for cancelling after a lost lease.
 _CANCELLING = 3.0
+# An object whose reconcile held the event loop for a second is not reconciled for so many seconds.
+_PAUSE = 60.0
+_PAUSED = (
+    "its last reconcile held up those of all other objects, so this one began later: is a field of"
+    " the object, or an object that it names, very large?"
+)
 # Such an event may concern any key.
 _NOT_MAPPED = "An event of %s cannot be mapped: reconciling every known key"
 _SLOWED = (
@@ -66,6 +73,7 @@ class Runner(Generic[ObjectT]):
         self._labels = labels
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
+        self._paused: set[ObjectKey] = set()
         self._mapping: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._open = False
@@ -161,6 +169,11 @@ class Runner(Generic[ObjectT]):
         self.queue.retry_soon(self._clock(), within=2.0)
         self._pump()
 
+    def _held(self, key: ObjectKey, seconds: float) -> None:
+        """Pause an object whose reconcile held the event loop, which all others need."""
+        self._paused.add(key)
+        self.queue.pause(key, _PAUSE * seconds, self._clock())
+
     async def stop(self, grace: float) -> list[str]:
         """Take no new work, wait for running work, and then cancel it.
 
@@ -198,6 +211,7 @@ class Runner(Generic[ObjectT]):
                 log.warning(_SLOWED, self.reconciler.name, taken.key)
             task = asyncio.create_task(self._run(taken.key), name=f"reconcile of {taken.key}")
             self._tasks.add(task)
+            PAYERS[task] = partial(self._held, taken.key)
             task.add_done_callback(self._ended)
         if self._alarm is not None:
             self._alarm.cancel()
@@ -261,7 +275,11 @@ class Runner(Generic[ObjectT]):
             obj = await client.find(kind, key.name, key.namespace or None)
         if obj is None or not selects(self._labels, obj.metadata.labels):
             await self.reconciler.on_missing(self._context, key)
+            self._paused.discard(key)
             return Gone()
+        if key in self._paused:
+            self._paused.remove(key)
+            self._context.event(obj, "Warning", "ReconcilePaused", _PAUSED)
         result = await self._reconcile(self._context.about(obj), obj)
         if not isinstance(result, Done | After):
             raise TypeError(

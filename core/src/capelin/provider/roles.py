@@ -36,6 +36,7 @@ def aggregated_roles(
             scaled[spec["group"]].append(f"{spec['names']['plural']}/scale")
     if not plurals:
         return []
+    operated = {group: [f"{name}/operations" for name in names] for group, names in plurals.items()}
     scaling = _rules(scaled, ["get", "patch", "update"])
     roles = [
         _role(f"{prefix}-view", [f"{_AGGREGATE}view"], _rules(plurals, _READ)),
@@ -44,6 +45,7 @@ def aggregated_roles(
             [f"{_AGGREGATE}edit", f"{_AGGREGATE}admin"],
             [*_rules(plurals, sorted([*_READ, *_WRITE])), *scaling],
         ),
+        _role(f"{prefix}-operate", [f"{_AGGREGATE}admin"], _rules(operated, ["patch"])),
     ]
     foreign = {
         group: [*names, *(f"{name}/finalizers" for name in names)]

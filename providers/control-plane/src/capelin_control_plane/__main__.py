@@ -11,8 +11,8 @@ from typing import Any, get_args
 from capelin.client import AllowedEndpoint, Client, Config, read_endpoints
 from capelin.controller import ObjectKey, Options, Reconciler, flag, seconds
 from capelin.controller import main as run
-from capelin.embedded.binaries import Binaries, PlainProgress
-from capelin.embedded.folders import provider_folder
+from capelin_embedded.binaries import Binaries, PlainProgress
+from capelin_embedded.folders import provider_folder
 
 from capelin_control_plane.api import BackendName
 from capelin_control_plane.api.policy import (

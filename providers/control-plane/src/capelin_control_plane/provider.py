@@ -26,7 +26,7 @@ def provider() -> Provider:
         reconcilers=[CapelinControlPlaneReconciler],
         kinds=[CapelinControlPlaneTemplate],
         programs=PROGRAMS,
-        objects=[*read_by_bootstrap_provider(), *port_forward_policy()],
+        objects=[*read_by_bootstrap_provider(), *port_forward_policy(), *operations_policy()],
     )
 
 
@@ -62,6 +62,33 @@ def read_by_bootstrap_provider() -> list[Unstructured]:
             "subjects": [reader],
         },
     ]
+
+
+def operations_policy() -> list[Unstructured]:
+    """Keeps users from requesting operations through the topology of a Cluster.
+
+    Cluster API copies the annotations of `spec.topology.controlPlane` to the control plane.
+    """
+    clusters = {
+        "apiGroups": ["cluster.x-k8s.io"],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["clusters"],
+    }
+    resource = CapelinControlPlane.resource
+    names = "restore|capelin-.+|.+-(after|before|requested)"
+    annotations = "spec.?topology.?controlPlane.?metadata.?annotations"
+    may_operate = may_patch_status(f"'{resource.group}'", f"'{resource.plural}'", "operations")
+    validation = {
+        "expression": f"object.{annotations}.orValue({{}}).all(key,"
+        f" !key.matches('^{resource.group.replace('.', '[.]')}/({names})$')"
+        f" || oldObject != null && object.{annotations}[?key] == oldObject.{annotations}[?key])"
+        f" || {may_operate}",
+        "message": "spec.topology.controlPlane has an annotation that is an operation: it needs the"
+        " right to patch the subresource operations of capelincontrolplanes",
+        "reason": "Forbidden",
+    }
+    return admission_policy(f"{LABEL}-operations", [clusters], [validation])
 
 
 def port_forward_policy() -> list[Unstructured]:

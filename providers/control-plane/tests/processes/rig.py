@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from capelin.client import Client
 from capelin.controller import ObjectKey
-from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries, Binary, Component
-from capelin.embedded.processes import Probe, marked_processes
 from capelin.pki import new_ca, new_service_account_keys
 from capelin_control_plane.backends import reconcile_instances
 from capelin_control_plane.backends.processes import ProcessesBackend, supervised
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.desired.instances import Endpoint, Observed
 from capelin_control_plane.keys.certificates import Authorities
+from capelin_embedded.binaries import TESTED_KUBERNETES, Binaries, Binary, Component
+from capelin_embedded.processes import Probe, marked_processes
 
 from tests.load import Load
 

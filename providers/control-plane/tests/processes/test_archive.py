@@ -15,8 +15,6 @@ import pytest
 from capelin.api.core import ConfigMap, Secret
 from capelin.contract import ConditionSpec, secret_name
 from capelin.controller import Context, ObjectKey, Recorder
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.processes import private_folder
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_control_plane.api import (
@@ -38,6 +36,8 @@ from capelin_control_plane.backup.stores import Store
 from capelin_control_plane.keys.rotation import PURPOSES
 from capelin_control_plane.operations.archive import Archives
 from capelin_control_plane.operations.backup import Backups, ControlPlaneData
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.processes import private_folder
 
 from .rig import KEY, NEW, Rig, control_plane, settled
 from .test_restore import names, restore

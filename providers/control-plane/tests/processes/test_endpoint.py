@@ -9,12 +9,12 @@ import pytest
 from capelin.api import Resource
 from capelin.api.core import Namespace
 from capelin.controller import ObjectKey
-from capelin.embedded.addresses import free_port
-from capelin.embedded.binaries import Binaries
 from capelin.provider import Blocked
 from capelin_control_plane.api.policy import Policy, read_networks
 from capelin_control_plane.backends.processes import ProcessesBackend
 from capelin_control_plane.workload import workload_objects
+from capelin_embedded.addresses import free_port
+from capelin_embedded.binaries import Binaries
 
 from .rig import KEY, NEW, Idle, Rig, authorities, control_plane, settled
 

@@ -8,13 +8,13 @@ from functools import partial
 
 import pytest
 from capelin.api.core import ConfigMap
-from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes import member_data, members
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired.control_plane import ComponentSettings, ControlPlane
 from capelin_control_plane.desired.instances import Observed, Plan
 from capelin_control_plane.etcd.rules import AddLearner, Membership, MoveLeadership, Promote, Remove
+from capelin_embedded.processes import Process
 
 from tests.faults.http2 import Http2Load
 

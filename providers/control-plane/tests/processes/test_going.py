@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from capelin.embedded.processes import state_dir
+from capelin_embedded.processes import state_dir
 
 from .rig import KEY, Idle, Rig, all_ready_at_once, control_plane
 

@@ -4,9 +4,9 @@ import asyncio
 import subprocess
 
 import pytest
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin_control_plane.workload import workload_objects
+from capelin_embedded.binaries import Binaries
 
 from tests.joining import BootstrapToken, ca_cert_hash
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from capelin.embedded.binaries import BinariesError, Binary, Component
-from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane.desired.instances import Observed
+from capelin_embedded.binaries import BinariesError, Binary, Component
+from capelin_embedded.processes import Process
 
 from ..factories import with_arguments  # noqa: TID252 - a folder without a name
 from .rig import KEY, OLD, Idle, Rig, all_ready_at_once, control_plane, settled

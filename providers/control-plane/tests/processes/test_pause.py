@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from capelin.api.core import ConfigMap
-from capelin.embedded.processes import Supervisor
 from capelin.testing.waiting import until
+from capelin_embedded.processes import Supervisor
 
 from .rig import KEY, OLD, Idle, Rig, control_plane, settled
 

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from capelin.embedded.addresses import free_address
-from capelin.embedded.processes import Probe
 from capelin_control_plane.backends.processes import instance_status
 from capelin_control_plane.backends.processes.components import etcd_metrics_port, etcd_port
 from capelin_control_plane.backends.processes.instance_status import reachability, readiness
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired.instances import Instance
+from capelin_embedded.addresses import free_address
+from capelin_embedded.processes import Probe
 
 MEMBER = Instance("etcd", 1, "v1.34.4", ("etcd",))
 NO_LEADER = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"

@@ -11,8 +11,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.processes import Process
 from capelin.pki import issue, new_ca, validity_of
 from capelin.provider import Blocked
 from capelin.testing.waiting import until
@@ -20,6 +18,8 @@ from capelin_control_plane.backends.processes import ProcessesBackend, instance_
 from capelin_control_plane.backends.processes.components import api_server_port
 from capelin_control_plane.desired.control_plane import ComponentSettings
 from capelin_control_plane.desired.instances import Observed
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.processes import Process
 
 from tests.load import trust
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from capelin.api.core import ConfigMap
-from capelin.embedded.processes import kill_all
 from capelin.errors import BusyError, InvalidInputError, MissingError, UserError
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes import member_data, recover
@@ -15,6 +14,7 @@ from capelin_control_plane.backends.processes.components import joining
 from capelin_control_plane.backends.processes.recovery import MemberState, survivors
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired.instances import Instance
+from capelin_embedded.processes import kill_all
 
 from .rig import KEY, NEW, Rig, control_plane, settled
 from .test_etcd import lose

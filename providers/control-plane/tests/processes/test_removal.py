@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from capelin.controller import ObjectKey
-from capelin.embedded.processes import Process, ProcessSpec, Supervisor, kill_all
 from capelin.provider import Blocked
+from capelin_embedded.processes import Process, ProcessSpec, Supervisor, kill_all
 
 from .rig import KEY, Idle, Rig, authorities, control_plane
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes import member_data, supervised
 from capelin_control_plane.backends.processes.components import etcd_peer_url
@@ -20,6 +19,7 @@ from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.etcd import api as etcd_api
 from capelin_control_plane.etcd.api import MembershipError, MemberStatus
 from capelin_control_plane.etcd.rules import ListedMember, quorum
+from capelin_embedded.processes import Process
 
 from .rig import KEY, Idle, Rig, all_ready_at_once, control_plane
 

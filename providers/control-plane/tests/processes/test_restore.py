@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from capelin.api.core import ConfigMap
 from capelin.client import Client, Expired, NotFound
-from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes import member_data, restore_files
 from capelin_control_plane.backends.processes.state_dir import StateDir
@@ -23,6 +22,7 @@ from capelin_control_plane.backup.restores import revision_bump
 from capelin_control_plane.backup.snapshots import try_snapshot
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.desired.instances import Observed, Phase
+from capelin_embedded.binaries import Binaries
 
 from .rig import KEY, OLD, Rig, control_plane, settled
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from capelin.controller import ObjectKey
-from capelin.embedded.processes import Probe, Supervisor, kill_all, marked_processes
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes import ProcessesBackend, backend, supervised
 from capelin_control_plane.desired.control_plane import ComponentSettings, ControlPlane
+from capelin_embedded.processes import Probe, Supervisor, kill_all, marked_processes
 
 from ..factories import with_arguments  # noqa: TID252 - a folder without a name
 from .rig import KEY, Idle, Rig, Roll, all_ready_at_once, control_plane, settled

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from capelin.embedded.processes import ProcessSpec, Supervisor
 from capelin_control_plane.backends.processes import backend
+from capelin_embedded.processes import ProcessSpec, Supervisor
 
 from .rig import KEY, Idle, Rig, control_plane
 

@@ -10,8 +10,8 @@ from typing import Any
 from capelin.client import Destinations
 from capelin.controller import Options, Reconciler, flag
 from capelin.controller import main as run
-from capelin.embedded.binaries import Binaries, PlainProgress
-from capelin.embedded.folders import provider_folder
+from capelin_embedded.binaries import Binaries, PlainProgress
+from capelin_embedded.folders import provider_folder
 
 from capelin_machine_pool.api import BackendName
 from capelin_machine_pool.backends import Backend
@@ -66,8 +66,8 @@ class MachinePoolOptions(Options):
     power_commands: Path | None = flag(
         None,
         Path,
-        "Directory with programs that power cycle hosts. Users choose one by its name. They run as"
-        " this process, with HOST_NAMESPACE, HOST_NAME and HOST_ADDRESS.",
+        "Directory with a folder for each namespace, with programs that power cycle its hosts."
+        " Users choose one by its name. They run as this process, with HOST_NAME and HOST_ADDRESS.",
         shown="none",
     )
     container_network: str = flag("bridge", str, "Name of the containers' network.")

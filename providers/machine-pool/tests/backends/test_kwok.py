@@ -13,10 +13,10 @@ import yaml
 from capelin.api.core import Lease, Node
 from capelin.client import Client, ConfigError, Server, User, new_kubeconfig, safe_kubeconfig
 from capelin.controller import ObjectKey
-from capelin.embedded.binaries import Binaries, BinariesError, Component
-from capelin.embedded.processes import AlreadySupervisedError, Process, kill_all
 from capelin.provider import Blocked
 from capelin.testing.waiting import until
+from capelin_embedded.binaries import Binaries, BinariesError, Component
+from capelin_embedded.processes import AlreadySupervisedError, Process, kill_all
 from capelin_machine_pool.api import Faults, Simulated
 from capelin_machine_pool.backends import InstanceStatus, Workload
 from capelin_machine_pool.backends.kwok import KwokProcesses
@@ -367,7 +367,7 @@ async def test_the_provider_restarts_a_failed_supervisor(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr("capelin.embedded.processes.supervisor.next_steps", fails)
+        broken.setattr("capelin_embedded.processes.supervisor.next_steps", fails)
         os.kill(before, signal.SIGKILL)
         health = await until(machines.backend.health)
     assert f"KWOK of {machines.namespace}/{CLUSTER}" in health

@@ -12,8 +12,8 @@ from capelin.api import ObjectMeta
 from capelin.api.core import Lease, Node
 from capelin.client import Client
 from capelin.controller import ObjectKey
-from capelin.embedded.binaries import Binaries
 from capelin.provider import Blocked
+from capelin_embedded.binaries import Binaries
 from capelin_machine_pool.api import CapelinMachine, Faults, MachineSpec, Simulated, Taint
 from capelin_machine_pool.backends import InstanceStatus
 from capelin_machine_pool.backends.kubelet import MESSAGE, KubeletEndpoint, SimulatedKubelet

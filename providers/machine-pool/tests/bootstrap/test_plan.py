@@ -121,6 +121,12 @@ def test_message_shows_the_end_of_the_output() -> None:
         "-----BEGIN CERTIFICATE-----\nMIIB\n",
         "password is hunter2-of-the-sea",
         "line VGhpcyBpcyBhIGtleSBmaWxlLg==",
+        "read hunter2-prod",
+        "read tidepool",
+        "DB_PASS is s3cr3t-db",
+        "login admin:letmein",
+        "password letmein",
+        "proxy password letmeout",
     ],
 )
 def test_secrets_are_masked(output: str) -> None:
@@ -128,7 +134,14 @@ def test_secrets_are_masked(output: str) -> None:
         files=(
             File(path="/a", content=b"password: hunter2-of-the-sea\n"),
             File(path="/b", content=b"VGhpcyBpcyBhIGtleSBmaWxlLg==\n", mode=0o600),
-        )
+            File(path="/c", content=b"the first line\nhunter2-prod\n", mode=0o600),
+            File(path="/d", content=b"tidepool\n", mode=0o600),
+        ),
+        commands=(
+            "DB_PASS=s3cr3t-db ./install",
+            "curl -u admin:letmein https://10.0.0.1",
+            "export https_proxy=http://proxy:letmeout@10.0.0.1",
+        ),
     )
     masked = mask(output, secrets_of(config))
     assert masked.endswith(("(hidden)", "(hidden) expired"))
@@ -136,4 +149,10 @@ def test_secrets_are_masked(output: str) -> None:
 
 def test_other_output_stays() -> None:
     output = "error execution phase preflight: [ERROR Swap]: running with swap on"
-    assert mask(output, frozenset()) == output
+    config = CloudConfig(
+        files=(
+            File(path="/join", content=b"kind: JoinConfiguration\nphase: preflight", mode=0o640),
+        ),
+        commands=("kubeadm join --config /join",),
+    )
+    assert mask(output, secrets_of(config)) == output

@@ -248,6 +248,18 @@ class Race:
             assert self.bootstrapped.setdefault(host.name, claim.machine) == claim.machine
 
 
+@pytest.mark.parametrize("after_use", [False, True])
+async def test_a_released_host_stays_in_maintenance_if_its_spec_says_so(after_use: bool) -> None:
+    client = FakeClient(CapelinHost)
+    host = a_host(phase="Ready", claim=a_claim(), maintenance_after_use=after_use)
+    client.add(host)
+    await release_host(client, await client.get(CapelinHost, host.name, NAMESPACE), NOW)
+    released = await client.get(CapelinHost, host.name, NAMESPACE)
+    assert released.spec.maintenance is after_use
+    assert released.spec.claim is not None
+    assert released.spec.claim.released_at == NOW
+
+
 @pytest.mark.parametrize("seed", range(30))
 async def test_competing_controllers_give_each_machine_one_host(seed: int) -> None:
     race = Race(seed, hosts=6, machines=5)

@@ -20,6 +20,7 @@ from capelin_machine_pool.hosts.api import (
     CLEAN_AGAIN_ANNOTATION,
     POWER_CYCLE_ANNOTATION,
     CapelinHost,
+    HostStatus,
     Power,
     PowerCredentials,
     Redfish,
@@ -277,13 +278,14 @@ async def test_command_of_the_administrator_restarts_a_host(tmp_path: Path) -> N
     client = FakeClient(CapelinHost)
     host = a_host(power=COMMAND)
     missing = (
-        "the provider has no command ipmi: its administrator adds one to the folder of"
-        " --power-commands"
+        f"namespace {NAMESPACE} has no command ipmi: the administrator of the provider adds"
+        f" {NAMESPACE}/ipmi to the folder of --power-commands"
     )
     assert await fails(PowerSwitch(), client, host) == missing
     switch = PowerSwitch(tmp_path)
     assert await fails(switch, client, host) == missing
-    command = tmp_path / "ipmi"
+    command = tmp_path / NAMESPACE / "ipmi"
+    command.parent.mkdir()
     output = tmp_path / "output"
     command.write_text(
         f'#!/bin/sh\necho "$1 $HOST_NAMESPACE/$HOST_NAME $HOST_ADDRESS" >{output}\n'
@@ -291,8 +293,14 @@ async def test_command_of_the_administrator_restarts_a_host(tmp_path: Path) -> N
     )
     assert await fails(switch, client, host) == missing
     command.chmod(0o755)
+    assert "has never answered" in await fails(switch, client, host)
+    assert not output.exists()
+    host.status = HostStatus(last_contact_at=datetime.now(UTC))
     await switch.cycle(client, host)
     assert output.read_text() == f"cycle {NAMESPACE}/host-1 10.0.0.7\n"
+    foreign = a_host(power=COMMAND)
+    foreign.metadata.namespace = "team-b"
+    assert "namespace team-b has no command ipmi" in await fails(switch, client, foreign)
     (tmp_path / "fail").touch()
     message = await fails(switch, client, host)
     assert message == "the command ipmi failed with exit code 1: see the provider's log"

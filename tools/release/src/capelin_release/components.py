@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from capelin.api import Unstructured
 from capelin.contract import PROVIDER_LABEL, ProviderType
-from capelin.embedded.binaries import Binaries, Component
 from capelin.errors import UserError
 from capelin.programs import run_program
 from capelin.provider import Provider
 from capelin.yaml import read_all_yaml, read_yaml
+from capelin_embedded.binaries import Binaries, Component
 
 from capelin_release.charts import Chart, dump_yaml
 from capelin_release.tools import HELM

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from capelin.embedded.binaries import BinariesError, open_web
-from capelin.embedded.folders import cache_folder
 from capelin.errors import UserError
+from capelin_embedded.binaries import BinariesError, open_web
+from capelin_embedded.folders import cache_folder
 
 _AT_ONCE = 8
 

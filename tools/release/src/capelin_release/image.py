@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from capelin.embedded.binaries import CLUSTER_API
 from capelin.errors import UserError
+from capelin_embedded.binaries import CLUSTER_API
 from packaging.utils import canonicalize_name
 
 from capelin_release.debian import Lock, debian_layer

@@ -12,14 +12,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
-from capelin.embedded.binaries import (
+from capelin.errors import UserError
+from capelin_embedded.binaries import (
     COMPONENTS,
     BinariesError,
     Platform,
     build_arguments,
     find_go,
 )
-from capelin.errors import UserError
 
 from capelin_release.downloads import Downloads
 from capelin_release.files import Package
@@ -42,7 +42,7 @@ class ProgramError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class LockedProgram:
-    """A program of `capelin.embedded.binaries`, and the digests of its builds."""
+    """A program of `capelin_embedded.binaries`, and the digests of its builds."""
 
     name: str
     version: str

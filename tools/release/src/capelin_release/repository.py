@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
-from capelin.embedded.binaries import Binaries
 from capelin.provider import Provider
 from capelin.yaml import read_yaml
+from capelin_embedded.binaries import Binaries
 
 from capelin_release.charts import Chart, dump_yaml, provider_chart
 from capelin_release.components import FILES, render_components

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.binaries import Component, Project
+from capelin_embedded.binaries import Component, Project
 
 _MODULES: Final = Path(__file__).parent / "modules"
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.binaries import CLUSTER_API, Binaries
 from capelin.errors import UserError
 from capelin.programs import run_program
+from capelin_embedded.binaries import CLUSTER_API, Binaries
 
 from capelin_release.charts import Chart, dump_yaml
 from capelin_release.components import KUBERNETES, helm

@@ -9,10 +9,11 @@ from capelin_lifecycle.actions.approval import approval_problems
 from capelin_lifecycle.actions.backup import BackupRunner
 from capelin_lifecycle.actions.http import HttpRunner, http_problems
 from capelin_lifecycle.actions.job import JobRunner, job_problems
-from capelin_lifecycle.actions.quota import quota_problems
-from capelin_lifecycle.actions.topology import patches_problems
-from capelin_lifecycle.actions.validate import validate_problems
+from capelin_lifecycle.actions.quota import quota_expressions
+from capelin_lifecycle.actions.topology import patches_expressions, patches_problems
+from capelin_lifecycle.actions.validate import validate_expressions
 from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.sandbox.pool import Expressions
 
 RUNNERS: Final[Mapping[str, ActionRunner]] = {
     "apply": ApplyRunner(),
@@ -27,7 +28,12 @@ CHECKS: Final[Mapping[str, Callable[[KnownPolicy], list[str]]]] = {
     "http": http_problems,
     "job": job_problems,
     "patches": patches_problems,
-    "quota": quota_problems,
-    "validate": validate_problems,
 }
 """Find problems of a policy's action that its CRD cannot express."""
+
+EXPRESSIONS: Final[Mapping[str, Callable[[KnownPolicy], Expressions]]] = {
+    "patches": patches_expressions,
+    "quota": quota_expressions,
+    "validate": validate_expressions,
+}
+"""The expressions of a policy's action. Only the sandbox compiles them."""

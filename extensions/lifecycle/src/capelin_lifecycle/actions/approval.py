@@ -118,7 +118,8 @@ class Opening:
 def window_problems(window: Window) -> list[str]:
     try:
         zone = ZoneInfo(window.time_zone)
-    except (ZoneInfoNotFoundError, ValueError):
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        # A folder of time zones, such as Europe, is an OSError.
         return [f"timeZone: {window.time_zone!r} is not a time zone: write Europe/Berlin"]
     try:
         next(CronSim(window.schedule, datetime(2026, 1, 1, tzinfo=zone)))

@@ -23,8 +23,9 @@ from capelin_lifecycle.sandbox.pool import MIB
 MAX_RENDERED: Final = 4 * MIB
 _CPU_SECONDS: Final = 10
 _WALL_SECONDS: Final = 25.0
-_MEMORY: Final = 512 * MIB
-_GO_MEMORY: Final = "256MiB"
+_MEMORY: Final = 192 * MIB
+"""Less than the container has besides the extension: the kernel may end all of its processes."""
+_GO_MEMORY: Final = "128MiB"
 _MAX_ERROR: Final = 4096
 _SHOWN: Final = 300
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$).*$", re.MULTILINE)

@@ -21,23 +21,22 @@ from capelin_lifecycle.api.results import MOST_RESERVATIONS
 from capelin_lifecycle.policies.clusters import KnownCluster, cluster_occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy, matches, needs_namespace
 from capelin_lifecycle.policies.verdict import Verdict, done, waiting
-from capelin_lifecycle.sandbox.expressions import ExpressionError, as_amount, expression_problems
-from capelin_lifecycle.sandbox.pool import SANDBOX, Question
+from capelin_lifecycle.sandbox.expressions import ExpressionError, as_amount
+from capelin_lifecycle.sandbox.pool import SANDBOX, Expressions, Question
 
 VARIABLES: Final = ("object",)
 ADMITTED: Final = "within the quota"
 _TURN_SECONDS: Final = 0.005
 
 
-def quota_problems(policy: KnownPolicy) -> list[str]:
-    """Expressions that cannot be compiled."""
+def quota_expressions(policy: KnownPolicy) -> Expressions:
     quota = policy.spec.action.quota
     expressions = [
         (f"expression of {limit.resource}", limit.expression, False)
         for limit in (quota.limits if quota else ())
         if limit.expression is not None
     ]
-    return expression_problems(expressions, VARIABLES)
+    return Expressions(expressions, VARIABLES)
 
 
 @dataclass(frozen=True, slots=True)

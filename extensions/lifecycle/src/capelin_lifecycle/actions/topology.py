@@ -37,8 +37,8 @@ from capelin.versions import Version
 from capelin_lifecycle.actions.validate import TOPOLOGY_VARIABLES, broken_rules, evaluated
 from capelin_lifecycle.api.actions import PatchOperation, PatchVersion, TemplatePatch, UpgradePlan
 from capelin_lifecycle.policies.selection import KnownPolicy
-from capelin_lifecycle.sandbox.expressions import ExpressionError, expression_problems
-from capelin_lifecycle.sandbox.pool import SANDBOX, Owner, Question
+from capelin_lifecycle.sandbox.expressions import ExpressionError
+from capelin_lifecycle.sandbox.pool import SANDBOX, Expressions, Owner, Question
 
 PATCH_VARIABLES: Final = ("object", "variables")
 _BUILTIN: Final = "builtin"
@@ -47,27 +47,40 @@ _MAX_PATCHES: Final = 16 * 2**20
 
 
 def patches_problems(policy: KnownPolicy) -> list[str]:
-    """Expressions that cannot be compiled, and operations whose value is missing."""
-    patches = policy.spec.action.patches
-    versions = patches.versions if patches is not None else []
-    problems: list[str] = []
-    expressions: list[tuple[str, str, bool]] = []
-    templates = [
-        (f"version {version.name}, templates[{number}]", template)
-        for version in versions
-        for number, template in enumerate(version.templates)
+    """Operations whose value is missing."""
+    return [
+        f"{place}: Set and Append need a value, Remove has none"
+        for where, template in _templates(policy)
+        for place, operation in _operations(where, template)
+        if (operation.op == "Remove")
+        == (operation.value_from is not None or "value" in operation.model_fields_set)
     ]
-    for where, template in templates:
+
+
+def patches_expressions(policy: KnownPolicy) -> Expressions:
+    expressions: list[tuple[str, str, bool]] = []
+    for where, template in _templates(policy):
         if template.when is not None:
             expressions.append((f"{where}.when", template.when, True))
-        for index, operation in enumerate(template.operations):
-            place, text = f"{where}.operations[{index}]", operation.value_from
-            if text is not None:
-                expressions.append((f"{place}.valueFrom", text, False))
-            is_given = text is not None or "value" in operation.model_fields_set
-            if is_given == (operation.op == "Remove"):
-                problems.append(f"{place}: Set and Append need a value, Remove has none")
-    return [*problems, *expression_problems(expressions, PATCH_VARIABLES)]
+        expressions += [
+            (f"{place}.valueFrom", operation.value_from, False)
+            for place, operation in _operations(where, template)
+            if operation.value_from is not None
+        ]
+    return Expressions(expressions, PATCH_VARIABLES)
+
+
+def _templates(policy: KnownPolicy) -> list[tuple[str, TemplatePatch]]:
+    patches = policy.spec.action.patches
+    return [
+        (f"version {version.name}, templates[{number}]", template)
+        for version in (patches.versions if patches is not None else [])
+        for number, template in enumerate(version.templates)
+    ]
+
+
+def _operations(where: str, template: TemplatePatch) -> list[tuple[str, PatchOperation]]:
+    return [(f"{where}.operations[{n}]", each) for n, each in enumerate(template.operations)]
 
 
 # Patches

@@ -8,8 +8,8 @@ from capelin_lifecycle.api.actions import Validate
 from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import Verdict, done, waiting
-from capelin_lifecycle.sandbox.expressions import ExpressionError, expression_problems
-from capelin_lifecycle.sandbox.pool import SANDBOX, Owner, Question
+from capelin_lifecycle.sandbox.expressions import ExpressionError
+from capelin_lifecycle.sandbox.pool import SANDBOX, Expressions, Owner, Question
 
 CLUSTER_VARIABLES = ("fromVersion", "now", "object", "toVersion")
 """For the hooks of a Cluster's life: `object` is the Cluster."""
@@ -17,11 +17,10 @@ TOPOLOGY_VARIABLES = ("templates", "variables")
 """For `ValidateTopology`: the variables by name, `builtin` among them, and the templates."""
 
 
-def validate_problems(policy: KnownPolicy) -> list[str]:
-    """Expressions that cannot be compiled."""
+def validate_expressions(policy: KnownPolicy) -> Expressions:
     validate = policy.spec.action.validate_
     rules = enumerate(validate.rules_ if validate else ())
-    return expression_problems(
+    return Expressions(
         [(f"rules[{number}].expression", rule.expression, True) for number, rule in rules],
         TOPOLOGY_VARIABLES if policy.spec.hook == "ValidateTopology" else CLUSTER_VARIABLES,
     )

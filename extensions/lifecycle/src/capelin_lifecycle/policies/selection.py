@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from capelin.contract import PAUSED_ANNOTATION
+from capelin.contract import PAUSED_ANNOTATION, find_condition
 
 from capelin_lifecycle.api.names import PolicyKind
 from capelin_lifecycle.api.policies import ClusterPolicySpec, Policy, PolicySpec, Selector, Versions
 from capelin_lifecycle.policies.clusters import Occurrence, PolicyKey
+from capelin_lifecycle.reasons import Reason
 from capelin_lifecycle.sandbox.pool import Owner
 
 _COMPARISON = re.compile(r"(>=|<=|>|<|=)?v?(\d+)\.(\d+)(?:\.(\d+))?")
@@ -56,21 +57,11 @@ class KnownPolicy:
             policy.uid,
             policy.metadata.generation,
             policy.spec,
-            problem,
+            problem or _reported_problem(policy),
             digest_of(policy.spec),
             PAUSED_ANNOTATION in policy.metadata.annotations,
             policy.metadata.creation_timestamp,
         )
-
-    @staticmethod
-    def version_of(policy: Policy) -> tuple[str, int, bool]:
-        """Values that change when the policy has to be read again."""
-        is_paused = PAUSED_ANNOTATION in policy.metadata.annotations
-        return policy.uid, policy.metadata.generation, is_paused
-
-    @property
-    def version(self) -> tuple[str, int, bool]:
-        return self.uid, self.generation, self.is_paused
 
     @property
     def key(self) -> PolicyKey:
@@ -100,6 +91,17 @@ class KnownPolicy:
     def sort_key(self) -> tuple[int, str, str]:
         """Its place among the policies of an occurrence."""
         return self.spec.order, self.namespace or "", self.name
+
+
+def _reported_problem(policy: Policy) -> str | None:
+    """Why the replica that leads found that this generation cannot be used.
+
+    It compiles the expressions in the sandbox. The others read the result in the status.
+    """
+    valid = find_condition(policy.status.conditions, "Valid") if policy.status else None
+    if valid is None or valid.observed_generation != policy.metadata.generation:
+        return None
+    return valid.message if valid.reason == str(Reason.INVALID_CONFIGURATION) else None
 
 
 def digest_of(spec: PolicySpec) -> str:

@@ -304,7 +304,7 @@ class Store:
         policy = PolicyKey(_POLICIES[entry.resource], entry.namespace or None, entry.name)
         if (before := self._policies.get(policy)) is not None:
             problem = f"it cannot be read: {entry.reason}"
-            self._policies[policy] = replace(before, problem=problem, generation=-1)
+            self._policies[policy] = replace(before, problem=problem)
             self._index_policies()
         self._tell("policy", key, policy)
 
@@ -319,7 +319,7 @@ class Store:
         before = self._policies.get(key)
         if gone or policy.metadata.deletion_timestamp is not None:
             self._policies.pop(key, None)
-        elif before is None or before.version != KnownPolicy.version_of(policy):
+        else:
             self._policies[key] = KnownPolicy.of(policy, self.check(policy))
         if before != self._policies.get(key):
             self._index_policies()

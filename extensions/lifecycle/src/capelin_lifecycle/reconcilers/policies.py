@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -25,7 +26,7 @@ from capelin.controller import (
     Result,
 )
 
-from capelin_lifecycle.actions import CHECKS
+from capelin_lifecycle.actions import CHECKS, EXPRESSIONS
 from capelin_lifecycle.actions.action import POLICY_LABEL
 from capelin_lifecycle.actions.sources import source_problems
 from capelin_lifecycle.api.names import GROUP
@@ -46,6 +47,7 @@ from capelin_lifecycle.reconcilers import registration
 from capelin_lifecycle.reconcilers.records import RESULT_FINALIZER, is_record
 from capelin_lifecycle.reconcilers.registration import Registration
 from capelin_lifecycle.reconcilers.unreadable import UnreadablePolicies
+from capelin_lifecycle.sandbox.pool import SANDBOX, OverloadError
 
 PolicyT = TypeVar("PolicyT", LifecyclePolicy, ClusterLifecyclePolicy)
 
@@ -57,13 +59,27 @@ _SOURCES_SECONDS: Final = 20.0
 
 
 def policy_problem(policy: Policy) -> str | None:
-    """Why a policy cannot be used. An error in the check concerns this policy only."""
+    """Why a policy without expressions cannot be used. An error concerns this policy only."""
     check = CHECKS.get(policy.spec.action.name)
     try:
         problems = [] if check is None else check(KnownPolicy.of(policy))
     except Exception as error:  # noqa: BLE001 - any policy can be written
         return f"it cannot be checked ({type(error).__name__})"
     return "; ".join(problems)[:1024] or None
+
+
+async def expressions_problem(policy: KnownPolicy) -> str | None:
+    """Why the expressions of a policy cannot be used.
+
+    Raises:
+        OverloadError: the machine cannot compile them now.
+    """
+    expressions = EXPRESSIONS.get(policy.spec.action.name)
+    if expressions is None:
+        return None
+    # Compiling has penalties of its own: an evaluation depends on a Cluster too.
+    owner = replace(policy.owner(policy.namespace or ""), policy=f"expressions of {policy.uid}")
+    return "; ".join(await SANDBOX.problems(owner, expressions(policy)))[:1024] or None
 
 
 def status_of(
@@ -145,9 +161,12 @@ async def _reconcile(store: Store, ctx: Context, policy: Policy, namespace: str)
     if policy.metadata.deletion_timestamp is not None:
         return await _delete(ctx, policy)
     await ctx.add_finalizer(policy, FINALIZER)
-    problem = policy_problem(policy)
     missing: list[str] = []
     known = KnownPolicy.of(policy)
+    try:
+        problem = policy_problem(policy) or await expressions_problem(known)
+    except OverloadError:
+        return After(_SOURCES_SECONDS)
     if problem is None and not policy.spec.suspend:
         missing = await source_problems(ctx.client, known, namespace)
     handler = registration.handler_of(known)

@@ -1,10 +1,8 @@
-"""Kubernetes' CEL: expressions with Kubernetes' functions, compiled once, with bounds.
+"""Kubernetes' CEL: expressions with Kubernetes' functions, compiled once.
 
 Google's C++ implementation evaluates them (decision 0120). It ends an expression after 10,000
 steps, but bounds neither the time of a step nor the size of values. So expressions of policies are
-evaluated in the sandbox. The bounds here are for messages: they refuse most of what would overrun
-the sandbox's limits when a policy is written. The limit of optional macros is more: policies are
-compiled in the process that serves the hooks, before the sandbox evaluates anything.
+compiled and evaluated in the sandbox only.
 """
 
 import re
@@ -18,19 +16,9 @@ from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional
 
 from capelin_lifecycle.sandbox.functions import QUANTITY, declarations, read_amount
-from capelin_lifecycle.sandbox.syntax_tree import growth
 
-MAX_LENGTH: Final = 4096
 MAX_TOGETHER: Final = 32_768
 """How many characters all expressions of a policy may have, which are compiled at once."""
-_MAX_ADDITIONS: Final = 32
-_MAX_MAPS: Final = 3
-_MAX_OPTIONAL_MAPS: Final = 4
-_OPTIONAL_MAP: Final = re.compile(r"\b(?:optMap|optFlatMap)\b", re.ASCII)
-"""Each of these macros repeats its receiver, so the parser doubles a chain at each one.
-
-They are counted before the parser expands them: too many in a text that is quoted do no harm.
-"""
 
 VARIABLE_TYPES: Final[Mapping[str, Any]] = {
     "fromVersion": cel.Type.STRING,
@@ -88,26 +76,16 @@ def compile_expression(text: str, variables: tuple[str, ...], *, boolean: bool) 
     """Compile an expression over some of the known variables.
 
     Raises:
-        ExpressionError: it is not CEL, is not a condition although `boolean` is set, or could grow
-        without bounds.
+        ExpressionError: it is not CEL, or is not a condition although `boolean` is set.
     """
-    if len(text) > MAX_LENGTH:
-        raise ExpressionError(f"an expression may have {MAX_LENGTH} characters")
-    if len(_OPTIONAL_MAP.findall(text)) > _MAX_OPTIONAL_MAPS:
-        raise ExpressionError(
-            f"an expression may call optMap and optFlatMap {_MAX_OPTIONAL_MAPS} times"
-        )
     try:
         compiled = _environment(variables).compile(text)
     except RuntimeError as error:
+        if "bad_alloc" in str(error):
+            raise MemoryError from None
         raise ExpressionError(_explain(str(error))) from None
     if boolean and compiled.return_type() not in (cel.Type.BOOL, cel.Type.DYN):
         raise ExpressionError(f"it gives {compiled.return_type()} instead of true or false")
-    found = growth(compiled.serialize())
-    if found.additions > _MAX_ADDITIONS:
-        raise ExpressionError(f"an expression may have {_MAX_ADDITIONS} additions")
-    if found.maps > _MAX_MAPS:
-        raise ExpressionError(f"an expression may call map {_MAX_MAPS} times")
     return Expression(text, variables, compiled)
 
 

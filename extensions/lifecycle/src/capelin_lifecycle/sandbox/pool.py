@@ -1,4 +1,4 @@
-"""Evaluates expressions and parses manifests of policies in processes with limits of the kernel.
+"""Compiles and evaluates expressions, and parses manifests, in processes with limits of the kernel.
 
 All policies share a few worker processes, and none can keep them from the others.
 The Clusters of a namespace have one worker at a time, and namespaces take turns. A namespace whose
@@ -55,6 +55,9 @@ class Budget:
         return f"it needs more than {self.memory // MIB} MiB of memory"
 
 
+_COMPILING: Final = Budget(cpu_seconds=2.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """Which policy a task is for, and the namespace of the Cluster that it is about."""
@@ -70,6 +73,14 @@ class Question:
     text: str
     variables: tuple[str, ...]
     boolean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expressions:
+    """All expressions of a policy: each with its field, and whether it is a condition."""
+
+    entries: Sequence[tuple[str, str, bool]]
+    variables: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -170,6 +181,18 @@ class Sandbox:
         if isinstance(answer, ExpressionError):
             raise answer
         return answer
+
+    async def problems(self, owner: Owner, expressions: Expressions) -> list[str]:
+        """Why expressions cannot be compiled.
+
+        Raises:
+            OverloadError: the machine cannot compile them now.
+        """
+        content = orjson.dumps({"expressions": expressions})
+        try:
+            return (await self._result(owner, content, _COMPILING))["problems"]
+        except OverrunError as error:
+            return [f"the expressions cannot be compiled: {error}"]
 
     async def manifests(self, owner: Owner, text: str) -> list[Any]:
         """The documents of a YAML text on which all parsers agree.

@@ -16,7 +16,11 @@ import orjson
 import yaml
 from capelin.yaml import read_all_untrusted_yaml
 
-from capelin_lifecycle.sandbox.expressions import ExpressionError, compile_expression
+from capelin_lifecycle.sandbox.expressions import (
+    ExpressionError,
+    compile_expression,
+    expression_problems,
+)
 
 TASK: Final = struct.Struct(">IdQ")
 """Before a task: its length, its CPU time in seconds, and its memory in bytes."""
@@ -76,6 +80,10 @@ def _answer(task: bytes) -> bytes:
         content = cast("dict[str, Any]", orjson.loads(task))
         if "manifests" in content:
             result = {"manifests": _manifests(content["manifests"])}
+        elif "expressions" in content:
+            asked = content["expressions"]
+            problems = expression_problems(asked["entries"], tuple(asked["variables"]))
+            result = {"problems": problems}
         else:
             variables = content["variables"]
             answers = [_evaluated(question, variables) for question in content["questions"]]

@@ -31,8 +31,8 @@ from capelin.api import (
     rule,
     set_list,
 )
-from capelin.embedded.components import OWNED_FLAGS
 from capelin.provider import ControlPlaneStatus
+from capelin_embedded.components import OWNED_FLAGS
 from pydantic import Field
 
 from capelin_control_plane.api.pod_settings import Pods

@@ -18,7 +18,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.processes import private_folder
+from capelin_embedded.processes import private_folder
 
 from capelin_control_plane.backends import ReadSnapshot
 from capelin_control_plane.backup.files import BackupError

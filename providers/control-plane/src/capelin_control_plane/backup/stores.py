@@ -13,7 +13,7 @@ from tempfile import mkstemp
 from threading import Thread
 from typing import Any, Final, Protocol, TypeVar
 
-from capelin.embedded.processes import private_folder
+from capelin_embedded.processes import private_folder
 
 from capelin_control_plane.api.reasons import Reason
 

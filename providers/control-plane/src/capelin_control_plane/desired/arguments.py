@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Final, Literal
 
 from capelin.api import parse_duration
-from capelin.embedded.components import Etcd, KubeApiServer, KubeControllerManager, KubeScheduler
+from capelin_embedded.components import Etcd, KubeApiServer, KubeControllerManager, KubeScheduler
 
 from capelin_control_plane.desired.component_files import ENCRYPTION_FLAG, ComponentFiles
 from capelin_control_plane.desired.control_plane import Component, ControlPlane

@@ -12,9 +12,9 @@ from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap
 from capelin.contract import ConditionSpec
 from capelin.controller import Context
-from capelin.embedded.components import CertificateFiles, ClientFiles
 from capelin.provider import Blocked
 from capelin.yaml import read_untrusted_yaml
+from capelin_embedded.components import CertificateFiles, ClientFiles
 from yaml import YAMLError
 
 from capelin_control_plane.api import CapelinControlPlane

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from capelin.api import amount, with_v
 from capelin.api.capi import Cluster
 from capelin.client import Client, Destinations
-from capelin.embedded.components import OWNED_FLAGS, check_extra, parse_feature_gates
 from capelin.pki import Algorithm
 from capelin.provider import Blocked
+from capelin_embedded.components import OWNED_FLAGS, check_extra, parse_feature_gates
 
 from capelin_control_plane.api import (
     Addons,

@@ -8,7 +8,6 @@ from ipaddress import ip_address
 from pathlib import PurePath
 from typing import Literal, get_args
 
-from capelin.embedded.components import apiserver_dns_names
 from capelin.pki import (
     CLOCK_SKEW,
     KeyPair,
@@ -17,6 +16,7 @@ from capelin.pki import (
     split_pem,
     validity_of,
 )
+from capelin_embedded.components import apiserver_dns_names
 
 from capelin_control_plane.desired.component_files import ComponentFiles
 from capelin_control_plane.desired.control_plane import ControlPlane

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from aiohttp import web
-from capelin.embedded.addresses import free_address
-from capelin.embedded.processes import private_folder, write_private
 from capelin.pki import Leaf, new_ca
+from capelin_embedded.addresses import free_address
+from capelin_embedded.processes import private_folder, write_private
 
 MESSAGE: Final = "simulated by Capelin: nothing runs here"
 PORT: Final = 10250

@@ -16,9 +16,9 @@ from weakref import WeakValueDictionary
 
 from capelin.client import safe_kubeconfig
 from capelin.controller import ObjectKey
-from capelin.embedded.addresses import address_of, free_port
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.processes import (
+from capelin_embedded.addresses import address_of, free_port
+from capelin_embedded.binaries import Binaries
+from capelin_embedded.processes import (
     AlreadySupervisedError,
     Command,
     Process,

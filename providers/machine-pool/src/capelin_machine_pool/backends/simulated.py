@@ -13,8 +13,8 @@ from capelin.api import Unstructured
 from capelin.api.core import Lease, Node
 from capelin.client import AlreadyExists, BadRequest, Client, Invalid, NotFound
 from capelin.controller import ObjectKey
-from capelin.embedded.binaries import Binaries
 from capelin.provider import Blocked, MachineAddress
+from capelin_embedded.binaries import Binaries
 
 from capelin_machine_pool.api import CapelinMachine
 from capelin_machine_pool.backends import InstanceStatus, Workload, node_taken

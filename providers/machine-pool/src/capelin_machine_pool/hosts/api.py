@@ -145,7 +145,8 @@ class Power(Model):
     redfish: Redfish | None = None
     """The service of the method `Redfish`."""
     command: DNSLabel | None = None
-    """Name of a program in the provider's folder `--power-commands`, for the method `Command`."""
+    """Name of a program for the host's namespace in the provider's folder `--power-commands`, for
+    the method `Command`."""
 
     rules = (
         rule(
@@ -222,6 +223,9 @@ class HostSpec(Model):
     provider ID. A Node whose bootstrap data set the provider ID needs kubeadm's `taints`."""
     maintenance: bool = False
     """Whether no machine may claim the host. A machine that already has it keeps it."""
+    maintenance_after_use: bool = False
+    """Whether a machine that releases the host sets `maintenance`: until a person has installed the
+    host again, root of the former cluster may still control it."""
     claim: HostClaim | None = None
     """The machine that the host belongs to. Written by the provider."""
 

@@ -206,10 +206,11 @@ async def record_baseline(client: Client, host: CapelinHost, digest: str) -> Non
 
 
 async def _swap_claim(client: Client, host: CapelinHost, claim: HostClaim) -> None:
+    maintenance = host.spec.maintenance_after_use and claim.released_at is not None
     patch = {
         "metadata": {"resourceVersion": host.metadata.resource_version},
         # A merge patch would keep the fields of a former claim.
-        "spec": {"claim": replacing(claim)},
+        "spec": {"claim": replacing(claim), **({"maintenance": True} if maintenance else {})},
     }
     await client.patch(CapelinHost, host.name, host.namespace, patch)
 

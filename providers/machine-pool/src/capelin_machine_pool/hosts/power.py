@@ -90,7 +90,7 @@ class PowerSwitch:
     """Carries out power cycles.
 
     Args:
-        commands: The folder with the programs of the administrator.
+        commands: The folder with the programs of the administrator, in a folder for each namespace.
         destinations: Addresses that are allowed. None allows all.
     """
 
@@ -140,16 +140,20 @@ class PowerSwitch:
         )
 
     async def _run(self, name: str, host: CapelinHost) -> None:
-        path = None if self._commands is None else self._commands / name
+        namespace = host.namespace or ""
+        path = None if self._commands is None else self._commands / namespace / name
         if path is None or not _NAME.fullmatch(name) or not os.access(path, os.X_OK):
             raise PowerError(
-                f"the provider has no command {name}: its administrator adds one to the folder of"
-                " --power-commands"
+                f"namespace {namespace} has no command {name}: the administrator of the provider"
+                f" adds {namespace}/{name} to the folder of --power-commands"
             )
+        if host.status is None or host.status.last_contact_at is None:
+            # Its name and address are claims of the user who wrote it.
+            raise PowerError("the host has never answered with its own key: check its address")
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOST_NAME": host.name,
-            "HOST_NAMESPACE": host.namespace or "",
+            "HOST_NAMESPACE": namespace,
             "HOST_ADDRESS": host.spec.address,
         }
         try:

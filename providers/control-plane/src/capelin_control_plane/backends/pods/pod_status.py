@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from capelin.api.core import ContainerStatus, Node, Pod, StateCondition
 from capelin.contract import READY, is_condition_true
-from capelin.embedded.processes import exit_reason
+from capelin_embedded.processes import exit_reason
 
 from capelin_control_plane.backends.pods.names import (
     COMPONENT_LABEL,

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from capelin.client import Config, Server, User
 from capelin.controller import ObjectKey
-from capelin.embedded.binaries import Binaries, BinariesError
-from capelin.embedded.processes import (
+from capelin.provider import Blocked
+from capelin_embedded.binaries import Binaries, BinariesError
+from capelin_embedded.processes import (
     AlreadySupervisedError,
     NotReadyError,
     Supervisor,
@@ -19,7 +20,6 @@ from capelin.embedded.processes import (
     kill_all,
     marked_processes,
 )
-from capelin.provider import Blocked
 
 from capelin_control_plane.api.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.api.reasons import Reason

@@ -7,13 +7,13 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from capelin.embedded import relay
-from capelin.embedded.addresses import is_free
-from capelin.embedded.components import TIMER_SLACK
-from capelin.embedded.processes import Command, Limits, private_folder
 from capelin.pki import KeyPair
 from capelin.provider import Blocked
 from capelin.versions import Version
+from capelin_embedded import relay
+from capelin_embedded.addresses import is_free
+from capelin_embedded.components import TIMER_SLACK
+from capelin_embedded.processes import Command, Limits, private_folder
 
 from capelin_control_plane.api.policy import Policy, address_of
 from capelin_control_plane.api.reasons import Reason

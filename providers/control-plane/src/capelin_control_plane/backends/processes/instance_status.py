@@ -7,7 +7,8 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from capelin.embedded.processes import (
+from capelin.provider import Blocked
+from capelin_embedded.processes import (
     Liveness,
     Phase,
     Probe,
@@ -16,8 +17,7 @@ from capelin.embedded.processes import (
     readiness_probe,
     tcp_probe,
 )
-from capelin.embedded.relay import reachable
-from capelin.provider import Blocked
+from capelin_embedded.relay import reachable
 
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.processes import member_data

@@ -9,8 +9,8 @@ from pathlib import Path
 from ssl import SSLContext
 
 from capelin.client import tls_context
-from capelin.embedded.processes import write_private
 from capelin.provider import Blocked
+from capelin_embedded.processes import write_private
 
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.processes.components import (

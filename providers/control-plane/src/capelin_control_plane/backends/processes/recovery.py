@@ -16,13 +16,13 @@ from pathlib import Path
 
 import aiohttp
 from capelin.controller import ObjectKey
-from capelin.embedded.processes import (
+from capelin.errors import BusyError, InvalidInputError, MissingError, UserError
+from capelin_embedded.processes import (
     AlreadySupervisedError,
     Phase,
     ProcessSpec,
     Supervisor,
 )
-from capelin.errors import BusyError, InvalidInputError, MissingError, UserError
 
 from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.components import (
@@ -103,7 +103,7 @@ async def recover(
 
     Raises:
         UserError: it changed nothing, because it could save more data, or none.
-        capelin.embedded.processes.NotReadyError: a recovered member does not become ready.
+        capelin_embedded.processes.NotReadyError: a recovered member does not become ready.
     """
     state_dirs = state_dirs_of(state, key)
     if len(state_dirs) != 1:

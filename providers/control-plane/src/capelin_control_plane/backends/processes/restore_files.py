@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
 
-from capelin.embedded.processes import marked_processes, write_private
+from capelin_embedded.processes import marked_processes, write_private
 from pydantic import TypeAdapter
 
 from capelin_control_plane.backends import ReadSnapshot

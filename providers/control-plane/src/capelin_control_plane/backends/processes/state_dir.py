@@ -7,9 +7,9 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from capelin.controller import ObjectKey
-from capelin.embedded.addresses import NETWORK, address_of, is_free
-from capelin.embedded.processes import private_folder, write_private
 from capelin.provider import Blocked
+from capelin_embedded.addresses import NETWORK, address_of, is_free
+from capelin_embedded.processes import private_folder, write_private
 from pydantic import TypeAdapter
 
 from capelin_control_plane.api.reasons import Reason

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 
 from capelin.controller import ObjectKey
-from capelin.embedded.processes import Phase, ProcessSpec, Supervisor, marked_processes
+from capelin_embedded.processes import Phase, ProcessSpec, Supervisor, marked_processes
 
 from capelin_control_plane.backends import Wake
 from capelin_control_plane.backends.processes import member_data

@@ -1,0 +1,100 @@
+"""Verifies the backups of a cluster, and prunes those that its retention does not keep."""
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from capelin.errors import UserError
+from capelin_control_plane.api import EtcdBackup
+from capelin_control_plane.backup.files import BackupError, delete_backup
+from capelin_control_plane.backup.manifests import Manifest, expired
+from capelin_control_plane.backup.snapshots import PROGRAMS, verify_backup
+from capelin_control_plane.backup.stores import Store
+from capelin_control_plane.operations.backup import named_backups
+from capelin_embedded.binaries import Binaries
+from rich.console import Console
+
+from capelin_cli.clusters.backup_places import (
+    BackupPlace,
+    FoundBackup,
+    choose_backup,
+    key_of,
+    open_backups,
+    required_settings,
+)
+from capelin_cli.clusters.cluster_verbs import ClusterName
+from capelin_cli.terminal.checklist import Checklist
+
+
+async def verify_stored(which: ClusterName, place: BackupPlace, name: str | None) -> None:
+    """Decrypt a backup, restore it into a throw-away etcd, and print the result."""
+    folder = which.folder()
+    key = await key_of(which, place)
+    async with open_backups(which, place) as found:
+        backup = choose_backup(found, which, name)
+        manifest = backup.manifest
+        with Checklist(Console()).shown() as checklist:
+            programs = await etcd_programs(checklist)
+            with checklist.step(f"backup {manifest.name} restored into a throw-away etcd") as line:
+                try:
+                    trial = await verify_backup(backup.store, manifest, key, programs, folder)
+                except BackupError as error:
+                    raise UserError(
+                        f"Backup {manifest.name} of cluster {which.name} cannot be restored.",
+                        reason=f"{error}.",
+                        hint="Take another one: " + which.command("backup") + ".",
+                    ) from error
+                line.detail = f"revision {trial.revision}, {trial.keys} keys"
+
+
+async def etcd_programs(checklist: Checklist) -> tuple[Path, Path]:
+    """Etcd and etcdutl."""
+    with checklist.step("programs of etcd"):
+        binaries = await Binaries().fetch(PROGRAMS)
+    etcd, etcdutl = (binaries[program].path for program in PROGRAMS)
+    return etcd, etcdutl
+
+
+async def expired_backups(which: ClusterName, place: BackupPlace) -> list[str]:
+    """The names of the backups that the retention of a cluster does not keep."""
+    async with open_backups(which, place) as found:
+        return [backup.manifest.name for backup in await _expired(which, found)]
+
+
+async def delete_expired(which: ClusterName, place: BackupPlace, names: Collection[str]) -> int:
+    """Delete expired backups of these names, the manifest of each first. Returns their number."""
+    deleted = 0
+    async with open_backups(which, place) as found:
+        for backup in await _expired(which, found):
+            if backup.manifest.name in names:
+                await delete_backup(backup.store, backup.manifest.name)
+                deleted += 1
+    return deleted
+
+
+async def _expired(which: ClusterName, found: Sequence[FoundBackup]) -> list[FoundBackup]:
+    settings = await required_settings(which)
+    async with which.client() as client:
+        named = await named_backups(client, which.namespace, which.name)
+    return expired_of(found, settings, datetime.now(UTC), named)
+
+
+def expired_of(
+    found: Sequence[FoundBackup], settings: EtcdBackup, now: datetime, named: Collection[str] = ()
+) -> list[FoundBackup]:
+    """The backups of one cluster that its retention does not keep, and that no restore names.
+
+    Earlier clusters of its name are separate, and so are other folders of the same namespace.
+    """
+    groups: dict[tuple[Store, str], list[Manifest]] = {}
+    for backup in found:
+        group = (backup.store, backup.manifest.authority)
+        groups.setdefault(group, []).append(backup.manifest)
+    old = {
+        (store, manifest.name)
+        for (store, _), manifests in groups.items()
+        for manifest in expired(
+            manifests, settings.retention, now, continuous=settings.continuous, named=named
+        )
+    }
+    return [backup for backup in found if (backup.store, backup.manifest.name) in old]

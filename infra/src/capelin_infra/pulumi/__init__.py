@@ -1,1 +1,0 @@
-"""Pulumi: the provider `capelin`, its resources, and components and programs on top."""
