@@ -95,6 +95,7 @@ def _dropped(control_plane: CapelinControlPlane) -> str | None:
 async def _print_clients(rotation: Operation) -> None:
     """Print the clients that need the old CAs."""
     condition = condition_of(await rotation.read(), ROTATING)
-    clients = "" if condition is None else f"{condition.message}. "
+    if condition is not None:
+        rotation.conclusion.append(f"{condition.message}.")
     command = rotation.which.command("rotate", "--drop")
-    rotation.conclusion.append(f"{clients}\nWhen these clients are ready: {command}")
+    rotation.conclusion.append(f"When these clients are ready: {command}")
