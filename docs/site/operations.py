@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from capelin_control_plane.operations.exclusion import RULES, Operation, Rule
+from capelin_control_plane.operations.engine import RULES, Operation, Rule
 
 PAGE: Final = Path(__file__).parents[1] / "concepts" / "operations.md"
 _TABLE: Final = re.compile(r"\| in progress \|.*\n(?:\|.*\n)+")

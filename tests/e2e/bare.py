@@ -13,8 +13,8 @@ from capelin.controller import ObjectKey
 from capelin.pki import new_ca, new_service_account_keys
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.backends.pods.etcd_state import EtcdState
 from capelin_control_plane.backends.pods.exposure import api_server_service
+from capelin_control_plane.backends.pods.membership import EtcdState
 from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.objects import desired_objects, etcd_state, pki_secret
 from capelin_control_plane.backends.pods.pki_secret import pki_data

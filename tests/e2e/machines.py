@@ -16,7 +16,7 @@ from capelin.client import Client, Config
 from capelin.contract import READY, is_condition_true
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
-from capelin_control_plane.backends.pods.port_forward import forwarded_port
+from capelin_control_plane.backends.pods.membership import forwarded_port
 from capelin_embedded.binaries import Binaries
 
 from tests.joining import BootstrapToken, ca_cert_hash

@@ -13,8 +13,7 @@ import pytest
 from capelin.api.core import Secret
 from capelin.client import Config, tls_context
 from capelin.contract import is_controlled_by
-from capelin_control_plane.backends.processes.components import etcd_port
-from capelin_control_plane.backends.processes.pki_files import read_key_pair
+from capelin_control_plane.backends.processes.components import etcd_port, read_key_pair
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.keys.encryption import read_keyring
 from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION

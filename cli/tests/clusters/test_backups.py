@@ -31,7 +31,7 @@ from capelin_control_plane.api import (
     Status,
 )
 from capelin_control_plane.backup.manifests import Manifest
-from capelin_control_plane.backup.readers import stored_backups
+from capelin_control_plane.backup.snapshots import stored_backups
 from capelin_control_plane.backup.stores import FolderStore, Workers
 from capelin_embedded.management import Environment, Settings
 from pydantic import TypeAdapter

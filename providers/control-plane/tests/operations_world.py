@@ -38,7 +38,6 @@ from capelin_control_plane.desired.instances import Endpoint, InstanceStatus, Ob
 from capelin_control_plane.etcd.api import EtcdApi, MembershipError, MemberStatus
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.operations import encryption as encryption_tasks
-from capelin_control_plane.operations import kms as kms_tasks
 from capelin_control_plane.operations import restore as restore_tasks
 from capelin_control_plane.operations import rotation as rotation_tasks
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
@@ -175,7 +174,7 @@ class World:
             del name
             restore_data(snapshot, cluster, data)
 
-        for module in (encryption_tasks, kms_tasks, restore_tasks, rotation_tasks):
+        for module in (encryption_tasks, restore_tasks, rotation_tasks):
             monkeypatch.setattr(module, "Client", workload)
         monkeypatch.setattr(Context, "now", now)
         # They take most of the time, and no operation depends on them.

@@ -21,12 +21,14 @@ from capelin_control_plane.backup.archive import (
     SegmentId,
     SegmentReader,
     expired_segments,
+    newest_segment,
     next_segments,
+    read_changes,
     segments_after,
     segments_of,
+    write_segment,
 )
-from capelin_control_plane.backup.archive_files import newest_segment, read_changes, write_segment
-from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import BackupError
 from capelin_control_plane.backup.manifests import Manifest, NeededBackup
 from capelin_control_plane.backup.point_in_time import Pending, backup_moment, base_backup, replay
 from capelin_control_plane.backup.stores import FolderStore, Workers

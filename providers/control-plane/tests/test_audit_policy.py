@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from capelin_control_plane.backends.pods.pki_secret import files_of
-from capelin_control_plane.desired.audit_policy import read_audit_policy
-from capelin_control_plane.desired.component_files import AuditPolicyFile
+from capelin_control_plane.desired.component_files import AuditPolicyFile, read_audit_policy
 from capelin_control_plane.desired.control_plane import InvalidSpecError
 
 from .factories import components_of, desired_control_plane

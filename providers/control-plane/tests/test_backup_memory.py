@@ -36,7 +36,7 @@ from capelin_control_plane.backup.files import BackupWriter, read_snapshot
 from capelin_control_plane.backup.manifests import Manifest
 from capelin_control_plane.etcd.api import EtcdApi
 from capelin_control_plane.backup.s3 import Bucket, S3Store
-from capelin_control_plane.backup.s3_signature import S3Credentials
+from capelin_control_plane.backup.s3 import S3Credentials
 
 def memory(field):
     status = Path("/proc/self/status").read_text()

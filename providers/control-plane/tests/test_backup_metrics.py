@@ -10,8 +10,7 @@ from capelin_control_plane.api import CapelinControlPlane, LastBackup, Spec, Sta
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.manifests import interval
 from capelin_control_plane.backup.metrics import BackupMetrics
-from capelin_control_plane.operations.backup import Backups
-from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.backup import Backups, ControlPlaneData
 
 from .factories import desired_control_plane
 from .test_backups import backup

@@ -26,8 +26,13 @@ from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.manifests import NeededBackup
 from capelin_control_plane.etcd.api import EtcdApi, MemberStatus
-from capelin_control_plane.operations.backup import BACKUP_HEALTHY, BackupJob, Backups, BackupState
-from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.backup import (
+    BACKUP_HEALTHY,
+    BackupJob,
+    Backups,
+    BackupState,
+    ControlPlaneData,
+)
 from capelin_control_plane.operations.space import SpaceTasks
 
 from .factories import desired_control_plane

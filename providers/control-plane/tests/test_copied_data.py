@@ -9,7 +9,7 @@ from capelin.api import Unstructured
 from capelin.api.core import Node, Secret
 from capelin.testing.fake_client import Clock, FakeClient
 from capelin_control_plane.keys.rotation_clients import NODES
-from capelin_control_plane.operations.copied_data import (
+from capelin_control_plane.operations.restore import (
     ATTACHMENTS,
     VOLUMES,
     remove_old_tokens,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from capelin_control_plane.api import Encryption, EncryptionProvider, SecretKey
 from capelin_control_plane.backends.pods.pki_secret import files_of
-from capelin_control_plane.backends.processes.pki_files import renew_certificates
+from capelin_control_plane.backends.processes.components import renew_certificates
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired.component_files import IDENTITY, OFF
 from capelin_control_plane.desired.control_plane import InvalidSpecError

@@ -36,9 +36,9 @@ from capelin_control_plane.operations import encryption as encryption_tasks
 from capelin_control_plane.operations.encryption import (
     EncryptionReport,
     Encryptions,
+    PluginChecks,
     rewritten_objects,
 )
-from capelin_control_plane.operations.kms import PluginChecks
 
 NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
 NAME = "one-encryption"

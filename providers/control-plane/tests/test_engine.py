@@ -12,8 +12,7 @@ from capelin.testing.fake_client import Clock, FakeClient
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backup.stores import StoreError
-from capelin_control_plane.operations.engine import Declaration, Engine, Run
-from capelin_control_plane.operations.exclusion import Operation
+from capelin_control_plane.operations.engine import Declaration, Engine, Operation, Run
 
 FAILED = ConditionSpec("Baking", "False", Reason.RESTORE_FAILED, "no flour")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from capelin_control_plane.desired.component_files import EncryptionFiles
 from capelin_control_plane.desired.instances import InstanceStatus, Observed, Phase
-from capelin_control_plane.operations.exclusion import (
+from capelin_control_plane.operations.engine import (
     RULES,
     Operation,
     Rule,

@@ -29,6 +29,8 @@ from capelin_control_plane.keys.encryption import (
     desired_goal,
     first_keyring,
     next_keyring,
+    observed_key,
+    plugin_key,
     read_keyring,
     restored_keyring,
     rewrote,
@@ -37,11 +39,8 @@ from capelin_control_plane.keys.encryption import (
     write_keyring,
 )
 from capelin_control_plane.keys.encryption_keys import ENCRYPTION_ANNOTATION, find_encryption_keys
-from capelin_control_plane.keys.kms import observed_key, plugin_key
 from capelin_control_plane.operations import encryption as encryption_tasks
-from capelin_control_plane.operations import kms as kms_tasks
-from capelin_control_plane.operations.encryption import EncryptionReport, Encryptions
-from capelin_control_plane.operations.kms import PluginChecks
+from capelin_control_plane.operations.encryption import EncryptionReport, Encryptions, PluginChecks
 
 from .pods.pod_objects import objects_of, on_pods
 from .pods.pod_objects import settings as pod_settings
@@ -301,7 +300,6 @@ class Scene:
 
         monkeypatch.setattr(Context, "now", now)
         monkeypatch.setattr(encryption_tasks, "Client", workload)
-        monkeypatch.setattr(kms_tasks, "Client", workload)
 
     def wake(self, _: ObjectKey) -> None:
         return

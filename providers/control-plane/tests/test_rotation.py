@@ -11,7 +11,7 @@ import pytest
 from capelin.pki import KeyPair, is_issued_by, new_ca, new_service_account_keys, split_pem
 from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.pki_secret import files_of, pki_data
-from capelin_control_plane.backends.processes.pki_files import renew_certificates
+from capelin_control_plane.backends.processes.components import renew_certificates
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.backup.restores import check_backup
 from capelin_control_plane.desired.control_plane import PROGRAMS, revision

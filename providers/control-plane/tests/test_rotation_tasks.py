@@ -33,7 +33,7 @@ from capelin_control_plane.keys.rotation_clients import (
 )
 from capelin_control_plane.keys.secrets import AUTHORITIES_ANNOTATION, ensure_authorities
 from capelin_control_plane.operations import rotation as rotation_tasks
-from capelin_control_plane.operations.exclusion import in_progress
+from capelin_control_plane.operations.engine import in_progress
 from capelin_control_plane.operations.rotation import (
     DROP_ANNOTATION,
     ROTATE_ANNOTATION,

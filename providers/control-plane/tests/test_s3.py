@@ -21,8 +21,8 @@ from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import BackupDestination, S3Destination, SecretName
 from capelin_control_plane.backup import s3
 from capelin_control_plane.backup.destinations import Stores
-from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.files import (
+    BackupError,
     BackupWriter,
     delete_backup,
     delete_leftovers,
@@ -31,8 +31,7 @@ from capelin_control_plane.backup.files import (
     read_snapshot,
 )
 from capelin_control_plane.backup.manifests import Manifest
-from capelin_control_plane.backup.s3 import Bucket, S3Store
-from capelin_control_plane.backup.s3_signature import S3Credentials
+from capelin_control_plane.backup.s3 import Bucket, S3Credentials, S3Store
 from capelin_control_plane.backup.stores import StoreError
 
 from tests.s3.faults import Faults, faulty

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from capelin_control_plane.backup.s3_signature import (
+from capelin_control_plane.backup.s3 import (
     EMPTY_SHA256,
     S3Credentials,
     S3Request,

@@ -6,11 +6,9 @@ from pathlib import Path
 
 from capelin.errors import UserError
 from capelin_control_plane.api import EtcdBackup
-from capelin_control_plane.backup.encryption import BackupError
-from capelin_control_plane.backup.files import delete_backup
+from capelin_control_plane.backup.files import BackupError, delete_backup
 from capelin_control_plane.backup.manifests import Manifest, expired
-from capelin_control_plane.backup.readers import verify_backup
-from capelin_control_plane.backup.snapshots import PROGRAMS
+from capelin_control_plane.backup.snapshots import PROGRAMS, verify_backup
 from capelin_control_plane.backup.stores import Store
 from capelin_control_plane.operations.backup import named_backups
 from capelin_embedded.binaries import Binaries

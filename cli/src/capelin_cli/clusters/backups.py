@@ -7,7 +7,7 @@ from pathlib import Path
 from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, Status
 from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION, Manifest
-from capelin_control_plane.backup.readers import StoredBackup, stored_backups
+from capelin_control_plane.backup.snapshots import StoredBackup, stored_backups
 from capelin_control_plane.operations.backup import BACKUP_HEALTHY
 from capelin_embedded.management import Environment
 

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from capelin.errors import InvalidInputError, UserError
-from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import BackupError
 from capelin_control_plane.backup.point_in_time import backup_as_of
 from rich.console import Console
 

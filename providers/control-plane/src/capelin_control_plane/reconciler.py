@@ -36,7 +36,6 @@ from capelin.provider import Blocked, Change, ControlPlaneContext, ControlPlaneR
 
 from capelin_control_plane import status as conditions
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
-from capelin_control_plane.api.defaults import complete_spec
 from capelin_control_plane.api.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import Backend, reconcile_instances
@@ -44,13 +43,13 @@ from capelin_control_plane.backends.orphans import Orphans
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.objects import BACKED_UP
-from capelin_control_plane.desired.audit_policy import find_audit_policy
+from capelin_control_plane.desired.component_files import endpoint_conflict, find_audit_policy
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
     ControlPlane,
+    complete_spec,
     desired_state,
 )
-from capelin_control_plane.desired.endpoints import endpoint_conflict
 from capelin_control_plane.desired.instances import Endpoint, Observed, Phase
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.encryption_keys import EncryptionKeys, find_encryption_keys
@@ -60,7 +59,7 @@ from capelin_control_plane.keys.secrets import (
     ensure_authorities,
     ensure_kubeconfig,
 )
-from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.backup import ControlPlaneData
 from capelin_control_plane.operations.encryption import (
     ENCRYPTION_AT_REST,
 )

@@ -15,7 +15,7 @@ from capelin.pki import new_ca, new_service_account_keys
 from capelin.provider import Blocked
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.pods import Names, PodsBackend
-from capelin_control_plane.backends.pods.etcd_state import planned_members
+from capelin_control_plane.backends.pods.membership import planned_members
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.desired.instances import Endpoint, Observed
 from capelin_control_plane.keys.certificates import Authorities

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from capelin.api.core import Node, Pod
-from capelin_control_plane.backends.pods.lost_nodes import Displaced, displaced_members
+from capelin_control_plane.backends.pods.pod_status import Displaced, displaced_members
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 AFTER = timedelta(minutes=10)

@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 from capelin_control_plane.backends.pods import Names
-from capelin_control_plane.backends.pods.etcd_state import (
+from capelin_control_plane.backends.pods.membership import (
     EtcdState,
     is_resized,
+    next_change,
     next_etcd_state,
+    ordered_restarts,
     peer_url,
     planned_members,
     voters_of,
 )
-from capelin_control_plane.backends.pods.membership import next_change, ordered_restarts
 from capelin_control_plane.etcd.rules import (
     AddLearner,
     ListedMember,

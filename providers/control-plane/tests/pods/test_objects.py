@@ -9,7 +9,7 @@ from capelin.api import Unstructured
 from capelin.api.core import ServiceAccount
 from capelin.client import Client
 from capelin.controller import ObjectKey
-from capelin_control_plane.backends.pods.etcd_state import EtcdState
+from capelin_control_plane.backends.pods.membership import EtcdState
 from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.objects import (
     DesiredObjects,

@@ -8,7 +8,7 @@ from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 from capelin.client import Config, Server
 from capelin.testing.waiting import until
-from capelin_control_plane.backends.pods.port_forward import forwarded_port
+from capelin_control_plane.backends.pods.membership import forwarded_port
 
 PORT = 2379
 

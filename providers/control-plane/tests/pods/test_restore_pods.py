@@ -15,21 +15,21 @@ from capelin.client import Client, Config, Conflict
 from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
-from capelin_control_plane.backends.pods import PodsBackend, restore_preparation
+from capelin_control_plane.backends.pods import PodsBackend, restore_pods
 from capelin_control_plane.backends.pods.restore_pods import (
     REQUEST_ANNOTATION,
     Create,
     Delete,
+    RestorePods,
     Send,
     Wait,
     next_pod_step,
     restore_files,
     restore_pod,
 )
-from capelin_control_plane.backends.pods.restore_preparation import RestorePods
 from capelin_control_plane.backends.pods.workloads import data_directory
 from capelin_control_plane.backends.restore_member import receive_snapshot
-from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import BackupError
 from capelin_control_plane.backup.restores import RestoreFiles
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.desired.instances import Phase
@@ -160,7 +160,7 @@ async def test_a_provider_in_a_pod_finds_its_own_image(
     client = FakeClient()
     file = tmp_path / "namespace"
     await asyncio.to_thread(file.write_text, "capelin-system\n")
-    monkeypatch.setattr(restore_preparation, "_NAMESPACE_FILE", file)
+    monkeypatch.setattr(restore_pods, "_NAMESPACE_FILE", file)
     monkeypatch.setenv("HOSTNAME", "manager-abcde")
     pod = Pod.of("manager-abcde", "capelin-system")
     pod.spec.containers = [Container(name="manager", image=IMAGE)]
@@ -212,8 +212,8 @@ async def kubelet(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Kubelet]:
     kubelet = Kubelet(rig, tmp_path)
-    monkeypatch.setattr(restore_preparation, "forwarded_port", kubelet.forwarded)
-    monkeypatch.setattr(restore_preparation, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(restore_pods, "forwarded_port", kubelet.forwarded)
+    monkeypatch.setattr(restore_pods, "_POLL_SECONDS", 0.05)
     rig.backend = PodsBackend(rig.client, rig.namespace, IMAGE)
     running = asyncio.create_task(kubelet.run())
     yield kubelet

@@ -26,7 +26,7 @@ from capelin_control_plane.api import (
     Spec,
     Status,
 )
-from capelin_control_plane.backup.archive_files import read_changes
+from capelin_control_plane.backup.archive import read_changes
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.files import read_snapshot
 from capelin_control_plane.backup.manifests import Manifest, NeededBackup
@@ -35,8 +35,7 @@ from capelin_control_plane.backup.snapshots import PROGRAMS
 from capelin_control_plane.backup.stores import Store
 from capelin_control_plane.keys.rotation import PURPOSES
 from capelin_control_plane.operations.archive import Archives
-from capelin_control_plane.operations.backup import Backups
-from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.backup import Backups, ControlPlaneData
 from capelin_embedded.binaries import Binaries
 from capelin_embedded.processes import private_folder
 

@@ -27,8 +27,7 @@ from capelin_control_plane.api import (
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.files import open_backup
 from capelin_control_plane.keys.rotation import PURPOSES
-from capelin_control_plane.operations.backup import Backups, BackupState
-from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.backup import Backups, BackupState, ControlPlaneData
 
 from tests.s3.versitygw import BUCKET, SECRET_DATA, VERSITYGW, s3_server
 

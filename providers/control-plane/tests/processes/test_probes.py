@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from capelin_control_plane.backends.processes import probes
+from capelin_control_plane.backends.processes import instance_status
 from capelin_control_plane.backends.processes.components import etcd_metrics_port, etcd_port
-from capelin_control_plane.backends.processes.probes import reachability, readiness
+from capelin_control_plane.backends.processes.instance_status import reachability, readiness
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired.instances import Instance
 from capelin_embedded.addresses import free_address
@@ -81,7 +81,7 @@ async def test_a_probe_uses_the_renewed_certificate(
         while True:
             yield "" if shown == b"renewed" else "it answers 401"
 
-    monkeypatch.setattr(probes, "readiness_probe", asks)
+    monkeypatch.setattr(instance_status, "readiness_probe", asks)
     server = Instance("kube-apiserver", 0, "v1.34.4", ("kube-apiserver",))
     answers = readiness(state_dir, server)()
     certificate = state_dir.certificate("admin")

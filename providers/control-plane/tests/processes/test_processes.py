@@ -14,7 +14,7 @@ import pytest
 from capelin.pki import issue, new_ca, validity_of
 from capelin.provider import Blocked
 from capelin.testing.waiting import until
-from capelin_control_plane.backends.processes import ProcessesBackend, probes
+from capelin_control_plane.backends.processes import ProcessesBackend, instance_status
 from capelin_control_plane.backends.processes.components import api_server_port
 from capelin_control_plane.desired.control_plane import ComponentSettings
 from capelin_control_plane.desired.instances import Observed
@@ -157,8 +157,8 @@ async def test_an_api_server_that_rejects_requests_is_not_ready_until_it_serves(
 @pytest.mark.integration
 @pytest.mark.timeout(300)
 async def test_hanging_processes_are_replaced(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "PERIOD_SECONDS", 0.3)
-    monkeypatch.setattr(probes, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(instance_status, "PERIOD_SECONDS", 0.3)
+    monkeypatch.setattr(instance_status, "TIMEOUT_SECONDS", 0.5)
     desired = control_plane(NEW)
     await rig.until(desired, settled)
     before = rig.pids()

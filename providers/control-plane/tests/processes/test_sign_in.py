@@ -15,7 +15,7 @@ import pytest
 from capelin.client import Client, Config, Unauthorized, User
 from capelin.pki import issue, new_ca
 from capelin.testing.waiting import until
-from capelin_control_plane.desired.audit_policy import read_audit_policy
+from capelin_control_plane.desired.component_files import read_audit_policy
 from capelin_control_plane.desired.control_plane import ComponentSettings
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa

@@ -3,7 +3,7 @@
 import asyncio
 
 from capelin.controller import ObjectKey
-from capelin_control_plane.backends.processes.startup_throttle import StartupThrottle
+from capelin_control_plane.backends.processes.supervised import StartupThrottle
 
 ONE, TWO = ObjectKey("default", "one"), ObjectKey("default", "two")
 

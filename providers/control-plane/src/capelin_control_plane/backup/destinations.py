@@ -23,8 +23,7 @@ from capelin.provider import Blocked
 
 from capelin_control_plane.api import BackupDestination, S3Destination
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.backup.s3 import TIMEOUT, Bucket, S3Store
-from capelin_control_plane.backup.s3_signature import S3Credentials
+from capelin_control_plane.backup.s3 import TIMEOUT, Bucket, S3Credentials, S3Store
 from capelin_control_plane.backup.stores import FolderStore, Store, Workers
 
 _FIELD: Final = "spec.etcd.backup.destination.s3"

@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from capelin_control_plane.backup.archive import Batch
-from capelin_control_plane.backup.archive_files import read_changes
-from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.archive import Batch, read_changes
 from capelin_control_plane.backup.files import (
+    BackupError,
     BackupWriter,
     read_authorities,
     read_backups,

@@ -1,4 +1,4 @@
-"""Creates the data of etcd members from a snapshot, and tries a snapshot out."""
+"""Finds backups, tries them out, and creates the data of etcd members from their snapshots."""
 
 import asyncio
 import shutil
@@ -12,7 +12,16 @@ from typing import Final
 import aiohttp
 from capelin.programs import default_signals, run_program
 
-from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import (
+    BackupError,
+    list_backups,
+    read_authorities,
+    read_objects,
+    read_snapshot,
+    write_snapshot,
+)
+from capelin_control_plane.backup.manifests import Manifest
+from capelin_control_plane.backup.stores import Store
 from capelin_control_plane.etcd.api import EtcdApi, MembershipError
 
 PROGRAMS: Final = ("etcd", "etcdutl")
@@ -156,3 +165,64 @@ async def _run(*command: str) -> None:
     if ended.code != 0:
         last = ended.errors.splitlines()[-1:] or ["no message"]
         raise BackupError(f"etcdutl cannot restore the snapshot: {last[0]}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBackup:
+    """A backup in a folder."""
+
+    folder: Path
+    name: str
+    manifest: Manifest | None
+    """None if the backup is damaged."""
+
+    @property
+    def cluster(self) -> str:
+        """The name of its Cluster."""
+        return self.folder.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of its Cluster."""
+        return self.folder.parent.parent.name
+
+
+def stored_backups(root: Path, namespace: str = "*", cluster: str = "*") -> list[StoredBackup]:
+    """The backups below the administrator's folder, the newest of each cluster first."""
+    found: list[StoredBackup] = []
+    for folder in sorted(root.glob(f"{namespace}/*/{cluster}")):
+        listed = list_backups(folder)
+        backups = {manifest.name: manifest for manifest in listed.manifests}
+        names = sorted({*backups, *listed.damaged}, reverse=True)
+        found += [StoredBackup(folder, name, backups.get(name)) for name in names]
+    return found
+
+
+async def verify_backup(
+    store: Store, manifest: Manifest, key: bytes, programs: tuple[Path, Path], work: Path
+) -> Trial:
+    """Decrypt a backup, restore it into a throw-away etcd, and read its content.
+
+    Args:
+        store: The store that has the backup.
+        manifest: The backup.
+        key: The key that encrypts it.
+        programs: etcd and etcdutl.
+        work: A private folder with room for two copies of the snapshot.
+
+    Raises:
+        BackupError: it cannot be restored.
+        StoreError: the store cannot be read.
+    """
+    await read_authorities(store, manifest, key)
+    await read_objects(store, manifest, key)
+    with TemporaryDirectory(prefix="verify-", dir=work) as folder:
+        snapshot = Path(folder, "etcd.db")
+        await write_snapshot(snapshot, read_snapshot(store, manifest, key))
+        trial = await try_snapshot(*programs, snapshot)
+    if trial.revision < manifest.revision:
+        raise BackupError(
+            f"backup {manifest.name} ends at revision {trial.revision}, before the revision"
+            f" {manifest.revision} of its manifest"
+        )
+    return trial

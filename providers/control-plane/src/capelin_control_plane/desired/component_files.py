@@ -1,14 +1,28 @@
-"""Where the components of a control plane find their certificates, keys and kubeconfigs. Pure."""
+"""The files of components: certificates, keys, kubeconfigs and the audit policy."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import PurePath, PurePosixPath
-from typing import Final
+from typing import Any, Final, cast
 
+from capelin.api.capi import Cluster
+from capelin.api.core import ConfigMap
+from capelin.contract import ConditionSpec
+from capelin.controller import Context
+from capelin.provider import Blocked
+from capelin.yaml import read_untrusted_yaml
 from capelin_embedded.components import CertificateFiles, ClientFiles
+from yaml import YAMLError
 
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.api.policy import problem_of_host
+from capelin_control_plane.api.reasons import Reason
+
+ENDPOINT_CONFLICT: Final = "EndpointConflict"
+"""Whether the Cluster has another endpoint than the control plane."""
 ENCRYPTION_FLAG = "encryption-provider-config"
 """The API server's flag for its configuration of encryption at rest."""
 ENCRYPTION_PREFIX = "encryption-"
@@ -20,6 +34,41 @@ IDENTITY: Final = "identity"
 """In the place of a key: objects are stored as they are."""
 OFF: Final = "off"
 """The name of a configuration that encrypts nothing."""
+_API_VERSION = "audit.k8s.io/v1"
+_LONGEST = 64 << 10
+_MOST_KEPT = 128
+_LEVELS = ("None", "Metadata", "Request", "RequestResponse")
+
+
+def other_hosts(control_plane: CapelinControlPlane, cluster: Cluster) -> tuple[str, ...]:
+    """The host of the Cluster's endpoint, if it differs from that of the control plane.
+
+    Machines join there, so the certificate of the API servers has to be valid for it.
+    """
+    own, theirs = control_plane.spec.control_plane_endpoint, cluster.spec.control_plane_endpoint
+    if own is None or own.host in {None, theirs.host} or problem_of_host(theirs.host):
+        return ()
+    return (theirs.host,)
+
+
+def endpoint_conflict(control_plane: CapelinControlPlane, cluster: Cluster) -> ConditionSpec:
+    """Whether machines and the kubeconfig Secret use different endpoints.
+
+    Neither endpoint can change: both are in files of users and machines.
+    """
+    own, theirs = control_plane.spec.control_plane_endpoint, cluster.spec.control_plane_endpoint
+    if own is None or not own.host or not theirs.host:
+        return ConditionSpec(ENDPOINT_CONFLICT, "False", f"No{ENDPOINT_CONFLICT}")
+    if (own.host, own.port or theirs.port) == (theirs.host, theirs.port):
+        return ConditionSpec(ENDPOINT_CONFLICT, "False", f"No{ENDPOINT_CONFLICT}")
+    return ConditionSpec(
+        ENDPOINT_CONFLICT,
+        "True",
+        Reason.CLUSTER_HAS_OTHER_ENDPOINT,
+        f"the Cluster's spec.controlPlaneEndpoint is {theirs.host}:{theirs.port}, and that of the"
+        f" control plane is {own.host}:{own.port or theirs.port}: machines use the Cluster's, and"
+        " the kubeconfig Secret that of the control plane",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +180,71 @@ class ComponentFiles:
                 "current-context": "own",
             }
         ).encode()
+
+
+async def find_audit_policy(
+    ctx: Context, control_plane: CapelinControlPlane
+) -> AuditPolicyFile | None:
+    """The audit policy that a control plane names, if any.
+
+    Raises:
+        Blocked: the policy does not exist, or API servers could not start with it.
+    """
+    policy = control_plane.spec.api_server.audit_policy
+    if policy is None:
+        return None
+    reference = policy.config_map
+    found = await ctx.client.find(ConfigMap, reference.name, control_plane.namespace)
+    text = None if found is None else found.data.get(reference.key)
+    if text is None:
+        raise Blocked(
+            Reason.INVALID_CONFIGURATION,
+            f"spec.apiServer.auditPolicy: no ConfigMap {reference.name} with the entry"
+            f" {reference.key} exists in the namespace",
+            "create it, or leave the field out",
+        )
+    # Each reconcile needs it. A tenant wrote it, and many control planes may name it.
+    policy_or_problem = await ctx.call(_read_once, text)
+    if isinstance(policy_or_problem, AuditPolicyFile):
+        return policy_or_problem
+    raise Blocked(
+        Reason.INVALID_CONFIGURATION,
+        f"spec.apiServer.auditPolicy: ConfigMap {reference.name}: {policy_or_problem}",
+        f"write a Policy of {_API_VERSION}",
+    )
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _read_once(text: str) -> AuditPolicyFile | str:
+    try:
+        return read_audit_policy(text)
+    except ValueError as error:
+        return str(error)
+
+
+def read_audit_policy(text: str) -> AuditPolicyFile:
+    """An audit policy, written again from the parsed one: parsers may differ.
+
+    Raises:
+        ValueError: the text is not an audit policy.
+    """
+    if len(text) > _LONGEST:
+        raise ValueError(f"it has more than {_LONGEST // 1024} KiB")
+    try:
+        policy: Any = read_untrusted_yaml(text)
+    except (YAMLError, RecursionError):
+        raise ValueError("it is not YAML, or has anchors, tags or a key twice") from None
+    fields = cast("dict[str, Any]", policy if isinstance(policy, dict) else {})
+    if (fields.get("apiVersion"), fields.get("kind")) != (_API_VERSION, "Policy"):
+        raise ValueError(f"it is not a Policy of {_API_VERSION}")
+    rules = fields.get("rules")
+    if not isinstance(rules, list) or not rules:
+        raise ValueError("it has no rules")
+    for number, rule in enumerate(cast("list[Any]", rules)):
+        level = cast("dict[str, Any]", rule).get("level") if isinstance(rule, dict) else None
+        if level not in _LEVELS:
+            raise ValueError(f"rules[{number}].level is not one of {', '.join(_LEVELS)}")
+    try:
+        return AuditPolicyFile(json.dumps(fields, sort_keys=True, allow_nan=False).encode())
+    except (TypeError, ValueError):
+        raise ValueError("it has values that JSON does not have, such as dates") from None

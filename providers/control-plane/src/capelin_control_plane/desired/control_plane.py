@@ -10,13 +10,14 @@ from urllib.parse import urlsplit
 
 from capelin.api import amount, with_v
 from capelin.api.capi import Cluster
-from capelin.client import Destinations
+from capelin.client import Client, Destinations
 from capelin.pki import Algorithm
 from capelin.provider import Blocked
 from capelin_embedded.components import OWNED_FLAGS, check_extra, parse_feature_gates
 
 from capelin_control_plane.api import (
     Addons,
+    BackendName,
     CapelinControlPlane,
     Certificates,
     ComponentSpec,
@@ -35,8 +36,8 @@ from capelin_control_plane.desired.component_files import (
     ENCRYPTION_FLAG,
     AuditPolicyFile,
     EncryptionFiles,
+    other_hosts,
 )
-from capelin_control_plane.desired.endpoints import other_hosts
 
 RotationStage = Literal["Trusting", "Issuing", "Waiting"]
 _STAGES: Final[tuple[RotationStage | None, ...]] = (None, "Trusting", "Issuing", "Waiting")
@@ -81,7 +82,6 @@ FIELDS: Final[Mapping[Component, str]] = {
 
 _SHORTEST_REMAINING_VALIDITY = timedelta(days=1)
 """Components read a renewed certificate minutes later, and the provider may be down for longer."""
-
 
 _FEWEST_SERVICE_ADDRESSES = 16
 """The cluster's DNS has the tenth, and API servers require eight."""
@@ -457,3 +457,40 @@ def _check_arguments(component: Component, arguments: Mapping[str, str], field_:
         parse_feature_gates(arguments.get("feature-gates", ""))
     except ValueError as error:
         raise InvalidSpecError(f"{field_}[feature-gates]: {error}") from error
+
+
+async def complete_spec(client: Client, obj: CapelinControlPlane, backend: BackendName) -> None:
+    """Write the version with its `v` and the backend, before anything is started."""
+    if obj.spec.version != with_v(obj.spec.version):
+        await _add_v(client, obj)
+    # Owned also if it is set: a ClusterClass that had a backend may leave it out later.
+    written = await client.apply_fields(obj, {"spec.backend": backend})
+    obj.spec, obj.metadata = written.spec, written.metadata
+
+
+async def _add_v(client: Client, control_plane: CapelinControlPlane) -> None:
+    """Store the version with its `v`: the contract requires it.
+
+    The provider then gives up the field, so that a server-side apply of the next version has no
+    conflict with it.
+    """
+    meta = control_plane.metadata
+    patch = {
+        "metadata": {"resourceVersion": meta.resource_version},
+        "spec": {"version": with_v(control_plane.spec.version)},
+    }
+    kind, name, namespace = type(control_plane), control_plane.name, control_plane.namespace
+    written = await client.patch(kind, name, namespace, patch)
+    others = [
+        entry
+        for entry in written.metadata.managed_fields or ()
+        if (entry.get("manager"), entry.get("operation")) != (client.manager, "Update")
+    ]
+    patch = {
+        "metadata": {
+            "resourceVersion": written.metadata.resource_version,
+            "managedFields": others,
+        }
+    }
+    written = await client.patch(kind, name, namespace, patch)
+    control_plane.spec, control_plane.metadata = written.spec, written.metadata

@@ -25,9 +25,9 @@ from capelin_control_plane.keys.encryption import (
     first_keyring,
     read_keyring,
     rotation_due,
+    socket_of,
     write_keyring,
 )
-from capelin_control_plane.keys.kms import socket_of
 from capelin_control_plane.keys.secrets import CREATED_ANNOTATION, find_secret
 
 ENCRYPTION_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-encryption"

@@ -18,23 +18,19 @@ from capelin_control_plane.backup.archive import (
     Batch,
     Segment,
     SegmentId,
+    delete_segments,
     expired_segments,
+    newest_segment,
     next_segments,
     segments_of,
-)
-from capelin_control_plane.backup.archive_files import (
-    delete_segments,
-    newest_segment,
     write_segment,
 )
 from capelin_control_plane.backup.destinations import Stores
-from capelin_control_plane.backup.encryption import BackupError
-from capelin_control_plane.backup.files import read_backups
+from capelin_control_plane.backup.files import BackupError, read_backups
 from capelin_control_plane.backup.manifests import NeededBackup
 from capelin_control_plane.backup.stores import Store
 from capelin_control_plane.etcd.api import CompactedError, EtcdApi, MembershipError
-from capelin_control_plane.operations.backup import BackupState, encryption_key
-from capelin_control_plane.operations.data import ControlPlaneData
+from capelin_control_plane.operations.backup import BackupState, ControlPlaneData, encryption_key
 from capelin_control_plane.operations.engine import Declaration, Engine, Run
 
 ARCHIVE_HEALTHY: Final = "ArchiveHealthy"

@@ -1,12 +1,13 @@
 """Takes backups: a slow or full destination delays no reconcile."""
 
+import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from capelin.api.core import Secret
 from capelin.client import Client, ClientError
@@ -16,11 +17,11 @@ from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, LastBackup, Status
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.backup.archive import segments_of
-from capelin_control_plane.backup.archive_files import delete_segments
+from capelin_control_plane.backup.archive import delete_segments, segments_of
 from capelin_control_plane.backup.destinations import Stores
-from capelin_control_plane.backup.encryption import FEWEST_KEY_BYTES, BackupError
 from capelin_control_plane.backup.files import (
+    FEWEST_KEY_BYTES,
+    BackupError,
     BackupWriter,
     Listed,
     delete_backup,
@@ -33,6 +34,7 @@ from capelin_control_plane.backup.manifests import (
     Manifest,
     NeededBackup,
     due,
+    epoch_of,
     expired,
     interval,
 )
@@ -46,16 +48,55 @@ from capelin_control_plane.desired.control_plane import (
     InvalidSpecError,
 )
 from capelin_control_plane.desired.schedules import is_future
-from capelin_control_plane.etcd.api import MembershipError
+from capelin_control_plane.etcd.api import EtcdApi, MembershipError
+from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.rotation import PURPOSES
-from capelin_control_plane.operations.data import ControlPlaneData
-from capelin_control_plane.operations.engine import Declaration, Engine, Run
-from capelin_control_plane.operations.exclusion import Operation
+from capelin_control_plane.operations.engine import Declaration, Engine, Operation, Run, key_of
 
+OpenEtcd = Callable[[], AbstractAsyncContextManager[EtcdApi]]
 BACKUP_HEALTHY: Final = "BackupHealthy"
 _RETRY: Final = timedelta(minutes=1)
 _LONGEST_WAIT: Final = timedelta(hours=1)
 _FINE: Final = ConditionSpec(BACKUP_HEALTHY, "True", BACKUP_HEALTHY)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlaneData:
+    """A control plane, with the keys and the version of its data."""
+
+    obj: CapelinControlPlane
+    desired: ControlPlane
+    authority: str
+    """SHA-256 of its CA's certificate."""
+    etcd: OpenEtcd
+    """Opens a connection to its etcd."""
+    epoch: str = ""
+    """The present keys and version."""
+    snapshot_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a snapshot is read. A member that defragments meanwhile would hang."""
+
+    @classmethod
+    def of(
+        cls,
+        obj: CapelinControlPlane,
+        desired: ControlPlane,
+        authorities: Authorities,
+        etcd: OpenEtcd,
+        snapshot_lock: asyncio.Lock | None = None,
+    ) -> Self:
+        """The data of a control plane with these keys and this version."""
+        epoch = epoch_of(desired.version, desired.encryption.name, authorities.digest)
+        lock = snapshot_lock or asyncio.Lock()
+        return cls(obj, desired, authorities.identity, etcd, epoch, lock)
+
+    @property
+    def key(self) -> ObjectKey:
+        return key_of(self.obj)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The namespace and the Cluster, which name the place of its backups."""
+        return self.desired.namespace, self.desired.cluster
 
 
 @dataclass(frozen=True, slots=True)

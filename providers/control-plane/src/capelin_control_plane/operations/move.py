@@ -20,7 +20,7 @@ from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backup.destinations import Stores
-from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import BackupError
 from capelin_control_plane.backup.manifests import Manifest
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
@@ -32,10 +32,8 @@ from capelin_control_plane.desired.control_plane import (
 from capelin_control_plane.desired.instances import Endpoint, Observed, Remains
 from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError
 from capelin_control_plane.keys.certificates import Authorities
-from capelin_control_plane.operations.backup import BackupJob
-from capelin_control_plane.operations.data import ControlPlaneData
-from capelin_control_plane.operations.engine import Declaration, Engine, Run, key_of
-from capelin_control_plane.operations.exclusion import Operation
+from capelin_control_plane.operations.backup import BackupJob, ControlPlaneData
+from capelin_control_plane.operations.engine import Declaration, Engine, Operation, Run, key_of
 from capelin_control_plane.operations.move_phases import (
     ABANDONING,
     MOVING,

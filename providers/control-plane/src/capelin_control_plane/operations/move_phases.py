@@ -31,7 +31,7 @@ from capelin_control_plane.desired.control_plane import (
     annotated_moment,
 )
 from capelin_control_plane.desired.instances import Observed, Remains
-from capelin_control_plane.operations.exclusion import (
+from capelin_control_plane.operations.engine import (
     Operation,
     in_progress,
     obstacle,

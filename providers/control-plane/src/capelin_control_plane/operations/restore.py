@@ -1,12 +1,18 @@
-"""Prepares restores: a large backup delays no reconcile."""
+"""Prepares restores, and separates a copy of a cluster from its source before it is complete.
+
+A large backup delays no reconcile. The data of a copy still names the machines, volumes and
+credentials of its source. Controllers of the copy already run then. It has no machines, so no pod
+runs.
+"""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from capelin.api import Resource, Unstructured
 from capelin.client import Client, ClientError, Config, Invalid
 from capelin.contract import ConditionSpec
 from capelin.controller import Context, ObjectKey
@@ -16,8 +22,7 @@ from capelin_control_plane.api import BackupDestination, CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backup.destinations import Stores
-from capelin_control_plane.backup.encryption import BackupError
-from capelin_control_plane.backup.files import read_backups, read_snapshot
+from capelin_control_plane.backup.files import BackupError, read_backups, read_snapshot
 from capelin_control_plane.backup.restores import (
     backup_of,
     check_backup,
@@ -29,15 +34,72 @@ from capelin_control_plane.backup.restores import (
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
 from capelin_control_plane.desired.instances import Observed, Phase
 from capelin_control_plane.keys.certificates import Authorities
-from capelin_control_plane.keys.rotation_clients import account_key_id
-from capelin_control_plane.operations.backup import encryption_key
-from capelin_control_plane.operations.copied_data import remove_old_tokens, separate_from_source
-from capelin_control_plane.operations.data import ControlPlaneData
-from capelin_control_plane.operations.engine import Declaration, Engine, Run
-from capelin_control_plane.operations.exclusion import Operation
+from capelin_control_plane.keys.rotation_clients import (
+    NODES,
+    SECRETS,
+    account_key_id,
+    find_old_tokens,
+)
+from capelin_control_plane.operations.backup import ControlPlaneData, encryption_key
+from capelin_control_plane.operations.engine import Declaration, Engine, Operation, Run
 
+VOLUMES: Final = Resource("", "v1", "PersistentVolume", "persistentvolumes", namespaced=False)
+ATTACHMENTS: Final = Resource(
+    "storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", namespaced=False
+)
+_BOOTSTRAP_TOKEN: Final = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 RESTORING: Final = "Restoring"
 _SEPARATION_SECONDS: Final = 10.0
+
+
+async def separate_from_source(workload: Client, moment: datetime) -> None:
+    """Remove the source's objects. It can be repeated.
+
+    Args:
+        workload: The API of the copy.
+        moment: The moment of the request. Later objects belong to the copy.
+    """
+    async for volume in workload.iterate(VOLUMES):
+        # The source uses the volumes.
+        if volume.get("spec", {}).get("persistentVolumeReclaimPolicy") == "Delete":
+            retain = {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}
+            await workload.patch(VOLUMES, volume["metadata"]["name"], None, retain)
+    # Before attachments: a controller creates those of a Node's pods again.
+    async for node in workload.iterate(NODES):
+        if _is_copied(node, moment):
+            await _delete(workload, NODES, node)
+    async for attachment in workload.iterate(ATTACHMENTS):
+        if _is_copied(attachment, moment):
+            # Without its finalizer, no CSI driver of the copy detaches the volume of the source.
+            name, free = attachment["metadata"]["name"], {"metadata": {"finalizers": None}}
+            await workload.patch(ATTACHMENTS, name, None, free)
+            await _delete(workload, ATTACHMENTS, attachment)
+    async for token in workload.iterate(SECRETS, fields={"type": _BOOTSTRAP_TOKEN}):
+        if _is_copied(token, moment):
+            await _delete(workload, SECRETS, token)
+
+
+async def remove_old_tokens(workload: Client, key: str) -> None:
+    """Empty the Secrets with tokens that API servers do not accept. It can be repeated.
+
+    Args:
+        workload: The API of the restored cluster.
+        key: The ID of its service account key.
+    """
+    async for secret in find_old_tokens(workload, key):
+        # The controller manager creates a token with the present key.
+        metadata = secret["metadata"]
+        patch = {"metadata": {"uid": metadata["uid"]}, "data": {"token": None}}
+        await workload.patch(SECRETS, metadata["name"], metadata["namespace"], patch)
+
+
+def _is_copied(item: Unstructured, moment: datetime) -> bool:
+    return datetime.fromisoformat(item["metadata"]["creationTimestamp"]) <= moment
+
+
+async def _delete(workload: Client, kind: Resource, item: Unstructured) -> None:
+    metadata: dict[str, Any] = item["metadata"]
+    await workload.delete(kind, metadata["name"], metadata.get("namespace"), uid=metadata["uid"])
 
 
 class Restores(Engine[None]):

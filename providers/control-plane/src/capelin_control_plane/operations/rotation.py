@@ -38,8 +38,7 @@ from capelin_control_plane.keys.rotation_clients import (
     with_ages_of_machines,
 )
 from capelin_control_plane.keys.secrets import advance
-from capelin_control_plane.operations.engine import key_of
-from capelin_control_plane.operations.exclusion import Operation, obstacle, waiting_text
+from capelin_control_plane.operations.engine import Operation, key_of, obstacle, waiting_text
 
 ROTATE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/rotate-authorities-before"
 """Its value is a moment. CAs and keys that were created before it are replaced."""

@@ -19,12 +19,9 @@ from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.encryption import uses_keyring
 from capelin_control_plane.keys.encryption_keys import EncryptionKeys
 from capelin_control_plane.operations.archive import Archives
-from capelin_control_plane.operations.backup import Backups, BackupState
-from capelin_control_plane.operations.data import ControlPlaneData
-from capelin_control_plane.operations.encryption import EncryptionReport, Encryptions
-from capelin_control_plane.operations.engine import Engine
-from capelin_control_plane.operations.exclusion import Operation, in_progress
-from capelin_control_plane.operations.kms import PluginChecks
+from capelin_control_plane.operations.backup import Backups, BackupState, ControlPlaneData
+from capelin_control_plane.operations.encryption import EncryptionReport, Encryptions, PluginChecks
+from capelin_control_plane.operations.engine import Engine, Operation, in_progress
 from capelin_control_plane.operations.restore import Restores
 from capelin_control_plane.operations.rotation import Rotations
 from capelin_control_plane.operations.space import SpaceTasks

@@ -20,7 +20,7 @@ from capelin_control_plane.desired.control_plane import (
 from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.desired.schedules import is_older, occurrences
 from capelin_control_plane.keys.rotation import Progress
-from capelin_control_plane.operations.exclusion import Operation, obstacle
+from capelin_control_plane.operations.engine import Operation, obstacle
 from capelin_control_plane.operations.rotation import rotation_requests
 
 SLEEP_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/sleep-after"

@@ -21,8 +21,7 @@ from capelin_control_plane.etcd.space import (
     MemberSpace,
     next_space_step,
 )
-from capelin_control_plane.operations.engine import Declaration, Engine, Run, key_of
-from capelin_control_plane.operations.exclusion import Operation
+from capelin_control_plane.operations.engine import Declaration, Engine, Operation, Run, key_of
 
 ETCD_SPACE_AVAILABLE: Final = "EtcdSpaceAvailable"
 """Whether etcd accepts writes, and has room for more."""

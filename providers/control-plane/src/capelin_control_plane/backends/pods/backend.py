@@ -29,27 +29,27 @@ from capelin_control_plane.backends.pods.deletion import (
     stop_pods,
 )
 from capelin_control_plane.backends.pods.etcd_changes import EtcdChanges
-from capelin_control_plane.backends.pods.etcd_state import (
-    EtcdState,
-    is_resized,
-    next_etcd_state,
-    planned_members,
-)
 from capelin_control_plane.backends.pods.exposure import (
     agents_endpoint_of,
     api_server_service,
     endpoint_of,
     own_hosts,
 )
-from capelin_control_plane.backends.pods.known import Known
 from capelin_control_plane.backends.pods.konnectivity import agents_service
-from capelin_control_plane.backends.pods.lost_nodes import Displaced, displaced_members
+from capelin_control_plane.backends.pods.membership import (
+    EtcdState,
+    is_resized,
+    next_etcd_state,
+    planned_members,
+)
 from capelin_control_plane.backends.pods.names import (
     COMPONENT_LABEL,
     MANAGED_BY,
     MANAGED_BY_LABEL,
     RESTORED_ANNOTATION,
     Names,
+    fields_at,
+    value_at,
 )
 from capelin_control_plane.backends.pods.objects import (
     desired_objects,
@@ -66,29 +66,31 @@ from capelin_control_plane.backends.pods.own_objects import (
     SECRETS,
     SERVICES,
     STATEFUL_SETS,
+    Known,
     OwnObjects,
     belongs_to,
     owner,
 )
 from capelin_control_plane.backends.pods.pki_secret import pki_data
 from capelin_control_plane.backends.pods.pod_status import (
+    Displaced,
+    displaced_members,
     instance_statuses,
     is_member,
     is_ready,
     is_running,
 )
 from capelin_control_plane.backends.pods.restore_pods import (
+    RestorePods,
     is_stopped,
     restore_files,
     restore_pod,
 )
-from capelin_control_plane.backends.pods.restore_preparation import RestorePods
 from capelin_control_plane.backends.pods.rollout import (
     etcd_members,
     is_complete,
     workloads_to_apply,
 )
-from capelin_control_plane.backends.pods.trees import fields_at, value_at
 from capelin_control_plane.backup.restores import restore_phase
 from capelin_control_plane.desired.control_plane import PROGRAMS, ControlPlane
 from capelin_control_plane.desired.instances import (

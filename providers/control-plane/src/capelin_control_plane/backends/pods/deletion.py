@@ -8,7 +8,7 @@ from capelin.api.core import Pod
 from capelin.provider import Blocked
 
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.backends.pods.names import COMPONENT_LABEL, Names
+from capelin_control_plane.backends.pods.names import COMPONENT_LABEL, Names, value_at
 from capelin_control_plane.backends.pods.own_objects import (
     BUDGETS,
     CLAIMS,
@@ -25,7 +25,6 @@ from capelin_control_plane.backends.pods.own_objects import (
 )
 from capelin_control_plane.backends.pods.pod_status import is_member
 from capelin_control_plane.backends.pods.restore_pods import is_restore_pod
-from capelin_control_plane.backends.pods.trees import value_at
 from capelin_control_plane.desired.control_plane import PROGRAMS, Component
 from capelin_control_plane.etcd.rules import MOST_MEMBERS
 

@@ -12,23 +12,24 @@ from capelin.client import tls_context
 from capelin.provider import Blocked
 
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.backends.pods.etcd_state import is_resized, peer_url, voters_of
-from capelin_control_plane.backends.pods.known import Known
 from capelin_control_plane.backends.pods.membership import (
     EtcdMembers,
+    forwarded_port,
+    is_resized,
     next_change,
     ordered_restarts,
+    peer_url,
+    voters_of,
 )
 from capelin_control_plane.backends.pods.names import ETCD_CLIENT_PORT
 from capelin_control_plane.backends.pods.objects import etcd_state
-from capelin_control_plane.backends.pods.own_objects import CLAIMS, STOP_SECONDS, OwnObjects
+from capelin_control_plane.backends.pods.own_objects import CLAIMS, STOP_SECONDS, Known, OwnObjects
 from capelin_control_plane.backends.pods.pod_status import (
     has_started,
     is_ending_server,
     is_member,
     member_index,
 )
-from capelin_control_plane.backends.pods.port_forward import forwarded_port
 from capelin_control_plane.backends.pods.rollout import are_api_servers_settled
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.etcd.api import EtcdApi, MembershipError, connect, make_room

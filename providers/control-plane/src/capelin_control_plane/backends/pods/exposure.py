@@ -9,8 +9,7 @@ from capelin.contract import READY, is_condition_true
 from capelin.provider import Blocked
 
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.backends.pods.names import API_SERVER_PORT, Names
-from capelin_control_plane.backends.pods.trees import items_at, value_at
+from capelin_control_plane.backends.pods.names import API_SERVER_PORT, Names, items_at, value_at
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.desired.instances import AgentsEndpoint, Endpoint
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any, cast
 
 from capelin.contract import CLUSTER_NAME_LABEL
 from capelin.controller import ObjectKey
@@ -35,6 +36,27 @@ FILES = ComponentFiles(PKI_FOLDER, PKI_FOLDER)
 # A StatefulSet's name stands in a label of its pods with a hash of 11 characters.
 _LONGEST = 32
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+
+def value_at(node: Any, *path: str) -> Any:
+    """The value at a path, if any."""
+    for part in path:
+        if not isinstance(node, dict):
+            return None
+        node = cast("dict[str, Any]", node).get(part)
+    return node
+
+
+def fields_at(node: Any, *path: str) -> Mapping[str, Any]:
+    """The object at a path, or an empty one."""
+    found = value_at(node, *path)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def items_at(node: Any, *path: str) -> list[Mapping[str, Any]]:
+    """The objects in the list at a path, or an empty list."""
+    found = value_at(node, *path)
+    return cast("list[Mapping[str, Any]]", found) if isinstance(found, list) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from capelin.api import Unstructured
 
-from capelin_control_plane.backends.pods.etcd_state import EtcdState
 from capelin_control_plane.backends.pods.konnectivity import AGENT_PORT, agents_service
+from capelin_control_plane.backends.pods.membership import EtcdState
 from capelin_control_plane.backends.pods.names import (
     API_SERVER_PORT,
     DIGEST_ANNOTATION,
@@ -19,9 +19,9 @@ from capelin_control_plane.backends.pods.names import (
     FILES,
     OWNER_ANNOTATION,
     Names,
+    items_at,
 )
 from capelin_control_plane.backends.pods.patches import patched
-from capelin_control_plane.backends.pods.trees import items_at
 from capelin_control_plane.backends.pods.workloads import (
     api_server_deployment,
     controller_deployment,

@@ -7,7 +7,7 @@ to other hosts. The standard allows some of that, so these rules are stricter.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from capelin_control_plane.backends.pods.trees import fields_at, items_at, value_at
+from capelin_control_plane.backends.pods.names import fields_at, items_at, value_at
 
 _REFUSED: Final = (
     "ephemeralContainers",

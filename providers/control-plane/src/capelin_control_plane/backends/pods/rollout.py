@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from capelin.api import Unstructured
 from capelin.api.core import Pod
 
-from capelin_control_plane.backends.pods.names import DIGEST_ANNOTATION
+from capelin_control_plane.backends.pods.names import DIGEST_ANNOTATION, fields_at, value_at
 from capelin_control_plane.backends.pods.objects import DesiredObjects, Workload
 from capelin_control_plane.backends.pods.pod_status import (
     exit_message,
@@ -18,7 +18,6 @@ from capelin_control_plane.backends.pods.pod_status import (
     is_ready,
     member_index,
 )
-from capelin_control_plane.backends.pods.trees import fields_at, value_at
 from capelin_control_plane.desired.control_plane import Component, ControlPlane
 from capelin_control_plane.desired.instances import InstanceStatus
 from capelin_control_plane.etcd.rules import Loss, Member, loss_of, quorum

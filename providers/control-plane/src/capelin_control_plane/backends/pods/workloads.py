@@ -8,8 +8,8 @@ from typing import Any
 from capelin.api import Unstructured
 
 from capelin_control_plane.api.pod_settings import Spread
-from capelin_control_plane.backends.pods.etcd_state import MEMBERS_KEY, STATE_KEY
 from capelin_control_plane.backends.pods.konnectivity import EGRESS_SELECTOR_FILE, with_server
+from capelin_control_plane.backends.pods.membership import MEMBERS_KEY, STATE_KEY
 from capelin_control_plane.backends.pods.names import (
     API_SERVER_PORT,
     ETCD_CLIENT_PORT,

@@ -30,16 +30,15 @@ from capelin_control_plane.backends.processes.components import (
     desired_components,
     listen_host,
     programs_of,
+    read_key_pair,
     relay_target,
+    renew_certificates,
+    write_kubeconfigs,
 )
 from capelin_control_plane.backends.processes.instance_status import (
     disk_errors_block,
     instance_statuses,
-)
-from capelin_control_plane.backends.processes.pki_files import (
-    read_key_pair,
-    renew_certificates,
-    write_kubeconfigs,
+    notify_relay,
 )
 from capelin_control_plane.backends.processes.plan import (
     Step,
@@ -48,10 +47,6 @@ from capelin_control_plane.backends.processes.plan import (
     needs_membership,
     next_step,
 )
-from capelin_control_plane.backends.processes.probes import (
-    notify_relay,
-)
-from capelin_control_plane.backends.processes.startup_throttle import StartupThrottle
 from capelin_control_plane.backends.processes.state_dir import (
     Owner,
     StateDir,
@@ -59,7 +54,11 @@ from capelin_control_plane.backends.processes.state_dir import (
     find_state_dir,
     state_dirs_of,
 )
-from capelin_control_plane.backends.processes.supervised import Supervised, processes_of
+from capelin_control_plane.backends.processes.supervised import (
+    StartupThrottle,
+    Supervised,
+    processes_of,
+)
 from capelin_control_plane.backup.restores import restore_phase
 from capelin_control_plane.desired.control_plane import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.desired.instances import (

@@ -3,18 +3,21 @@
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
+from capelin.pki import KeyPair
 from capelin.provider import Blocked
 from capelin.versions import Version
 from capelin_embedded import relay
 from capelin_embedded.addresses import is_free
 from capelin_embedded.components import TIMER_SLACK
-from capelin_embedded.processes import Command, Limits
+from capelin_embedded.processes import Command, Limits, private_folder
 
 from capelin_control_plane.api.policy import Policy, address_of
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.backends.processes.state_dir import StateDir
+from capelin_control_plane.backends.processes.state_dir import StateDir, write_if_changed
 from capelin_control_plane.desired.arguments import (
     CONTROLLER_PORTS,
     GO_ENVIRONMENT,
@@ -26,8 +29,10 @@ from capelin_control_plane.desired.arguments import (
     etcd_arguments,
     shutdown_delay,
 )
+from capelin_control_plane.desired.component_files import ENCRYPTION_PREFIX
 from capelin_control_plane.desired.control_plane import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.desired.instances import DesiredComponents, Instance, Plan, Resources
+from capelin_control_plane.keys.certificates import Authorities, key_pair, pki_files
 
 API_SERVER_PORT = 10443
 ETCD_PORT = 2379
@@ -62,6 +67,39 @@ _KUBELETS = {"kubelet-preferred-address-types": "InternalDNS,InternalIP,External
 # these Leases. It is not configured, and since v1.36 it is on and cannot be without identities.
 _FEATURES = {"APIServerIdentity": False, "UnknownVersionInteroperabilityProxy": False}
 _GRACE_SECONDS = 10.0
+
+
+def renew_certificates(
+    state_dir: StateDir, desired: ControlPlane, authorities: Authorities, host: str
+) -> datetime | None:
+    """Issue every certificate that is missing or due. Returns when the next one is due."""
+    own, read = [state_dir.address], partial(_read, private_folder(state_dir.pki))
+    files, renew_at = pki_files(desired, authorities, read, host=host, internal=own, etcd=own)
+    for name, content in files.items():
+        write_if_changed(state_dir.pki / name, content)
+    for dropped in state_dir.pki.glob(f"{ENCRYPTION_PREFIX}*"):
+        if dropped.name not in files:
+            dropped.unlink()
+    return renew_at
+
+
+def write_kubeconfigs(state_dir: StateDir, server: str) -> None:
+    """Write the kubeconfigs of the components that are clients of the API server."""
+    for certificate in ("controller-manager", "scheduler"):
+        content = state_dir.files.component_kubeconfig(certificate, server)
+        write_if_changed(Path(state_dir.files.kubeconfig(certificate)), content)
+
+
+def read_key_pair(path: Path) -> KeyPair | None:
+    """A certificate and its key, from the file that holds both."""
+    return key_pair(_read(path.parent, path.name))
+
+
+def _read(folder: Path, name: str) -> bytes | None:
+    try:
+        return (folder / name).read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

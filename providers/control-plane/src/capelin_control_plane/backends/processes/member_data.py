@@ -13,8 +13,11 @@ from capelin.provider import Blocked
 from capelin_embedded.processes import write_private
 
 from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.backends.processes.components import etcd_peer_url, etcd_port
-from capelin_control_plane.backends.processes.pki_files import read_key_pair
+from capelin_control_plane.backends.processes.components import (
+    etcd_peer_url,
+    etcd_port,
+    read_key_pair,
+)
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.etcd import api as etcd_api
 from capelin_control_plane.etcd.api import EtcdApi, MembershipError

@@ -31,7 +31,7 @@ from capelin_control_plane.backends.processes.components import (
     etcd_peer_url,
     joining,
 )
-from capelin_control_plane.backends.processes.probes import readiness
+from capelin_control_plane.backends.processes.instance_status import readiness
 from capelin_control_plane.backends.processes.state_dir import StateDir, state_dirs_of
 from capelin_control_plane.desired.instances import Instance
 from capelin_control_plane.etcd.api import MembershipError
