@@ -175,7 +175,7 @@ class Sandbox:
         return answer
 
     async def problems(self, owner: Owner, expressions: Mapping[str, Question]) -> list[str]:
-        """Why expressions cannot be compiled, which are given by their fields.
+        """Why expressions, by their fields, cannot be compiled.
 
         Raises:
             OverloadError: the machine cannot compile them now.
