@@ -31,8 +31,22 @@ def test_images_are_pinned_by_digest(job: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_builds_run_locked_code_and_cannot_sign(job: dict[str, Any]) -> None:
-    commands = [step["run"] for step in job["steps"] if "nox" in step.get("run", "")]
+    commands = [step["run"] for step in job["steps"] if "uv run" in step.get("run", "")]
     assert all("uv run --locked" in command for command in commands)
-    assert all("--script-mode none" in command for command in commands)
+    assert all("--script-mode none" in command for command in commands if "nox" in command)
     may_sign = {"id-token", "attestations"} & set(job.get("permissions", {}))
     assert not (commands and may_sign)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_uv_has_a_fixed_version(job: dict[str, Any]) -> None:
+    installed = [step for step in job["steps"] if "setup-uv" in step.get("uses", "")]
+    assert [step for step in installed if "version" not in step.get("with", {})] == []
+
+
+def test_a_job_signs_only_the_digests_of_the_build() -> None:
+    jobs = yaml.safe_load((WORKFLOWS / "release.yaml").read_text())["jobs"]
+    signing = [name for name, job in jobs.items() if "cosign sign" in str(job["steps"])]
+    assert signing == ["sign"]
+    assert "imagetools" not in str(jobs)
+    assert jobs["sign"]["environment"] == jobs["registry"]["environment"] == "registry"

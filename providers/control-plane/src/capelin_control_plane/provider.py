@@ -6,7 +6,9 @@ from capelin.api import Unstructured
 from capelin.provider import Provider, admission_policy, may_patch_status
 
 from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
+from capelin_control_plane.backends.pods.names import MANAGED_BY, MANAGED_BY_LABEL
 from capelin_control_plane.desired.control_plane import PROGRAMS
+from capelin_control_plane.keys.secrets import CREATED_ANNOTATION
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
 LABEL = "control-plane-capelin"
@@ -26,7 +28,7 @@ def provider() -> Provider:
         reconcilers=[CapelinControlPlaneReconciler],
         kinds=[CapelinControlPlaneTemplate],
         programs=PROGRAMS,
-        objects=[*read_by_bootstrap_provider(), *port_forward_policy(), *operations_policy()],
+        objects=[*read_by_bootstrap_provider(), *confinement(), *operations_policy()],
     )
 
 
@@ -91,34 +93,72 @@ def operations_policy() -> list[Unstructured]:
     return admission_policy(f"{LABEL}-operations", [clusters], [validation])
 
 
-def port_forward_policy() -> list[Unstructured]:
-    """Lets the provider reach only members of etcd by its permission to forward ports of pods.
+def confinement() -> list[Unstructured]:
+    """Confines the provider to objects of control planes, which its permissions cannot name.
 
-    The permission cannot name pods, and the provider needs it in all namespaces. Administrators may
-    run programs in pods, which the provider may not, and keep the ports that they can forward.
+    Administrators may run programs in pods, which the provider may not, and keep their permissions.
+    No other controller of control planes may forward ports.
     """
-    connections = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": ["CONNECT"],
-        "resources": ["pods/portforward"],
-    }
     resource = CapelinControlPlane.resource
     is_controller = may_patch_status(f"'{resource.group}'", f"'{resource.plural}'")
-    may_execute = (
-        "authorizer.group('').resource('pods').subresource('exec').namespace(request.namespace)"
-        ".check('create').allowed()"
+    may_execute, may_forward = (
+        f"authorizer.group('').resource('pods').subresource('{subresource}')"
+        ".namespace(request.namespace).check('create').allowed()"
+        for subresource in ("exec", "portforward")
     )
-    validation = {
-        "expression": "request.name.matches('-etcd-[0-9]$')",
-        "message": "the control plane provider forwards ports of members of etcd only",
-        "reason": "Forbidden",
-    }
     conditions = [
         {"name": "a-service-account", "expression": _IS_SERVICE_ACCOUNT},
-        {"name": "a-controller-of-control-planes", "expression": f"{is_controller}"},
+        {"name": "a-controller-of-control-planes", "expression": is_controller},
+        {"name": "a-forwarder-of-ports", "expression": may_forward},
         {"name": "no-administrator", "expression": f"!{may_execute}"},
     ]
-    return admission_policy(
-        f"{LABEL}-port-forward", [connections], [validation], {"matchConditions": conditions}
-    )
+
+    def policy(
+        name: str, operations: list[str], resources: dict[str, list[str]], expression: str, of: str
+    ) -> list[Unstructured]:
+        rules: list[Unstructured] = [
+            {
+                "apiGroups": [group],
+                "apiVersions": ["v1"],
+                "operations": operations,
+                "resources": names,
+            }
+            for group, names in resources.items()
+        ]
+        message = f"the control plane provider {of} only"
+        validation = {"expression": expression, "message": message, "reason": "Forbidden"}
+        more = {"matchConditions": conditions}
+        return admission_policy(f"{LABEL}-{name}", rules, [validation], more)
+
+    def is_own(of: str) -> str:
+        return f"{of}.metadata.?labels[?'{MANAGED_BY_LABEL}'].orValue('') == '{MANAGED_BY}'"
+
+    pod = "dyn(object).spec.?template.?spec.orValue(dyn(object).spec)"
+    old = "oldObject.metadata.?{}.orValue({})"
+    return [
+        *policy(
+            "port-forward",
+            ["CONNECT"],
+            {"": ["pods/portforward"]},
+            "request.name.matches('-etcd-[0-9]$')",
+            "forwards ports of members of etcd",
+        ),
+        *policy(
+            "workloads",
+            ["CREATE", "UPDATE"],
+            {"": ["pods"], "apps": ["deployments", "statefulsets"]},
+            f"{is_own('object')} && {pod}.?serviceAccountName.orValue('default') == 'default'"
+            f" && !{pod}.?automountServiceAccountToken.orValue(true)",
+            "runs its own pods, without a token of a service account,",
+        ),
+        *policy(
+            "secrets",
+            ["CREATE", "UPDATE"],
+            {"": ["secrets"]},
+            "object.?type.orValue('') != 'kubernetes.io/service-account-token'"
+            f" && (oldObject == null || {is_own('oldObject')}"
+            f" || '{CREATED_ANNOTATION}' in {old.format('annotations', '{}')}"
+            f" || {old.format('ownerReferences', '[]')}.exists(o, o.kind == '{resource.kind}'))",
+            "changes Secrets of control planes",
+        ),
+    ]

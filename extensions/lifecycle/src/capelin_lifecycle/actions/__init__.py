@@ -13,7 +13,7 @@ from capelin_lifecycle.actions.quota import quota_expressions
 from capelin_lifecycle.actions.topology import patches_expressions, patches_problems
 from capelin_lifecycle.actions.validate import validate_expressions
 from capelin_lifecycle.policies.selection import KnownPolicy
-from capelin_lifecycle.sandbox.pool import Expressions
+from capelin_lifecycle.sandbox.pool import Question
 
 RUNNERS: Final[Mapping[str, ActionRunner]] = {
     "apply": ApplyRunner(),
@@ -31,7 +31,7 @@ CHECKS: Final[Mapping[str, Callable[[KnownPolicy], list[str]]]] = {
 }
 """Find problems of a policy's action that its CRD cannot express."""
 
-EXPRESSIONS: Final[Mapping[str, Callable[[KnownPolicy], Expressions]]] = {
+EXPRESSIONS: Final[Mapping[str, Callable[[KnownPolicy], Mapping[str, Question]]]] = {
     "patches": patches_expressions,
     "quota": quota_expressions,
     "validate": validate_expressions,

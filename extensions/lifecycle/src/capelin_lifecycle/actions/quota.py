@@ -22,21 +22,22 @@ from capelin_lifecycle.policies.clusters import KnownCluster, cluster_occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy, matches, needs_namespace
 from capelin_lifecycle.policies.verdict import Verdict, done, waiting
 from capelin_lifecycle.sandbox.expressions import ExpressionError, as_amount
-from capelin_lifecycle.sandbox.pool import SANDBOX, Expressions, Question
+from capelin_lifecycle.sandbox.pool import SANDBOX, Question
 
 VARIABLES: Final = ("object",)
 ADMITTED: Final = "within the quota"
 _TURN_SECONDS: Final = 0.005
 
 
-def quota_expressions(policy: KnownPolicy) -> Expressions:
+def quota_expressions(policy: KnownPolicy) -> dict[str, Question]:
     quota = policy.spec.action.quota
-    expressions = [
-        (f"expression of {limit.resource}", limit.expression, False)
-        for limit in (quota.limits if quota else ())
-        if limit.expression is not None
-    ]
-    return Expressions(expressions, VARIABLES)
+    questions = _questions(quota) if quota else {}
+    return {f"expression of {resource}": question for resource, question in questions.items()}
+
+
+def _questions(quota: Quota) -> dict[str, Question]:
+    texts = {limit.resource: limit.expression for limit in quota.limits}
+    return {name: Question(text, VARIABLES) for name, text in texts.items() if text is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +144,7 @@ def _uncounted(clusters: Sequence[CountedCluster]) -> list[str]:
 async def counted(policy: KnownPolicy, quota: Quota, cluster_json: Unstructured) -> CountedCluster:
     """A Cluster with its group and its amounts of the limited resources."""
     cluster = Cluster.read(cluster_json)
-    texts = {limit.resource: limit.expression for limit in quota.limits}
-    questions = {
-        resource: Question(text, VARIABLES) for resource, text in texts.items() if text is not None
-    }
+    questions = _questions(quota)
     owner = policy.owner(cluster.namespace or "")
     values = await SANDBOX.evaluate(owner, list(questions.values()), {"object": cluster_json})
     amounts: dict[str, Decimal | ExpressionError] = {
@@ -159,7 +157,7 @@ async def counted(policy: KnownPolicy, quota: Quota, cluster_json: Unstructured)
         name=f"{cluster.namespace}/{cluster.name}",
         group=_group(quota, cluster),
         is_created=bool(cluster.spec.infrastructure_ref or cluster.spec.control_plane_ref),
-        amounts={resource: amounts[resource] for resource in texts},
+        amounts={limit.resource: amounts[limit.resource] for limit in quota.limits},
     )
 
 

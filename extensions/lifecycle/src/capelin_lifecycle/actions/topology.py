@@ -38,7 +38,7 @@ from capelin_lifecycle.actions.validate import TOPOLOGY_VARIABLES, broken_rules,
 from capelin_lifecycle.api.actions import PatchOperation, PatchVersion, TemplatePatch, UpgradePlan
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.sandbox.expressions import ExpressionError
-from capelin_lifecycle.sandbox.pool import SANDBOX, Expressions, Owner, Question
+from capelin_lifecycle.sandbox.pool import SANDBOX, Owner, Question
 
 PATCH_VARIABLES: Final = ("object", "variables")
 _BUILTIN: Final = "builtin"
@@ -57,17 +57,21 @@ def patches_problems(policy: KnownPolicy) -> list[str]:
     ]
 
 
-def patches_expressions(policy: KnownPolicy) -> Expressions:
-    expressions: list[tuple[str, str, bool]] = []
-    for where, template in _templates(policy):
-        if template.when is not None:
-            expressions.append((f"{where}.when", template.when, True))
-        expressions += [
-            (f"{place}.valueFrom", operation.value_from, False)
+def patches_expressions(policy: KnownPolicy) -> dict[str, Question]:
+    templates = _templates(policy)
+    return {
+        **{
+            f"{where}.when": Question(template.when, PATCH_VARIABLES, boolean=True)
+            for where, template in templates
+            if template.when is not None
+        },
+        **{
+            f"{place}.valueFrom": Question(operation.value_from, PATCH_VARIABLES)
+            for where, template in templates
             for place, operation in _operations(where, template)
             if operation.value_from is not None
-        ]
-    return Expressions(expressions, PATCH_VARIABLES)
+        },
+    }
 
 
 def _templates(policy: KnownPolicy) -> list[tuple[str, TemplatePatch]]:

@@ -9,7 +9,7 @@ from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import Verdict, done, waiting
 from capelin_lifecycle.sandbox.expressions import ExpressionError
-from capelin_lifecycle.sandbox.pool import SANDBOX, Expressions, Owner, Question
+from capelin_lifecycle.sandbox.pool import SANDBOX, Owner, Question
 
 CLUSTER_VARIABLES = ("fromVersion", "now", "object", "toVersion")
 """For the hooks of a Cluster's life: `object` is the Cluster."""
@@ -17,21 +17,23 @@ TOPOLOGY_VARIABLES = ("templates", "variables")
 """For `ValidateTopology`: the variables by name, `builtin` among them, and the templates."""
 
 
-def validate_expressions(policy: KnownPolicy) -> Expressions:
+def validate_expressions(policy: KnownPolicy) -> dict[str, Question]:
+    is_topology = policy.spec.hook == "ValidateTopology"
+    names = TOPOLOGY_VARIABLES if is_topology else CLUSTER_VARIABLES
     validate = policy.spec.action.validate_
-    rules = enumerate(validate.rules_ if validate else ())
-    return Expressions(
-        [(f"rules[{number}].expression", rule.expression, True) for number, rule in rules],
-        TOPOLOGY_VARIABLES if policy.spec.hook == "ValidateTopology" else CLUSTER_VARIABLES,
-    )
+    questions = _questions(validate, names) if validate else []
+    return {f"rules[{number}].expression": each for number, each in enumerate(questions)}
+
+
+def _questions(validate: Validate, names: tuple[str, ...]) -> list[Question]:
+    return [Question(rule.expression, names, boolean=True) for rule in validate.rules_]
 
 
 async def evaluated(
     validate: Validate, names: tuple[str, ...], variables: dict[str, Any], owner: Owner
 ) -> list[Any]:
     """The value of each rule, or why it has none."""
-    questions = [Question(rule.expression, names, boolean=True) for rule in validate.rules_]
-    return await SANDBOX.evaluate(owner, questions, variables)
+    return await SANDBOX.evaluate(owner, _questions(validate, names), variables)
 
 
 async def rule_values(

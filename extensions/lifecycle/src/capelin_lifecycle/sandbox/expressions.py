@@ -6,7 +6,7 @@ compiled and evaluated in the sandbox only.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -16,9 +16,6 @@ from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional
 
 from capelin_lifecycle.sandbox.functions import QUANTITY, declarations, read_amount
-
-MAX_TOGETHER: Final = 32_768
-"""How many characters all expressions of a policy may have, which are compiled at once."""
 
 VARIABLE_TYPES: Final[Mapping[str, Any]] = {
     "fromVersion": cel.Type.STRING,
@@ -54,9 +51,9 @@ class Expression:
         try:
             value = self._compiled.eval(data=data)
         except (RuntimeError, TypeError, ValueError) as error:
-            raise ExpressionError(_explain(str(error))) from None
+            raise _problem(str(error)) from None
         if value.type() == cel.Type.ERROR:
-            raise ExpressionError(_explain(str(value.value())))
+            raise _problem(str(value.value()))
         return value.plain_value()
 
     def is_true(self, variables: Mapping[str, Any]) -> bool:
@@ -81,27 +78,10 @@ def compile_expression(text: str, variables: tuple[str, ...], *, boolean: bool) 
     try:
         compiled = _environment(variables).compile(text)
     except RuntimeError as error:
-        if "bad_alloc" in str(error):
-            raise MemoryError from None
-        raise ExpressionError(_explain(str(error))) from None
+        raise _problem(str(error)) from None
     if boolean and compiled.return_type() not in (cel.Type.BOOL, cel.Type.DYN):
         raise ExpressionError(f"it gives {compiled.return_type()} instead of true or false")
     return Expression(text, variables, compiled)
-
-
-def expression_problems(
-    expressions: Sequence[tuple[str, str, bool]], variables: tuple[str, ...]
-) -> list[str]:
-    """Problems of a policy's expressions. Each comes with its field and `boolean`."""
-    if sum(len(text) for _, text, _ in expressions) > MAX_TOGETHER:
-        return [f"all expressions together may have {MAX_TOGETHER} characters"]
-    problems: list[str] = []
-    for field_path, text, boolean in expressions:
-        try:
-            compile_expression(text, variables, boolean=boolean)
-        except ExpressionError as error:
-            problems.append(f"{field_path}: {error}")
-    return problems
 
 
 def as_amount(value: object) -> Decimal:
@@ -120,13 +100,16 @@ def as_amount(value: object) -> Decimal:
         raise ExpressionError(str(error)) from None
 
 
-def _explain(text: str) -> str:
+def _problem(text: str) -> Exception:
     """The first line of an error, without the position in the source."""
     line = text.split("\n", 1)[0]
     line = re.sub(r"^([A-Z_]+: )+", "", line)
     line = re.sub(r"^(ERROR: )?<input>:(-?\d+):(-?\d+): ", "", line)
     line = re.sub(r" \[[A-Z_]+\]$", "", line)
-    return line.replace(" (in container '')", "")[:512]
+    if not line or "bad_alloc" in line:
+        # Of Python, which has no message, and of C++.
+        return MemoryError()
+    return ExpressionError(line.replace(" (in container '')", "")[:512])
 
 
 @lru_cache(maxsize=32)

@@ -18,7 +18,6 @@ from capelin.versions import Version
 from cel_expr_python import cel
 
 QUANTITY: Final = "k8s.quantity"
-_MAX_TEXT: Final = 65_536
 _AMOUNT: Final = re.compile(
     r"[+-]?([0-9]{1,160}(\.[0-9]{0,160})?|\.[0-9]{1,160})([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?"
 )
@@ -128,35 +127,12 @@ def _contains(network: _Value, address: _Value | str) -> bool:
     return ip_address(text) in ip_network(network[_CIDR], strict=False)
 
 
-def _check_length(length: int) -> None:
-    if length > _MAX_TEXT:
-        raise ValueError(f"a text in an expression may have {_MAX_TEXT} characters")
-
-
-def _of_text(function: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A function of a text that is not too long."""
-
-    def bounded(text: str) -> Any:
-        _check_length(len(text))
-        return function(text)
-
-    return bounded
-
-
 def _split(text: str, separator: str) -> list[str]:
-    _check_length(len(text))
     return text.split(separator) if separator else list(text)
 
 
-def _replace(text: str, old: str, new: str) -> str:
-    _check_length(len(text) + text.count(old) * len(new))
-    return text.replace(old, new)
-
-
 def _join(texts: Sequence[str], separator: str = "") -> str:
-    parts = list(texts)
-    _check_length(sum(map(len, parts)) + len(separator) * max(0, len(parts) - 1))
-    return separator.join(parts)
+    return separator.join(texts)
 
 
 _GLOBALS: dict[str, list[Overload]] = {
@@ -188,11 +164,11 @@ _MEMBERS: dict[str, list[Overload]] = {
     "family": [([_MAP], _INT, lambda a: ip_address(a[_IP]).version)],
     "isLoopback": [([_MAP], _BOOL, lambda a: ip_address(a[_IP]).is_loopback)],
     "containsIP": [([_MAP, _MAP], _BOOL, _contains), ([_MAP, _STRING], _BOOL, _contains)],
-    "lowerAscii": [([_STRING], _STRING, _of_text(str.lower))],
-    "upperAscii": [([_STRING], _STRING, _of_text(str.upper))],
-    "trim": [([_STRING], _STRING, _of_text(str.strip))],
+    "lowerAscii": [([_STRING], _STRING, str.lower)],
+    "upperAscii": [([_STRING], _STRING, str.upper)],
+    "trim": [([_STRING], _STRING, str.strip)],
     "split": [([_STRING, _STRING], _LIST, _split)],
-    "replace": [([_STRING, _STRING, _STRING], _STRING, _replace)],
+    "replace": [([_STRING, _STRING, _STRING], _STRING, str.replace)],
     "join": [([_LIST], _STRING, _join), ([_LIST, _STRING], _STRING, _join)],
     "sum": [([_LIST], _DYN, sum)],
     "min": [([_LIST], _DYN, min)],

@@ -75,14 +75,6 @@ class Question:
     boolean: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Expressions:
-    """All expressions of a policy: each with its field, and whether it is a condition."""
-
-    entries: Sequence[tuple[str, str, bool]]
-    variables: tuple[str, ...]
-
-
 @dataclass(slots=True)
 class _Task:
     owner: Owner
@@ -182,17 +174,18 @@ class Sandbox:
             raise answer
         return answer
 
-    async def problems(self, owner: Owner, expressions: Expressions) -> list[str]:
-        """Why expressions cannot be compiled.
+    async def problems(self, owner: Owner, expressions: Mapping[str, Question]) -> list[str]:
+        """Why expressions, by their fields, cannot be compiled.
 
         Raises:
             OverloadError: the machine cannot compile them now.
         """
         content = orjson.dumps({"expressions": expressions})
         try:
-            return (await self._result(owner, content, _COMPILING))["problems"]
+            result = await self._result(owner, content, _COMPILING)
         except OverrunError as error:
             return [f"the expressions cannot be compiled: {error}"]
+        return [f"{field}: {problem}" for field, problem in result["problems"].items()]
 
     async def manifests(self, owner: Owner, text: str) -> list[Any]:
         """The documents of a YAML text on which all parsers agree.

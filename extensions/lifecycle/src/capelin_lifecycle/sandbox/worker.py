@@ -16,11 +16,7 @@ import orjson
 import yaml
 from capelin.yaml import read_all_untrusted_yaml
 
-from capelin_lifecycle.sandbox.expressions import (
-    ExpressionError,
-    compile_expression,
-    expression_problems,
-)
+from capelin_lifecycle.sandbox.expressions import ExpressionError, compile_expression
 
 TASK: Final = struct.Struct(">IdQ")
 """Before a task: its length, its CPU time in seconds, and its memory in bytes."""
@@ -81,9 +77,9 @@ def _answer(task: bytes) -> bytes:
         if "manifests" in content:
             result = {"manifests": _manifests(content["manifests"])}
         elif "expressions" in content:
-            asked = content["expressions"]
-            problems = expression_problems(asked["entries"], tuple(asked["variables"]))
-            result = {"problems": problems}
+            asked = content["expressions"].items()
+            problems = {field: _compile_problem(**question) for field, question in asked}
+            result = {"problems": {field: text for field, text in problems.items() if text}}
         else:
             variables = content["variables"]
             answers = [_evaluated(question, variables) for question in content["questions"]]
@@ -106,6 +102,14 @@ def _evaluated(question: tuple[str, list[str], bool], variables: dict[str, Any])
         return {"problem": str(error)}
     except (TypeError, RecursionError):
         return {"problem": "it gives a value that JSON does not have"}
+
+
+def _compile_problem(text: str, variables: list[str], *, boolean: bool) -> str:
+    try:
+        compile_expression(text, tuple(variables), boolean=boolean)
+    except ExpressionError as error:
+        return str(error)
+    return ""
 
 
 def _manifests(text: str) -> orjson.Fragment | None:

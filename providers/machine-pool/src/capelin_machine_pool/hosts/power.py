@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import re
 import signal
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -32,7 +31,6 @@ from capelin_machine_pool.reasons import Reason
 SILENCE: Final = timedelta(minutes=2)
 """How long a released host does not answer before it is power cycled."""
 _COMMAND_SECONDS: Final = 120.0
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 _log = logging.getLogger(__name__)
 
@@ -142,7 +140,7 @@ class PowerSwitch:
     async def _run(self, name: str, host: CapelinHost) -> None:
         namespace = host.namespace or ""
         path = None if self._commands is None else self._commands / namespace / name
-        if path is None or not _NAME.fullmatch(name) or not os.access(path, os.X_OK):
+        if path is None or not os.access(path, os.X_OK):
             raise PowerError(
                 f"namespace {namespace} has no command {name}: the administrator of the provider"
                 f" adds {namespace}/{name} to the folder of --power-commands"
