@@ -45,7 +45,8 @@ CODE = (
 
 SHARED = (
     *("examples", "tests/docs", "tests/test_everything.py", "tests/test_joining.py"),
-    *("tests/test_load.py", "tests/test_patterns.py", "tests/e2e/test_helpers.py"),
+    *("tests/test_budgets.py", "tests/test_load.py", "tests/test_patterns.py"),
+    *("tests/e2e/test_helpers.py",),
     *("tests/faults", "tests/providers"),
 )
 """Tests that belong to no package and need neither a cluster nor a container engine."""
@@ -115,12 +116,13 @@ def pytest(session: nox.Session, *options: str, paths: Sequence[str]) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Formatting, lint rules, the direction of imports, workflows, and a fresh lock file."""
+    """Formatting, lint rules, directions of imports, workflows, lock file, budgets of lines."""
     install(session)
     session.run("ruff", "format", "--check", *CODE)
     session.run("ruff", "check", *CODE)
     session.run("lint-imports", "--no-cache")
     session.run("zizmor", "--offline", "--quiet", "--no-progress", ".github/workflows")
+    session.run("python", "-m", "tools.budgets")
 
 
 @nox.session

@@ -1,7 +1,7 @@
 """The engine on a real API server, asked as Cluster API asks."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +18,9 @@ from capelin.runtime.v1alpha1 import API_VERSION, GeneratePatches, ValidateTopol
 from capelin.testing.extensions import fake_request, response_of
 from capelin.testing.fake_client import Clock
 from capelin.testing.waiting import until
+from capelin_embedded.apiserver import ApiServer
+from capelin_embedded.testing.administrator import Administrator
+from capelin_embedded.testing.run import own_api_server
 from capelin_lifecycle.api.names import LIFECYCLE_HOOKS
 from capelin_lifecycle.api.policies import LifecyclePolicy
 from capelin_lifecycle.api.results import LifecycleResult
@@ -25,10 +28,10 @@ from capelin_lifecycle.decision import Facts
 from capelin_lifecycle.engine import Engine
 from capelin_lifecycle.hooks import build
 from capelin_lifecycle.policies.clusters import KnownCluster, cluster_occurrence
+from capelin_lifecycle.provider import provider
 from capelin_lifecycle.reconcilers.registration import TOPOLOGY_HANDLERS, handler_name
 
-# One by one: an engine works for the whole cluster, with its own clock.
-pytestmark = [pytest.mark.usefixtures("provider_crds"), pytest.mark.integration]
+pytestmark = [pytest.mark.integration, pytest.mark.needs_programs("kube-apiserver", "etcd")]
 
 SATURDAY = datetime(2026, 11, 28, 20, 30, tzinfo=UTC)
 APPROVAL = "approval.runtime.capelin.cluster.x-k8s.io"
@@ -116,9 +119,40 @@ async def running(client: Client, config: Config, namespace: str) -> AsyncGenera
         yield Life(client, namespace, engine, build(engine), clock)
 
 
+@pytest.fixture(scope="module")
+def server(capelin_test_run: Path) -> Generator[ApiServer]:
+    """An API server for this module: an engine works for all policies of its cluster."""
+    with own_api_server(capelin_test_run) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def administrator(server: ApiServer) -> Generator[Administrator]:
+    administrator = Administrator(server)
+    administrator.install(provider())
+    yield administrator
+    administrator.close()
+
+
 @pytest.fixture
-async def life(client: Client, kubeconfig: Path, namespace: str) -> AsyncGenerator[Life]:
-    async with running(client, Config.from_kubeconfig(kubeconfig), namespace) as life:
+def config(server: ApiServer) -> Config:
+    return Config.from_kubeconfig(server.kubeconfig)
+
+
+@pytest.fixture
+async def client(config: Config) -> AsyncGenerator[Client]:
+    async with Client(config) as client:
+        yield client
+
+
+@pytest.fixture
+def namespace(administrator: Administrator) -> str:
+    return administrator.new_namespace()
+
+
+@pytest.fixture
+async def life(client: Client, config: Config, namespace: str) -> AsyncGenerator[Life]:
+    async with running(client, config, namespace) as life:
         yield life
         await client.request(
             "DELETE", LifecyclePolicy.resource.path(namespace), content_type="application/json"

@@ -106,7 +106,7 @@ class Operation:
         Args:
             title: The step when it is done.
             progress: Why it is not done yet.
-            of: What the command waits for, in the error of a timeout.
+            of: The operation, in the error of a timeout.
             on_failure: Raises the error for a failure that stays.
             hint: The next step after a timeout.
             done: A detail to show when it is done.

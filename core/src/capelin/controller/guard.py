@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 log = logging.getLogger(__name__)
 
 PAYERS: Final = WeakKeyDictionary[asyncio.Task[Any], Callable[[float], None]]()
-"""Functions that are called with the seconds for which a task held the event loop."""
+"""Functions that get the seconds for which a task held the event loop."""
 
 _TICK = 1.0
 # The longest time that a step of the loop may take without a warning.

@@ -249,7 +249,7 @@ class Race:
 
 
 @pytest.mark.parametrize("after_use", [False, True])
-async def test_a_released_host_stays_in_maintenance_if_its_spec_says_so(after_use: bool) -> None:
+async def test_a_released_host_stays_in_maintenance_on_request(after_use: bool) -> None:
     client = FakeClient(CapelinHost)
     host = a_host(phase="Ready", claim=a_claim(), maintenance_after_use=after_use)
     client.add(host)
