@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from capelin.controller.diagnostics import Metrics
 from capelin.runtime.server.metrics import Metrics as ExtensionMetrics
-from capelin_control_plane.backup.metrics import BackupMetrics
+from capelin_control_plane.operations.backup import BackupMetrics
 from capelin_release.alerts import CONTROL_PLANE_ALERTS, EXTENSION_ALERTS, MANAGER_ALERTS, Alert
 from prometheus_client.metrics_core import Metric
 

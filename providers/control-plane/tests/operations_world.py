@@ -19,12 +19,11 @@ from typing import Any, cast
 import pytest
 from capelin.api.capi import Cluster
 from capelin.api.core import Secret
-from capelin.client import Client, Config, Request, Response, Server
+from capelin.client import Client, Config, Server
 from capelin.contract import CLUSTER_NAME_LABEL, reference_to
 from capelin.controller import Context, EventRecord, ObjectKey, Recorder
 from capelin.provider import ControlPlaneContext
 from capelin.testing.fake_client import Clock, FakeClient
-from capelin.testing.fake_server import FakeServer
 from capelin_control_plane import reconciler
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.api.policy import DEFAULT_POLICY, Plugin
@@ -44,6 +43,8 @@ from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 from capelin_control_plane.workload import WorkloadSync
 from capelin_embedded.processes import private_folder
 
+from tests.support.kills import MortalServer
+
 from .operations_servers import Memory, Workload
 
 KEY = ObjectKey("default", "one")
@@ -52,23 +53,6 @@ ADDRESS = "127.64.0.9"
 PLUGINS = tuple(
     Plugin(name, PurePosixPath(f"/run/kms/{name}/plugin.sock")) for name in ("vault", "broken")
 )
-
-
-class KilledError(Exception):
-    """The provider is killed."""
-
-
-class MortalServer(FakeServer):
-    """An API server of which one client is killed before one of its writes."""
-
-    writes_left: int | None = None
-
-    async def send(self, request: Request) -> Response:
-        if request.method != "GET" and self.writes_left is not None:
-            if self.writes_left == 0:
-                raise KilledError
-            self.writes_left -= 1
-        return await super().send(request)
 
 
 @dataclass(frozen=True)
@@ -250,7 +234,7 @@ class World:
         """Kill the provider with its tasks, and start another one."""
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
-        self.server.writes_left = None
+        self.server.life.writes = None
         while len(asyncio.all_tasks()) > 1:
             await _turn()
         self.supervised = False

@@ -9,8 +9,7 @@ from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import CapelinControlPlane, LastBackup, Spec, Status
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.manifests import interval
-from capelin_control_plane.backup.metrics import BackupMetrics
-from capelin_control_plane.operations.backup import Backups, ControlPlaneData
+from capelin_control_plane.operations.backup import BackupMetrics, Backups, ControlPlaneData
 
 from .factories import desired_control_plane
 from .test_backups import backup

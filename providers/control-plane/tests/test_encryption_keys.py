@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,7 +24,6 @@ from capelin_control_plane.api import (
     Spec,
     Status,
 )
-from capelin_control_plane.keys import encryption_keys
 from capelin_control_plane.keys.encryption import Goal, read_keyring
 from capelin_control_plane.keys.encryption_keys import (
     ENCRYPTION_ANNOTATION,
@@ -39,6 +38,8 @@ from capelin_control_plane.operations.encryption import (
     PluginChecks,
     rewritten_objects,
 )
+
+from tests.support.kills import MortalServer, killed_after_each_write
 
 NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
 NAME = "one-encryption"
@@ -140,35 +141,25 @@ async def test_keys_in_use_are_never_replaced() -> None:
     assert is_controlled_by(await client.get(Secret, NAME, "default"), mine)
 
 
-class KilledError(Exception):
-    """The provider was killed after a write."""
-
-
 class Scene:
     """A management cluster, a workload cluster, and the provider in sequential lives."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.management, self.workload = FakeClient(), FakeClient()
+        self.server = MortalServer()
+        self.management, self.workload = FakeClient(server=self.server), FakeClient()
         self.woken = asyncio.Event()
-        self.killed = 0
         self.mine = control_plane()
 
         def workload(*_: Any, **__: Any) -> AbstractAsyncContextManager[FakeClient]:
             return nullcontext(self.workload)
 
-        async def store_and_die(*arguments: Any) -> EncryptionKeys:
-            await encryption_keys.store(*arguments)
-            self.killed += 1
-            raise KilledError
-
         monkeypatch.setattr(encryption_tasks, "Client", workload)
-        monkeypatch.setattr(encryption_tasks, "store", store_and_die)
 
     def wake(self, _: ObjectKey) -> None:
         self.woken.set()
 
     async def live(self) -> EncryptionReport:
-        """Reconcile until the first write of the Secret kills the provider, or all is done."""
+        """Reconcile until a write of the Secret kills the provider, or all is done."""
         encryptions = Encryptions(self.wake, PluginChecks(self.wake))
         recorder = Recorder(self.management, "test", "test", now=lambda: NOW)
         ctx = Context(self.management, logging.getLogger(), recorder)
@@ -185,10 +176,7 @@ class Scene:
             await encryptions.close()
 
     async def through_kills(self) -> EncryptionReport:
-        async with asyncio.timeout(30):
-            while True:
-                with suppress(KilledError):
-                    return await self.live()
+        return await killed_after_each_write(self.live, self.server.life)
 
     async def rings(self) -> dict[str, tuple[str, ...]]:
         secret = await self.management.get(Secret, NAME, "default")
@@ -210,7 +198,7 @@ async def test_a_provider_killed_after_every_write_completes_each_change(
     assert report.condition.status == "True"
     assert report.status is not None
     assert first == dict.fromkeys(resources, (report.status.key,))
-    assert scene.killed >= 4
+    assert scene.server.life.count >= 4
     rewritten = [write for write in scene.workload.writes if write.startswith("PATCH")]
     assert len(rewritten) >= 6
 

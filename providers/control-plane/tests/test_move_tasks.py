@@ -45,6 +45,8 @@ from capelin_control_plane.operations.move_phases import MOVABLE
 from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 
+from tests.support.kills import KilledError, Life, MortalServer
+
 from .factories import desired_control_plane
 
 KEY = ObjectKey("default", "one")
@@ -52,22 +54,6 @@ LABELS = {MOVE_LABEL: ""}
 WRITES = 14
 """How often the provider writes in a move."""
 MOST_LIVES = 60
-
-
-class KilledError(BaseException):
-    """The provider is killed."""
-
-
-@dataclass
-class Life:
-    """The writes that a provider may still do. It is killed after the last one."""
-
-    writes: int = 10**9
-
-    def write(self) -> None:
-        self.writes -= 1
-        if self.writes < 0:
-            raise KilledError
 
 
 @dataclass
@@ -250,20 +236,11 @@ class MortalStores(Stores):
             yield cast("Store", MortalStore(store, self.life))
 
 
-class MortalClient(FakeClient):
-    life = Life()
-
-    async def patch(self, *args: Any, **options: Any) -> Any:
-        written = await super().patch(*args, **options)
-        self.life.write()
-        return written
-
-
 @dataclass
 class Rig:
     """A paused control plane whose move was requested."""
 
-    client: MortalClient
+    client: FakeClient
     stores: MortalStores
     world: World
     recorder: Recorder
@@ -273,8 +250,8 @@ class Rig:
 
     @classmethod
     async def create(cls, folder: Path) -> "Rig":
-        life = Life()
-        client = MortalClient(CapelinControlPlane, MachineDeployment, MachinePool)
+        server = MortalServer()
+        client = FakeClient(CapelinControlPlane, MachineDeployment, MachinePool, server=server)
         fields = {
             "version": "v1.34.4",
             "etcd": {
@@ -297,7 +274,7 @@ class Rig:
             client, await cls._read(client), desired_control_plane("v1.34.4"), may_create=True
         )
         recorder = Recorder(client, "test", "test", now=lambda: datetime.now(UTC))
-        client.life = life
+        server.life = life = Life()
         return cls(client, MortalStores(folder, life), World(life), recorder)
 
     @staticmethod
@@ -311,9 +288,9 @@ class Rig:
     def ctx(self) -> Context:
         return Context(client=self.client, log=logging.getLogger(), recorder=self.recorder)
 
-    async def lives(self, writes: int = 10**9) -> bool:
+    async def lives(self, writes: int | None = None) -> bool:
         """A provider that is killed after some writes. Returns whether it completes the move."""
-        self.client.life.writes = writes
+        self.world.life.writes = writes
 
         def wake(key: ObjectKey) -> None:
             self.woken.append(key)
@@ -375,7 +352,7 @@ async def test_a_paused_control_plane_stops_and_names_its_final_backup(rig: Rig)
     assert await rig.lives()
     await rig.check_moved()
     assert set(rig.woken) == {KEY}
-    assert 10**9 - rig.world.life.writes == WRITES
+    assert rig.world.life.count == WRITES
 
 
 @pytest.mark.parametrize("writes", range(WRITES))

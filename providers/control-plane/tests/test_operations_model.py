@@ -31,8 +31,10 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tests.support.kills import KilledError
+
 from .operations_servers import Bucket
-from .operations_world import KilledError, World
+from .operations_world import World
 
 SECRETBOX: Mapping[str, Any] = {"provider": "secretbox"}
 VAULT: Mapping[str, Any] = {"provider": "kms", "kmsPlugin": "vault"}
@@ -102,7 +104,7 @@ class Operations(RuleBasedStateMachine):
 
     @rule(writes=st.integers(0, 6))
     def kill(self, writes: int) -> None:
-        self.world.server.writes_left = writes
+        self.world.server.life.writes = writes
         with suppress(KilledError):
             for _ in range(8):
                 self.run(self.world.reconcile())

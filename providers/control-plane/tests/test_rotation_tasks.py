@@ -6,7 +6,6 @@ import logging
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from capelin.api import BaseObject, kind
@@ -42,6 +41,8 @@ from capelin_control_plane.operations.rotation import (
     requested_drop,
 )
 
+from tests.support.kills import KilledError, Life, MortalServer
+
 from .factories import desired_control_plane
 
 NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
@@ -60,28 +61,12 @@ class CertificateSigningRequest(BaseObject):
     status: dict[str, str] = {}
 
 
-class KilledError(Exception):
-    """The provider is killed."""
-
-
-class MortalClient(FakeClient):
-    """A client whose provider is killed before one of its writes to Secrets."""
-
-    writes_left = 10**9
-
-    async def patch(self, *args: Any, **options: Any) -> Any:
-        if args[0] is Secret:
-            self.writes_left -= 1
-            if self.writes_left < 0:
-                raise KilledError
-        return await super().patch(*args, **options)
-
-
 @dataclass
 class Rig:
     """A control plane whose components are always ready, and its workload cluster."""
 
-    client: MortalClient
+    life: Life
+    client: FakeClient
     workload: FakeClient
     mine: CapelinControlPlane
     recorder: Recorder
@@ -95,7 +80,8 @@ class Rig:
 
     @classmethod
     async def create(cls, monkeypatch: pytest.MonkeyPatch) -> "Rig":
-        client, workload = MortalClient(), FakeClient(CertificateSigningRequest)
+        server = MortalServer()
+        client, workload = FakeClient(server=server), FakeClient(CertificateSigningRequest)
         mine = CapelinControlPlane.of("one", "default", spec=Spec(version="v1.34.4"))
         mine.metadata.uid = "1234"
 
@@ -104,7 +90,7 @@ class Rig:
 
         monkeypatch.setattr(rotation_tasks, "Client", connect)
         recorder = Recorder(client, "test", "test", now=lambda: NOW)
-        rig = cls(client, workload, mine, recorder)
+        rig = cls(server.life, client, workload, mine, recorder)
         await rig.reconcile(is_new=True)
         return rig
 
@@ -201,10 +187,10 @@ async def test_a_killed_provider_leaves_usable_secrets_and_another_one_continues
     rig.request()
     rig.drop("force@")
     known = await rig.trusted()
-    rig.client.writes_left = writes
+    rig.life.writes = writes
     with pytest.raises(KilledError):
         await rig.reconciles(10)
-    rig.client.writes_left = 10**9
+    rig.life.writes = None
     rig.rotations = Rotations(lambda _: None)
     for _ in range(8):
         for purpose, secret in (await rig.secrets()).items():

@@ -1,7 +1,6 @@
 """Providers that die at any write while members of etcd leave."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from capelin.testing.fake_client import FakeClient
@@ -9,39 +8,19 @@ from capelin_control_plane.backends.pods import Names, PodsBackend
 from capelin_control_plane.backends.pods.membership import EtcdMembers
 from capelin_control_plane.etcd.rules import Membership
 
+from tests.support.kills import KilledError, MortalServer
+
 from .test_backend import CLAIMS, STATEFUL_SETS, Rig
 from .test_membership import listed
 from .test_stopping import KINDS
-
-
-class KilledError(Exception):
-    """The end of a provider."""
-
-
-class MortalClient(FakeClient):
-    """A client whose provider dies before one of its writes."""
-
-    writes_left = 10**9
-
-    async def apply(self, *args: Any, **options: Any) -> Any:
-        self._write()
-        return await super().apply(*args, **options)
-
-    async def delete(self, *args: Any, **options: Any) -> Any:
-        self._write()
-        return await super().delete(*args, **options)
-
-    def _write(self) -> None:
-        self.writes_left -= 1
-        if self.writes_left < 0:
-            raise KilledError
 
 
 @pytest.mark.parametrize("writes", range(4))
 async def test_no_volume_of_a_former_member_remains(
     monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    client = MortalClient(*KINDS)
+    server = MortalServer()
+    client = FakeClient(*KINDS, server=server)
     rig = Rig(client, "default")
     await rig.apply(replace(rig.desired, etcd_replicas=2))
     names = Names.of(rig.key)
@@ -59,12 +38,12 @@ async def test_no_volume_of_a_former_member_remains(
 
     monkeypatch.setattr(EtcdMembers, "read", read)
     one = replace(rig.desired, etcd_replicas=1)
-    client.writes_left = writes
+    server.life.writes = writes
     for _ in range(3):
         try:
             await rig.apply(one)
         except KilledError:
-            client.writes_left = 10**9
+            server.life.writes = None
             rig.backend = PodsBackend(client, "default")
     stateful_set = await client.get(STATEFUL_SETS, "one-etcd", "default")
     assert stateful_set["spec"]["replicas"] == 1

@@ -34,6 +34,8 @@ from capelin_control_plane.backup.restores import RestoreFiles
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.desired.instances import Phase
 
+from tests.support.kills import KilledError
+
 from .pod_objects import NAMES, objects_of, on_pods, settings
 from .test_backend import CONFIG_MAPS, NAME, STATEFUL_SETS, Rig, rig
 
@@ -310,10 +312,6 @@ async def test_a_damaged_snapshot_never_stops_a_control_plane(rig: Rig, kubelet:
     assert f"{NAME}-0" in await rig.members()
 
 
-class Killed(BaseException):
-    """The provider died."""
-
-
 def dying(client: Client) -> Client:
     """A client of a provider that dies after its first write."""
     mortal = Client(client.config, manager=client.manager)
@@ -324,7 +322,7 @@ def dying(client: Client) -> Client:
         # A new provider applies all workloads once, which changes nothing.
         is_state = request.method == "PATCH" and "/configmaps/" in request.path
         if is_state or request.method in {"POST", "DELETE"}:
-            raise Killed
+            raise KilledError
         return response
 
     setattr(mortal, "_send", sent)  # noqa: B010
@@ -347,7 +345,7 @@ async def test_providers_that_die_after_each_write_complete_a_restore(
                 phases.add(phase)
                 if phase is Phase.PREPARING:
                     await rig.backend.prepare_restore(rig.key, desired, snapshot, bump=BUMP)
-            except Killed:
+            except KilledError:
                 writes += 1
     rig.backend = PodsBackend(rig.client, rig.namespace, IMAGE)
     await rig.apply(desired)

@@ -17,6 +17,7 @@ from capelin_control_plane.etcd.rules import AddLearner, Membership, MoveLeaders
 from capelin_embedded.processes import Process
 
 from tests.faults.http2 import Http2Load
+from tests.support.kills import KilledError
 
 from .rig import KEY, NEW, Rig, Roll, control_plane, settled
 
@@ -175,10 +176,6 @@ async def test_the_api_continues_while_etcd_is_resized(rig: Rig) -> None:
         stored = {item.name for item in (await client.list(ConfigMap, "default")).items}
     for load in callers.loads:
         assert load.written <= stored, "an acknowledged write is lost"
-
-
-class KilledError(Exception):
-    """The provider was killed."""
 
 
 async def test_a_resize_continues_after_the_provider_is_killed_at_every_write(

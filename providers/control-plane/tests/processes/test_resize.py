@@ -1,6 +1,5 @@
 """A resize of etcd with a simulated etcd, by providers that are killed after random writes."""
 
-import asyncio
 import shutil
 import signal
 from collections.abc import AsyncGenerator, Callable
@@ -21,13 +20,11 @@ from capelin_control_plane.etcd.api import MembershipError, MemberStatus
 from capelin_control_plane.etcd.rules import ListedMember, quorum
 from capelin_embedded.processes import Process
 
+from tests.support.kills import KilledError, killed_after_each_write
+
 from .rig import KEY, Idle, Rig, all_ready_at_once, control_plane
 
 SIZES = (3, 5, 3, 1, 3)
-
-
-class KilledError(Exception):
-    """The provider was killed."""
 
 
 class IdleMembers(Idle):
@@ -206,12 +203,14 @@ async def resize(etcd: SimulatedEtcd, size: int) -> None:
         voters = {member.index for member in observed.plan.voters}
         return etcd.voters == voters == wanted == {*etcd.listed} == etcd.running
 
-    async with asyncio.timeout(60):
-        while True:
-            with suppress(KilledError):
-                await etcd.rig.until(of_size(size), is_resized)
-                return
+    async def live() -> None:
+        try:
+            await etcd.rig.until(of_size(size), is_resized)
+        except KilledError:
             await etcd.rig.backend.release(KEY)
+            raise
+
+    await killed_after_each_write(live)
 
 
 async def test_killed_providers_resize_with_a_quorum(etcd: SimulatedEtcd) -> None:

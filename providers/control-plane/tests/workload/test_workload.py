@@ -15,8 +15,7 @@ from capelin.api import Unstructured
 from capelin_control_plane.api import Addon, Addons, KubeProxyAddon
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.desired.instances import Endpoint
-from capelin_control_plane.workload import workload_objects
-from capelin_control_plane.workload.objects import coredns_image
+from capelin_control_plane.workload import coredns_image, workload_objects
 from capelin_embedded.binaries import TESTED_KUBERNETES, Binaries
 
 from ..factories import desired_control_plane  # noqa: TID252 - a folder without a name

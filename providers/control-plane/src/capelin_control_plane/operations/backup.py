@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -14,6 +14,8 @@ from capelin.client import Client, ClientError
 from capelin.contract import CLUSTER_NAME_LABEL, ConditionSpec, find_condition, secret_name
 from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, LastBackup, Status
 from capelin_control_plane.api.reasons import Reason
@@ -38,7 +40,6 @@ from capelin_control_plane.backup.manifests import (
     expired,
     interval,
 )
-from capelin_control_plane.backup.metrics import BackupAge, BackupMetrics
 from capelin_control_plane.backup.objects import read_cluster_objects
 from capelin_control_plane.backup.restores import backup_of, source_of
 from capelin_control_plane.backup.stores import Store, StoreError
@@ -53,11 +54,59 @@ from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.rotation import PURPOSES
 from capelin_control_plane.operations.engine import Declaration, Engine, Operation, Run, key_of
 
+_LABELS = ("cluster_namespace", "control_plane")
 OpenEtcd = Callable[[], AbstractAsyncContextManager[EtcdApi]]
 BACKUP_HEALTHY: Final = "BackupHealthy"
 _RETRY: Final = timedelta(minutes=1)
 _LONGEST_WAIT: Final = timedelta(hours=1)
 _FINE: Final = ConditionSpec(BACKUP_HEALTHY, "True", BACKUP_HEALTHY)
+
+
+@dataclass(frozen=True, slots=True)
+class BackupAge:
+    """The backups of a control plane with a schedule."""
+
+    last: datetime
+    """When the last good backup began. Without one, when the control plane was created."""
+    interval: timedelta
+    """How long its schedule waits between two backups."""
+
+
+class BackupMetrics(Collector):
+    """Reports the last good backup of each control plane with a schedule.
+
+    Prometheus' own label `namespace` is that of the provider.
+    """
+
+    def __init__(self) -> None:
+        self._ages: dict[ObjectKey, BackupAge] = {}
+
+    def update(self, key: ObjectKey, age: BackupAge | None) -> None:
+        """Report the backups of a control plane, or none of it."""
+        if age is None:
+            self._ages.pop(key, None)
+        else:
+            self._ages[key] = age
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        last = GaugeMetricFamily(
+            "capelin_backup_last_success_timestamp_seconds",
+            "When the last good backup of a control plane with a schedule began",
+            labels=_LABELS,
+        )
+        interval = GaugeMetricFamily(
+            "capelin_backup_interval_seconds",
+            "How long the schedule of a control plane waits between two backups",
+            labels=_LABELS,
+        )
+        for key, age in self._ages.items():
+            labels = (key.namespace, key.name)
+            last.add_metric(labels, age.last.timestamp())
+            interval.add_metric(labels, age.interval.total_seconds())
+        return [last, interval]
 
 
 @dataclass(frozen=True, slots=True)

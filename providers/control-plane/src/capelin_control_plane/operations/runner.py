@@ -13,13 +13,17 @@ from capelin.controller import Context, ObjectKey
 from capelin_control_plane.api import Status
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backup.destinations import Stores
-from capelin_control_plane.backup.metrics import BackupMetrics
 from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.encryption import uses_keyring
 from capelin_control_plane.keys.encryption_keys import EncryptionKeys
 from capelin_control_plane.operations.archive import Archives
-from capelin_control_plane.operations.backup import Backups, BackupState, ControlPlaneData
+from capelin_control_plane.operations.backup import (
+    BackupMetrics,
+    Backups,
+    BackupState,
+    ControlPlaneData,
+)
 from capelin_control_plane.operations.encryption import EncryptionReport, Encryptions, PluginChecks
 from capelin_control_plane.operations.engine import Engine, Operation, in_progress
 from capelin_control_plane.operations.restore import Restores
