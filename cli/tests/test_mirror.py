@@ -17,7 +17,7 @@ from capelin.errors import InvalidInputError
 from capelin_cli.binaries import CRANE
 from capelin_cli.mirror import DamagedBundleError, RegistryError, mirror
 from capelin_embedded.binaries import Binaries
-from capelin_release.bundle import add_chart, add_components
+from capelin_release.build import add_chart, add_components
 from capelin_release.files import Layer
 from capelin_release.oci import MANIFEST, Store, named
 

@@ -17,7 +17,7 @@ from capelin.provider import InfraMachineStatus, Initialization
 from capelin_embedded.apiserver import ApiServer, Settings
 from capelin_embedded.management import Environment
 from capelin_embedded.processes import Process
-from capelin_embedded.testing.cluster_api import cluster_api_crds
+from capelin_embedded.testing.administrator import cluster_api_crds
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.backends import InstanceStatus
 from capelin_machine_pool.desired import pool_machine, revision_of

@@ -14,7 +14,7 @@ from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.provider import provider
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 from capelin_embedded.binaries import TESTED_KUBERNETES, Binaries
-from capelin_embedded.testing.cluster_api import cluster_api_crds, kinds_in
+from capelin_embedded.testing.administrator import cluster_api_crds, kinds_in
 
 from tests.s3.versitygw import S3Server, s3_server
 

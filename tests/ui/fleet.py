@@ -10,7 +10,7 @@ from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.client import Client
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_embedded.binaries import DEFAULT_KUBERNETES
-from capelin_embedded.testing.cluster_api import cluster_api_crds
+from capelin_embedded.testing.administrator import cluster_api_crds
 
 CLUSTERS = 100
 MACHINES = 40

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from capelin.errors import InvalidInputError
-from capelin_cli.clusters.rewinds import parse_moment
+from capelin_cli.clusters.backup_maintenance import parse_moment
 
 NOW = datetime(2026, 1, 31, 3, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from capelin.errors import InvalidInputError
-from capelin_cli.clusters.upgrades import UpgradePlan, plan_upgrade
+from capelin_cli.clusters.topology import UpgradePlan, plan_upgrade
 from capelin_cli.status.readiness import ObservedCluster
 
 from cli.tests.status.test_readiness import GOOD, condition, control_plane, observed, pool

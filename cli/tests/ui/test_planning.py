@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from capelin.errors import NotReadyError, UserError
 from capelin.testing.waiting import until
-from capelin_cli.ui.command import UiOptions, command_options
-from capelin_cli.ui.planning import Planning
+from capelin_cli.ui.command import Planning, UiOptions, command_options
 
 KEY = ("shop", "prod")
 

@@ -1,5 +1,5 @@
 import pytest
-from capelin.client.proxies import proxy_for
+from capelin.client.transport import proxy_for
 
 PROXY = {"HTTPS_PROXY": "http://proxy:3128"}
 

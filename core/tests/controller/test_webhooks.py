@@ -37,8 +37,7 @@ from capelin.controller import (
     Result,
 )
 from capelin.controller.background import Background
-from capelin.controller.reviews import convert_review, validate_review
-from capelin.controller.webhooks import MAX_BODY_BYTES, Webhooks
+from capelin.controller.webhooks import MAX_BODY_BYTES, Webhooks, convert_review, validate_review
 from capelin.provider import Provider, migrate_storage
 from capelin.testing.managers import running
 from capelin.testing.waiting import until

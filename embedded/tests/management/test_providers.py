@@ -9,8 +9,8 @@ import pytest
 from capelin.errors import InvalidInputError, UserError
 from capelin.provider import ENTRY_POINTS, Provider
 from capelin_embedded.management import providers
-from capelin_embedded.management.code_version import code_digest
 from capelin_embedded.management.providers import (
+    code_digest,
     installed_providers,
     python_component,
     required_programs,
@@ -116,7 +116,8 @@ def test_the_role_of_a_manager_has_exactly_its_rules() -> None:
     ]
     roles = [component for component in MINE.components() if component["kind"] == "ClusterRole"]
     assert [role["metadata"]["name"] for role in roles] == [
-        f"control-plane-mine-system-{name}" for name in ("view", "edit", "core", "manager")
+        f"control-plane-mine-system-{name}"
+        for name in ("view", "edit", "operate", "core", "manager")
     ]
     assert components["ClusterRole"]["rules"] == MINE.rules
     assert (

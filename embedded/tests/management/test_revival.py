@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from capelin.testing.waiting import until
-from capelin_embedded.management import Environment, Settings, current_status, revival
-from capelin_embedded.management.revival import revive_supervisor, was_killed
+from capelin_embedded.management import Environment, Settings, current_status, resume
+from capelin_embedded.management.resume import revive_supervisor, was_killed
 from capelin_embedded.management.status_file import SUPERVISOR, StatusFile, supervisor_process
 from capelin_embedded.processes import Command, Process, ProcessSpec, Supervisor, kill_all
 
@@ -38,7 +38,7 @@ async def environment(
         pid = await start_sleeper(environment.supervisor, SUPERVISOR)
         StatusFile(environment.status_file, pid=pid, now=datetime.now(UTC)).write()
 
-    monkeypatch.setattr(revival, "start_supervisor", start_supervisor)
+    monkeypatch.setattr(resume, "start_supervisor", start_supervisor)
     environment = Environment(tmp_path / "lab")
     environment.make_folders()
     environment.write_settings(SETTINGS)

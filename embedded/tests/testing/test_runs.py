@@ -12,7 +12,7 @@ import pytest
 from capelin.testing.waiting import wait_until
 from capelin_embedded.apiserver import Settings
 from capelin_embedded.processes import kill_all
-from capelin_embedded.testing.programs import needed
+from capelin_embedded.testing.run import needed
 
 from tests.support.kernel import listening_ports
 
@@ -111,7 +111,7 @@ def test_workers_share_a_server_and_remove_the_server_of_a_killed_run(run: Run) 
 
 PREPARED = """
 import pytest
-from capelin_embedded.testing import programs
+from capelin_embedded.testing import run as programs
 
 requested = []
 programs.get = requested.append
@@ -167,7 +167,7 @@ def test_fetch_binaries_runs_no_test(
 ) -> None:
     fetched = f"""
 from capelin_embedded.binaries import BinariesError
-from capelin_embedded.testing import programs
+from capelin_embedded.testing import run as programs
 
 programs.get = lambda names: {problem}
 """

@@ -12,7 +12,7 @@ from capelin.client import Client, Config
 from capelin.provider import template_of
 from capelin.testing.conversions import check_conversions
 from capelin.testing.managers import running
-from capelin_embedded.testing.cluster_api import kinds_in
+from capelin_embedded.testing.administrator import kinds_in
 from capelin_embedded.testing.webhooks import LOOPBACK, local_crds, write_certificate
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -16,8 +16,11 @@ from capelin.testing.waiting import until
 from capelin_lifecycle.api.policies import LifecyclePolicy, PolicyStatus
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import Store
-from capelin_lifecycle.reconcilers.policies import expressions_problem, policy_problem
-from capelin_lifecycle.reconcilers.unreadable import unreadable_status
+from capelin_lifecycle.reconcilers.policies import (
+    expressions_problem,
+    policy_problem,
+    unreadable_status,
+)
 
 from .factories import policy
 

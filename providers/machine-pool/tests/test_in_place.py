@@ -8,9 +8,14 @@ import pytest
 from capelin.api.capi import Cluster, MachinePool
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.desired import DesiredPool, RolloutLimits, desired_pool, pool_machine
-from capelin_machine_pool.in_place import is_updatable, next_updates
 from capelin_machine_pool.members import MachineInfo, PoolMember
-from capelin_machine_pool.plan import ObservedPool, next_pool_step, step_events
+from capelin_machine_pool.plan import (
+    ObservedPool,
+    is_updatable,
+    next_pool_step,
+    next_updates,
+    step_events,
+)
 from capelin_machine_pool.status import pool_conditions
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from capelin_release.bundle import installation_entries
+from capelin_release.build import installation_entries
 from capelin_release.commit import Commit
 from capelin_release.debian import Lock
 from capelin_release.downloads import Downloads

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from capelin.yaml import read_all_yaml, read_yaml
 from capelin_embedded.binaries import CLUSTER_API, Binaries
-from capelin_release.bundle import installation_entries
+from capelin_release.build import installation_entries
 from capelin_release.components import helm
 from capelin_release.oci import REFERENCE, Store
 from capelin_release.repository import write_upstream

@@ -23,15 +23,16 @@ from capelin_cli.clusters.topology import (
     ClusterOptions,
     Operation,
     ScaleOptions,
+    UpgradePlan,
     check_cluster_name,
     known_versions,
     new_cluster,
     patch_text,
+    plan_upgrade,
     scale_patch,
     topology_version,
     upgrade_patch,
 )
-from capelin_cli.clusters.upgrades import UpgradePlan, plan_upgrade
 from capelin_cli.environments.bring_up import UP_SECONDS, bring_up_environment
 from capelin_cli.environments.connection import client_of, find_environment
 from capelin_cli.environments.kubeconfigs import find_cluster

@@ -1,13 +1,16 @@
 """The verbs of `capelin hooks`, with their output for people and programs."""
 
 import asyncio
+import base64
 import json as jsonlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import unified_diff
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
+import yaml
 from capelin.api import Unstructured
 from capelin.api.capi import ExtensionConfig
 from capelin.errors import InvalidInputError, MissingError, UserError
@@ -23,6 +26,7 @@ from capelin.runtime.client import (
 from capelin.runtime.client import call as call_hook
 from capelin.runtime.client import discover as discover_handlers
 from capelin.runtime.messages import read
+from capelin.runtime.topology import PatchError, UnreadablePatchError, apply_patch, same
 from capelin.runtime.v1alpha1 import ExtensionHandler, GeneratePatches, GeneratePatchesRequest
 from capelin_conformance.extensions import Report, check_extension
 from rich.console import Console, Group, RenderableType
@@ -30,7 +34,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from capelin_cli.environments.connection import client_of, find_environment
-from capelin_cli.hooks.preview import preview
 from capelin_cli.hooks.requests import RequestOptions
 from capelin_cli.hooks.targets import Target, registered
 from capelin_cli.status.policies import policy_list, read_policies, read_results
@@ -47,6 +50,55 @@ from capelin_cli.terminal.tables import (
 
 _OWN_GROUP: Final = "hooks.runtime.cluster.x-k8s.io"
 """The API group of Cluster API's own hooks."""
+
+
+def preview(request: Unstructured, response: Unstructured) -> Iterator[str]:
+    """The lines of a diff for each template that changes."""
+    patches: dict[str, list[Unstructured]] = {}
+    for patch in response.get("items", []):
+        patches.setdefault(patch["uid"], []).append(patch)
+    if unknown := patches.keys() - {item["uid"] for item in request["items"]}:
+        raise _unusable(
+            "A patch is for no template of the request.",
+            f"No item of the request has the uid {min(unknown)!r}.",
+        )
+    changed = False
+    for item in request["items"]:
+        before = after = item["object"]
+        for patch in patches.get(item["uid"], []):
+            after = _applied(after, patch)
+        if not same(before, after):
+            changed = True
+            yield from _difference(_title(item), before, after)
+    if not changed:
+        yield "No template changes."
+
+
+def _applied(template: Any, patch: Unstructured) -> Any:
+    try:
+        return apply_patch(template, patch["patchType"], base64.b64decode(patch["patch"]))
+    except UnreadablePatchError as error:
+        raise _unusable("A patch cannot be read.", f"{error}.") from None
+    except PatchError as error:
+        raise _unusable("A patch does not fit its template.", f"{error}.") from None
+
+
+def _unusable(what: str, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        what,
+        reason=why,
+        hint="Correct the extension: Cluster API would report it in the Cluster's conditions.",
+    )
+
+
+def _title(item: Unstructured) -> str:
+    holder, template = item["holderReference"], item["object"]
+    return f"{template['kind']} of {holder['kind']} {holder['name']} ({holder['fieldPath']})"
+
+
+def _difference(title: str, before: Any, after: Any) -> Iterator[str]:
+    texts = [yaml.safe_dump(document, sort_keys=True).splitlines() for document in (before, after)]
+    yield from unified_diff(texts[0], texts[1], f"{title}: now", f"{title}: patched", lineterm="")
 
 
 class CallFailedError(UserError):

@@ -19,7 +19,7 @@ from capelin_machine_pool.bootstrap.ssh import read_host_key
 from capelin_machine_pool.hosts.api import POWER_CYCLE_ANNOTATION, PRIVATE_KEY, CapelinHost
 from capelin_machine_pool.hosts.connections import ssh_target
 from capelin_machine_pool.hosts.facts import HostFacts, observe_facts, problems
-from capelin_machine_pool.hosts.slots import Slots
+from capelin_machine_pool.hosts.visits import Slots
 
 from capelin_cli.environments.connection import client_of, find_environment
 from capelin_cli.hosts.host_file import HostDefaults, read_host_file

@@ -2,11 +2,13 @@
 
 import asyncio
 import errno
+import signal
 import socket
+import sys
 import webbrowser
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -15,20 +17,72 @@ from typing import Final
 
 import uvicorn
 from capelin.client import Client, Config
-from capelin.errors import InvalidInputError
+from capelin.errors import InvalidInputError, NotReadyError, UserError
+from capelin.programs import run_program
 from capelin_embedded.processes import write_private
 from rich.console import Console
 
+from capelin_cli.clusters.cluster_verbs import ClusterName, RunOptions, upgrade_cluster
+from capelin_cli.clusters.sleep import sleep_cluster, wake_cluster
 from capelin_cli.environments.connection import client_of, find_environment
 from capelin_cli.ui.access import Access
 from capelin_cli.ui.explaining import Explainer
-from capelin_cli.ui.planning import planning
-from capelin_cli.ui.server import Site, application
+from capelin_cli.ui.observed import Key
+from capelin_cli.ui.server import Action, Site, application
 from capelin_cli.ui.store import Store
 from capelin_cli.ui.watching import Watcher
 
 LOOPBACK: Final = "127.0.0.1"
 _MOST_CONNECTIONS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """Computes one plan at a time."""
+
+    command: Sequence[str]
+    """`capelin plan cluster` with the options that name the management cluster."""
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def plan(self, key: Key, version: str) -> bytes:
+        """The JSON of the effect of another version.
+
+        Raises:
+            UserError: The plan is not possible, or another one is being computed.
+        """
+        if self._turn.locked():
+            raise NotReadyError(
+                "Another plan is being computed.", reason="Each needs a core and 800 MiB of memory."
+            )
+        namespace, name = key
+        async with self._turn:
+            options = (f"--namespace={namespace}", f"--version={version}", "--output=json")
+            # This signal makes it remove its sandbox.
+            ended = await run_program(*self.command, name, *options, ends_by=signal.SIGINT)
+        if not ended.output:
+            raise UserError(ended.errors)
+        return ended.output
+
+
+def planning(*options: str) -> Planning:
+    """Plans about the management cluster that options name."""
+    return Planning((sys.executable, "-m", "capelin_cli", "plan", "cluster", *options))
+
+
+def actions(environment: str, kubeconfig: Path | None) -> Mapping[str, Action]:
+    """The actions by name."""
+
+    def action(verb: Callable[[ClusterName], Awaitable[None]]) -> Action:
+        async def act(key: Key) -> None:
+            await verb(ClusterName(key[1], key[0], environment, kubeconfig))
+
+        return act
+
+    return {
+        "upgrade": action(lambda which: upgrade_cluster(which, None, RunOptions())),
+        "sleep": action(lambda which: sleep_cluster(which, None)),
+        "wake": action(lambda which: wake_cluster(which, None)),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +122,7 @@ async def run_ui(options: UiOptions) -> None:
         )
         if options.allow_actions:
             # The verbs import the provider, which takes 10 MiB.
-            from capelin_cli.ui.actions import actions  # noqa: PLC0415
+            from capelin_cli.ui.command import actions  # noqa: PLC0415
 
             site.actions = actions(options.environment, options.kubeconfig)
         site.on_opened = lambda: _print(console, "Opened. For another browser", link(site.access))

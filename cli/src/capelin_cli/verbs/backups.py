@@ -135,6 +135,7 @@ def restore(
     With --as, the cluster stays as it is. The new one has a copy of its objects, an endpoint and
     CAs of its own, and no workers.
     """
+    from capelin_cli.clusters.backup_maintenance import create_backup_as_of, parse_moment
     from capelin_cli.clusters.backup_places import BackupPlace
     from capelin_cli.clusters.cluster_verbs import ClusterName
     from capelin_cli.clusters.copies import begun_copy, copy_of
@@ -144,7 +145,6 @@ def restore(
         restore_cluster,
         restore_lost_cluster,
     )
-    from capelin_cli.clusters.rewinds import create_backup_as_of, parse_moment
 
     if at is not None and backup is not None:
         raise typer.BadParameter("--at creates a backup: leave --backup out")

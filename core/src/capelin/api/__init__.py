@@ -15,7 +15,6 @@ from capelin.api.conversion import (
     violations,
 )
 from capelin.api.crds import SchemaError, crd
-from capelin.api.docstrings import described_fields
 from capelin.api.fields import (
     AnyObject,
     AnyValue,
@@ -56,7 +55,7 @@ from capelin.api.objects import (
     resource_of,
 )
 from capelin.api.rules import Marker, Rule, Schema, immutable, kept, major, minor, rule
-from capelin.api.schema import BareType, SchemaWalker
+from capelin.api.schema import BareType, SchemaWalker, described_fields
 from capelin.api.templates import Template, TemplateMetadata, immutable_templates
 from capelin.api.validation import (
     VALIDATION_PATH,

@@ -1,9 +1,13 @@
 """From types to schemas: one walker, and the dialect of CRDs."""
 
+import ast
 import inspect
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
@@ -12,7 +16,6 @@ from pydantic import BaseModel, TypeAdapter, WithJsonSchema
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 
-from capelin.api.docstrings import described_fields
 from capelin.api.fields import FreeForm, format_duration
 from capelin.api.model import Model
 from capelin.api.objects import BaseObject
@@ -32,6 +35,57 @@ _UNBOUNDED = {
     "map": "a map without a bound: use Annotated[dict[str, ...], MaxLen(n)]",
 }
 _PRESENCE = "write `= None`, or omit `| None`"
+
+
+def described_fields(model: type[BaseModel]) -> Mapping[str, FieldInfo]:
+    """The fields of a model with their descriptions: the explicit ones, else the docstrings."""
+    fields = model.model_fields
+    for name, info in fields.items():
+        if info.description is None:
+            info.description = _docstring(model, name)
+    return fields
+
+
+def _docstring(model: type[BaseModel], name: str) -> str | None:
+    for base in model.__mro__:
+        if name in inspect.get_annotations(base):
+            return _docstrings(base.__module__).get((base.__qualname__, name))
+    return None
+
+
+@cache
+def _docstrings(module: str) -> Mapping[tuple[str, str], str]:
+    """All docstrings of fields in a module, by class and field. Empty without a source file."""
+    file: Any = getattr(sys.modules.get(module), "__file__", None)
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, TypeError):
+        return {}
+    return dict(_found(tree, ""))
+
+
+def _found(node: ast.AST, prefix: str) -> Iterator[tuple[tuple[str, str], str]]:
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.ClassDef(name=name):
+                yield from _of_class(child, prefix + name)
+                yield from _found(child, f"{prefix}{name}.")
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield from _found(child, f"{prefix}{name}.<locals>.")
+            case _:
+                yield from _found(child, prefix)
+
+
+def _of_class(node: ast.ClassDef, name: str) -> Iterator[tuple[tuple[str, str], str]]:
+    for statement, following in zip(node.body, node.body[1:], strict=False):
+        match statement, following:
+            case (
+                ast.AnnAssign(target=ast.Name(id=field)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield (name, field), inspect.cleandoc(text)
+            case _:
+                pass
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from capelin.client.apply import needs_apply
 from capelin.client.auth import Credentials, load_certificate, tls_context
-from capelin.client.bodies import read_at_most
 from capelin.client.cache import Delivered, Feed, ObjectCache, version_of
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
@@ -38,9 +37,8 @@ from capelin.client.errors import (
     Unreadable,
     describe_connection_error,
 )
-from capelin.client.proxies import proxy_for
 from capelin.client.server import ExecPlugin, Impersonation, Server, User
-from capelin.client.transport import ClientOptions, Request, Response
+from capelin.client.transport import ClientOptions, Request, Response, proxy_for, read_at_most
 from capelin.client.unreadable import UnreadableLog, UnreadableObject, reason_of
 from capelin.client.watch import Event, OnUnreadable
 from capelin.client.workload_clients import WORKLOAD_OPTIONS, WorkloadClients

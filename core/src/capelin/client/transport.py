@@ -1,6 +1,7 @@
 """Sends requests to one API server: connections, credentials, rate limit, retries, timeouts."""
 
 import asyncio
+import ipaddress
 import logging
 import os
 import random
@@ -15,7 +16,6 @@ from yarl import URL
 
 from capelin import tracing
 from capelin.client.auth import Credentials, Proof
-from capelin.client.bodies import read_at_most
 from capelin.client.config import Config
 from capelin.client.destinations import (
     Destinations,
@@ -32,10 +32,11 @@ from capelin.client.errors import (
     describe_connection_error,
     error_of,
 )
-from capelin.client.proxies import proxy_for
 from capelin.client.retries import Answered, ConnectionLost, RateLimiter, retry_delay
+from capelin.hosts import is_loopback
 from capelin.json_text import values
 
+_CHUNK = 1 << 16
 log = logging.getLogger(__name__)
 
 # API servers close idle connections after 90 s. We close them earlier, so that we never send a
@@ -47,6 +48,65 @@ WORKLOAD_MAX_BYTES: Final = 16 << 20
 """Tenants control API servers of workload clusters, and all of them share the manager's memory."""
 _BYTES_OF_VALUE: Final = 16
 _MAX_ERROR_BYTES: Final = 256 << 10
+
+
+def proxy_for(address: str, environ: Mapping[str, str]) -> str | None:
+    """The proxy for `address` from `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, like in Go."""
+    parts = urlsplit(address)
+    proxy = _variable(environ, f"{parts.scheme}_proxy")
+    host = parts.hostname or ""
+    if not proxy or is_loopback(host):
+        return None
+    exceptions = [entry.strip().lower() for entry in _variable(environ, "no_proxy").split(",")]
+    if any(_matches(exception, host, parts.port) for exception in exceptions if exception):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _variable(environ: Mapping[str, str], name: str) -> str:
+    return environ.get(name.upper()) or environ.get(name) or ""
+
+
+def _matches(exception: str, host: str, port: int | None) -> bool:
+    if exception == "*":
+        return True
+    address = _ip_address(host)
+    if address is not None and "/" in exception:
+        try:
+            return address in ipaddress.ip_network(exception, strict=False)
+        except ValueError:
+            return False
+    name, _, exception_port = exception.partition(":")
+    if exception_port.isdecimal() and int(exception_port) != port:
+        return False
+    name = exception if address is not None and address.version == 6 else name
+    name = name.removeprefix("*")
+    return host == name.removeprefix(".") or (
+        address is None and host.endswith(name if name.startswith(".") else f".{name}")
+    )
+
+
+def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+async def read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
+    """The decompressed body. None as soon as it exceeds the limit: the connection is then closed.
+
+    aiohttp's own `read` with a size returns the part that has arrived.
+    """
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_chunked(_CHUNK):
+        size += len(chunk)
+        if size > limit:
+            response.close()
+            return None
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 @dataclass(frozen=True, slots=True)

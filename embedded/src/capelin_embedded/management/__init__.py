@@ -1,6 +1,5 @@
 """Environments: a management cluster and all that belongs to it, as processes on this machine."""
 
-from capelin_embedded.management.code_version import code_digest
 from capelin_embedded.management.components import workload_destinations
 from capelin_embedded.management.environment import (
     DEFAULT_NAME,
@@ -28,6 +27,7 @@ from capelin_embedded.management.next_version import (
 from capelin_embedded.management.providers import (
     CORE,
     SubstitutionError,
+    code_digest,
     installed_providers,
     optional_providers,
     provider_modules,
@@ -35,8 +35,7 @@ from capelin_embedded.management.providers import (
     required_programs,
     workload_programs,
 )
-from capelin_embedded.management.resume import api_answers, is_hosted
-from capelin_embedded.management.revival import revive_supervisor
+from capelin_embedded.management.resume import api_answers, is_hosted, revive_supervisor
 from capelin_embedded.management.status_file import (
     ProcessStatus,
     Status,

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, cast, get_args
 
@@ -20,7 +21,6 @@ from capelin.yaml import read_all_yaml
 
 from capelin_embedded.apiserver import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
 from capelin_embedded.binaries import CLUSTER_API, KUBERNETES, Binaries, parse_component
-from capelin_embedded.management.code_version import code_digest
 from capelin_embedded.management.components import Component
 from capelin_embedded.management.environment import Target
 from capelin_embedded.management.manifests import LaunchSpec, launch_spec
@@ -36,6 +36,27 @@ _VARIABLE = re.compile(
     """,
     re.VERBOSE,
 )
+
+
+def code_digest(module: str) -> str:
+    """A digest that changes with every file of a module's package, and of Capelin."""
+    lines: list[str] = []
+    for package in sorted({module.partition(".")[0], "capelin"}):
+        for path in _sources(package):
+            status = path.stat()
+            lines.append(f"{path}\0{status.st_mtime_ns}\0{status.st_size}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _sources(package: str) -> Iterable[Path]:
+    spec = find_spec(package)
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is None:
+        return [Path(spec.origin)] if spec.origin else []
+    return sorted(
+        path for folder in spec.submodule_search_locations for path in Path(folder).rglob("*.py")
+    )
 
 
 class SubstitutionError(ValueError):
@@ -97,7 +118,6 @@ class UpstreamProvider:
 CORE: Final = UpstreamProvider(
     "cluster-api", "CoreProvider", "cluster-api-controller", "cluster-api", "core/config/default"
 )
-
 _KUBEADM_BOOTSTRAP: Final = UpstreamProvider(
     "kubeadm",
     "BootstrapProvider",
@@ -105,7 +125,6 @@ _KUBEADM_BOOTSTRAP: Final = UpstreamProvider(
     "cluster-api",
     "bootstrap/kubeadm/config/default",
 )
-
 OPTIONAL_PROVIDERS: Final[dict[str, tuple[UpstreamProvider, ...]]] = {
     "kubeadm-bootstrap": (_KUBEADM_BOOTSTRAP,),
     "kubeadm": (

@@ -3,18 +3,28 @@
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from capelin.api import BaseObject, Unstructured, crd
 from capelin.api.core import CustomResourceDefinition, Namespace
 from capelin.client import Client, ClientOptions, Config, NotServed
 from capelin.provider import Provider
+from capelin.yaml import read_yaml
 
 from capelin_embedded.apiserver import ApiServer
-from capelin_embedded.testing.cluster_api import cluster_api_crds, kinds_in
+from capelin_embedded.binaries import Binaries
 
+_PLACES: Final = {
+    "cluster.x-k8s.io": ("cluster-api", "core"),
+    "runtime.cluster.x-k8s.io": ("cluster-api", "core"),
+    "bootstrap.cluster.x-k8s.io": ("cluster-api", "bootstrap/kubeadm"),
+    "controlplane.cluster.x-k8s.io": ("cluster-api", "controlplane/kubeadm"),
+    "infrastructure.cluster.x-k8s.io": ("cluster-api/test", "infrastructure/docker"),
+}
+"""The module, and the folder in it, by API group."""
 T = TypeVar("T")
 
 Installable = type[BaseObject] | tuple[type[BaseObject], ...] | Mapping[str, Any] | str | Provider
@@ -25,6 +35,34 @@ SERVED_WITHIN = 30.0
 """The time limit for a kind to be served, in seconds."""
 
 _POLL_SECONDS = 0.02
+
+
+def kinds_in(rules: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Core's kinds in these permissions, by the names of their CRDs."""
+    group = "cluster.x-k8s.io"
+    ours = [rule for rule in rules if group in rule.get("apiGroups", ())]
+    resources = [resource for rule in ours for resource in rule["resources"]]
+    # Omit subresources and wildcards.
+    return sorted({f"{resource}.{group}" for resource in resources if resource.isalpha()})
+
+
+async def cluster_api_crds(*names: str) -> list[Unstructured]:
+    """The CRDs with names such as `clusters.cluster.x-k8s.io`: core's, kubeadm's, Dev's.
+
+    They equal those in Cluster API's sources: nothing converts between their versions.
+    """
+    binaries = Binaries()
+    found: list[Unstructured] = []
+    for name in names:
+        plural, _, group = name.partition(".")
+        module, folder = _PLACES[group]
+        bases = await binaries.module_dir(module) / folder / "config/crd/bases"
+        found.append(await asyncio.to_thread(_read, bases / f"{group}_{plural}.yaml"))
+    return found
+
+
+def _read(file: Path) -> Unstructured:
+    return read_yaml(file.read_bytes())
 
 
 class Administrator:

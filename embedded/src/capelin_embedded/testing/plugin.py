@@ -58,7 +58,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             marked.update(mark.args)
     if session.config.option.collectonly or not (marked or fixtures & _WITH_PROGRAMS):
         return
-    from capelin_embedded.testing.programs import get, needed
+    from capelin_embedded.testing.run import get, needed
 
     capture: Any = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else nullcontext():

@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Coroutine, Generator
+from collections.abc import Collection, Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +12,22 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from capelin_embedded.apiserver import ApiServer, Settings
+from capelin_embedded.binaries import (
+    TESTED_KUBERNETES,
+    Binaries,
+    BinariesError,
+    Component,
+    default_progress,
+)
 from capelin_embedded.file_locks import lock_held, open_lock, try_lock, wait_for_lock
+from capelin_embedded.management import required_programs
 from capelin_embedded.processes import kill_all, private_folder
 from capelin_embedded.testing import management
 
 T = TypeVar("T")
 
 _THROWAWAY = Settings(durable=False)
+_API_SERVERS = frozenset({"api_server", "own_api_server"})
 
 
 def run_elsewhere(work: Coroutine[Any, Any, T]) -> T:
@@ -96,3 +105,22 @@ def _remove_unless_used(run: Path) -> None:
         shutil.rmtree(run)
     finally:
         os.close(users)
+
+
+def needed(fixtures: Collection[str], marked: Iterable[str | Component]) -> list[str | Component]:
+    """The binaries for these fixtures, and those in the markers of tests."""
+    names: set[str | Component] = {*marked}
+    if not _API_SERVERS.isdisjoint(fixtures):
+        names |= {*Settings().programs}
+    if "management_cluster" in fixtures:
+        names |= {*required_programs(TESTED_KUBERNETES[-1], ())}
+    return sorted(names, key=str)
+
+
+def get(names: Iterable[str | Component]) -> BinariesError | None:
+    """Download or build binaries. Returns a failure: only the tests that need them fail."""
+    try:
+        run_elsewhere(Binaries(progress=default_progress()).fetch(names))
+    except BinariesError as error:
+        return error
+    return None

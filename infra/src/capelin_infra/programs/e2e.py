@@ -9,13 +9,15 @@ from capelin.api import DescribedModel
 from capelin_embedded.binaries import DEFAULT_KUBERNETES
 from pydantic import Field
 
-from capelin_infra.components.checked_manifests import (
+from capelin_infra.components.cluster_class import ClusterClass, ClusterClassArgs
+from capelin_infra.components.manifests import (
     CertManager,
     CheckedManifestsArgs,
     ClusterApi,
+    ManifestsArgs,
+    Provider,
+    RuntimeExtension,
 )
-from capelin_infra.components.cluster_class import ClusterClass, ClusterClassArgs
-from capelin_infra.components.manifests import ManifestsArgs, Provider, RuntimeExtension
 from capelin_infra.components.repository import ComponentRepository
 from capelin_infra.resources import KindCluster, WorkloadCluster
 

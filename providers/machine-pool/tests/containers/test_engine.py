@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from capelin_machine_pool.backends.containers import ContainerTransport
 from capelin_machine_pool.bootstrap import TransportError
 from capelin_machine_pool.containers.engine import (
     SOCKETS,
@@ -14,7 +15,6 @@ from capelin_machine_pool.containers.engine import (
     read_frames,
     socket_of,
 )
-from capelin_machine_pool.containers.transport import ContainerTransport
 
 from tests.support.fake_engine import FakeEngine, fake_engine
 

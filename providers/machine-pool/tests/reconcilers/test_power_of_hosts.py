@@ -22,11 +22,12 @@ async def test_released_host_is_power_cycled_and_cleaned(
     client: Client, namespace: str, kubeconfig: Path, tmp_path: Path
 ) -> None:
     commands, presses = tmp_path / "commands", tmp_path / "presses"
-    commands.mkdir()
+    press = commands / namespace / "press"
+    press.parent.mkdir(parents=True)
     async with rack(tmp_path, 1) as (host,):
         mend = shlex.join(host.machine.command("rm", "-f", "/etc/fail-reset"))
-        (commands / "press").write_text(f'#!/bin/sh\n{mend}\necho "$HOST_NAME" >>{presses}\n')
-        (commands / "press").chmod(0o755)
+        press.write_text(f'#!/bin/sh\n{mend}\necho "$HOST_NAME" >>{presses}\n')
+        press.chmod(0o755)
         world = HostWorld(client, namespace, [host])
         _, *others = reconcilers(client)
         hosts = HostReconciler(LOOPBACK, None, commands, silence=timedelta(0))

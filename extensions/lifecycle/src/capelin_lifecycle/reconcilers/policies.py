@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
-from capelin.client import Client
+from capelin.api import Unstructured
+from capelin.client import Client, ClientError, UnreadableObject
 from capelin.contract import (
     DELETE_FOR_MOVE_ANNOTATION,
     ConditionSpec,
@@ -46,9 +47,10 @@ from capelin_lifecycle.reasons import Reason
 from capelin_lifecycle.reconcilers import registration
 from capelin_lifecycle.reconcilers.records import RESULT_FINALIZER, is_record
 from capelin_lifecycle.reconcilers.registration import Registration
-from capelin_lifecycle.reconcilers.unreadable import UnreadablePolicies
 from capelin_lifecycle.sandbox.pool import SANDBOX, OverloadError
 
+_RETRY_SECONDS: Final = 30.0
+_LONGEST: Final = 1024
 PolicyT = TypeVar("PolicyT", LifecyclePolicy, ClusterLifecyclePolicy)
 
 FINALIZER: Final = f"{GROUP}/policy"
@@ -56,6 +58,68 @@ _SHOWN: Final = 50
 _SUMMARY_SECONDS: Final = 2.0
 """How late the status of a policy may show changes of its results."""
 _SOURCES_SECONDS: Final = 20.0
+
+
+class UnreadablePolicies:
+    """Keeps the conditions of policies that cannot be read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._written: dict[str, str] = {}
+        """Reasons by uid."""
+
+    async def keep(self, ctx: Context) -> None:
+        """Write conditions until cancelled."""
+        await self._store.repeat(partial(self._write_all, ctx))
+
+    async def _write_all(self, ctx: Context) -> float | None:
+        """Write new conditions. Returns the seconds until the next attempt, if that failed."""
+        found = [
+            entry for entry in self._store.unreadable.values() if entry.resource.group == GROUP
+        ]
+        policies = [entry for entry in found if entry.resource.kind.endswith("Policy")]
+        self._written = {
+            entry.uid: self._written[entry.uid] for entry in policies if entry.uid in self._written
+        }
+        retry: float | None = None
+        for entry in policies:
+            if self._written.get(entry.uid) == entry.reason:
+                continue
+            try:
+                await ctx.client.apply_status(
+                    unreadable_status(entry, ctx.now().strftime("%Y-%m-%dT%H:%M:%SZ")),
+                    resource=entry.resource,
+                )
+            except ClientError as error:
+                ctx.log.info("The condition of %s cannot be written: %s", entry, error)
+                retry = _RETRY_SECONDS
+            else:
+                self._written[entry.uid] = entry.reason
+        return retry
+
+
+def unreadable_status(entry: UnreadableObject, now: str) -> Unstructured:
+    """The status of an invalid policy, with the reason."""
+    message = f"the policy cannot be read: {entry.reason}"[:_LONGEST]
+    metadata = {"name": entry.name, "uid": entry.uid}
+    if entry.namespace:
+        metadata["namespace"] = entry.namespace
+    conditions = [
+        {
+            "type": type_,
+            "status": "False",
+            "reason": Reason.UNREADABLE,
+            "message": message,
+            "lastTransitionTime": now,
+        }
+        for type_ in ("Valid", "Ready")
+    ]
+    return {
+        "apiVersion": entry.resource.api_version,
+        "kind": entry.resource.kind,
+        "metadata": metadata,
+        "status": {"conditions": conditions},
+    }
 
 
 def policy_problem(policy: Policy) -> str | None:

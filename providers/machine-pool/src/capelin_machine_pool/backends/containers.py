@@ -4,6 +4,7 @@ The engine and the container keep all progress. The container's name follows fro
 and the marker in it makes the bootstrap happen once.
 """
 
+import asyncio
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -18,12 +19,15 @@ from capelin_machine_pool.backends import InstanceStatus, NothingShared, Workloa
 from capelin_machine_pool.bootstrap import (
     BootstrapStep,
     CloudConfig,
+    CommandResult,
     HostState,
     MachineBootstrap,
+    Transport,
     TransportError,
     bootstrap_message,
     observe,
 )
+from capelin_machine_pool.bootstrap.transport import MAX_OUTPUT_BYTES
 from capelin_machine_pool.bootstrap_data import bootstrap_config, bootstrap_secret
 from capelin_machine_pool.containers.desired import (
     UID_LABEL,
@@ -34,7 +38,6 @@ from capelin_machine_pool.containers.desired import (
     container_name,
 )
 from capelin_machine_pool.containers.engine import Container, Engine, EngineError
-from capelin_machine_pool.containers.transport import ContainerTransport
 from capelin_machine_pool.desired import Instance, has_heartbeats
 from capelin_machine_pool.plan import LATER, SOON
 from capelin_machine_pool.reasons import Reason
@@ -44,6 +47,34 @@ _LOOK: Final = timedelta(seconds=LATER)
 """How often to look whether a container still runs."""
 _BOOTED: Final = "systemctl is-system-running 2>/dev/null | grep -qx -e running -e degraded"
 _ENDED: Final = frozenset({"exited", "dead"})
+
+
+class ContainerTransport(Transport):
+    """Runs commands in one container."""
+
+    def __init__(self, engine: Engine, container: str) -> None:
+        self._engine = engine
+        self._container = container
+
+    async def run(
+        self,
+        command: str,
+        *,
+        stdin: bytes = b"",
+        timeout_seconds: float = 30,
+        max_output: int = MAX_OUTPUT_BYTES,
+    ) -> CommandResult:
+        shell = ["/bin/sh", "-c", command]
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                end = await self._engine.execute(
+                    self._container, shell, stdin, max_output=max_output
+                )
+        except TimeoutError:
+            raise TransportError("a command in the container does not end in time") from None
+        except EngineError as error:
+            raise TransportError(str(error)) from error
+        return CommandResult(end.exit_code, end.output, end.errors)
 
 
 class ContainersBackend(NothingShared):

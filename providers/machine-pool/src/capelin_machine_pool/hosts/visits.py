@@ -6,8 +6,8 @@ The host and its object contain all progress. If the provider dies, the next one
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -39,10 +39,14 @@ from capelin_machine_pool.hosts.api import Bastion
 from capelin_machine_pool.hosts.facts import observe_facts
 from capelin_machine_pool.hosts.plan import Visit
 from capelin_machine_pool.hosts.power import PowerError
-from capelin_machine_pool.hosts.slots import Slots
 from capelin_machine_pool.hosts.status import VisitResult, failed_visit
 from capelin_machine_pool.reasons import Reason
 
+_AT_ONCE: Final = (64, 16)
+"""The limit of a provider, and that for hosts that did not answer the last time."""
+_BEHIND_BASTION: Final = (6, 2)
+"""The same for the hosts behind one bastion. OpenSSH rejects some of more than ten logins at once
+(`MaxStartups 10:30:100`), and other users log in there too."""
 Connect = Callable[[], AbstractAsyncContextManager[Transport]]
 Claimed = Callable[[], Awaitable[bool]]
 FindArchive = Callable[[str], Awaitable[Archive]]
@@ -56,6 +60,40 @@ _POLL_SECONDS: Final = 2.0
 _FAILED_REQUEST_SECONDS: Final = 5.0
 
 _log = logging.getLogger(__name__)
+
+
+class Slots:
+    """The limits of a provider. Dead hosts and slow bastions do not delay other hosts."""
+
+    def __init__(self) -> None:
+        self._limits: dict[tuple[str, int, bool], asyncio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def taken(
+        self, bastion: Bastion | None = None, *, after_failure: bool = False
+    ) -> AsyncGenerator[None]:
+        """Wait until a connection may be opened.
+
+        Args:
+            bastion: The bastion before the host, if any.
+            after_failure: Whether the host did not answer the last time.
+        """
+        provider = self._limit("", 0, _AT_ONCE, after_failure=after_failure)
+        if bastion is None:
+            async with provider:
+                yield
+            return
+        behind = self._limit(
+            bastion.address, bastion.port, _BEHIND_BASTION, after_failure=after_failure
+        )
+        async with behind, provider:
+            yield
+
+    def _limit(
+        self, address: str, port: int, counts: tuple[int, int], *, after_failure: bool
+    ) -> asyncio.Semaphore:
+        key = (address, port, after_failure)
+        return self._limits.setdefault(key, asyncio.Semaphore(counts[after_failure]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
