@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import webbrowser
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,13 +22,11 @@ from capelin.programs import run_program
 from capelin_embedded.processes import write_private
 from rich.console import Console
 
-from capelin_cli.clusters.cluster_verbs import ClusterName, RunOptions, upgrade_cluster
-from capelin_cli.clusters.sleep import sleep_cluster, wake_cluster
 from capelin_cli.environments.connection import client_of, find_environment
 from capelin_cli.ui.access import Access
 from capelin_cli.ui.explaining import Explainer
 from capelin_cli.ui.observed import Key
-from capelin_cli.ui.server import Action, Site, application
+from capelin_cli.ui.server import Site, application
 from capelin_cli.ui.store import Store
 from capelin_cli.ui.watching import Watcher
 
@@ -69,22 +67,6 @@ def planning(*options: str) -> Planning:
     return Planning((sys.executable, "-m", "capelin_cli", "plan", "cluster", *options))
 
 
-def actions(environment: str, kubeconfig: Path | None) -> Mapping[str, Action]:
-    """The actions by name."""
-
-    def action(verb: Callable[[ClusterName], Awaitable[None]]) -> Action:
-        async def act(key: Key) -> None:
-            await verb(ClusterName(key[1], key[0], environment, kubeconfig))
-
-        return act
-
-    return {
-        "upgrade": action(lambda which: upgrade_cluster(which, None, RunOptions())),
-        "sleep": action(lambda which: sleep_cluster(which, None)),
-        "wake": action(lambda which: wake_cluster(which, None)),
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class UiOptions:
     """The options of the command."""
@@ -122,7 +104,7 @@ async def run_ui(options: UiOptions) -> None:
         )
         if options.allow_actions:
             # The verbs import the provider, which takes 10 MiB.
-            from capelin_cli.ui.command import actions  # noqa: PLC0415
+            from capelin_cli.ui.actions import actions  # noqa: PLC0415
 
             site.actions = actions(options.environment, options.kubeconfig)
         site.on_opened = lambda: _print(console, "Opened. For another browser", link(site.access))

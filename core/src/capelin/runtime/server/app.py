@@ -8,21 +8,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import cached_property, lru_cache, partial
-from importlib.metadata import version
 from typing import Any
 from urllib.parse import parse_qs
-
-from fastapi import FastAPI
-from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse
-from fastapi.staticfiles import StaticFiles
 
 from capelin import tracing
 from capelin.api import parse_duration
 from capelin.body_budget import BodyBudget, OverloadedError
 from capelin.runtime.dispatch import EncodedResponse, HandlerRunner, handler_runners
 from capelin.runtime.extension import Extension
-from capelin.runtime.openapi import openapi_document
 from capelin.runtime.server.body import (
     MAX_BODY_BYTES,
     MAX_TOTAL_BYTES,
@@ -33,7 +26,6 @@ from capelin.runtime.server.body import (
 )
 from capelin.runtime.server.deadlines import DeadlineExceededError, Deadlines, RespondedError
 from capelin.runtime.server.metrics import Metrics
-from capelin.runtime.v1alpha1 import Discovery
 
 _log = logging.getLogger(__name__)
 
@@ -44,33 +36,6 @@ _JSON = (b"content-type", b"application/json")
 _CLOSE = (b"connection", b"close")
 
 _MAX_QUERY_BYTES = 256
-
-
-def openapi_app(extension: Extension) -> FastAPI:
-    """An application with `/docs` and `/openapi.json`."""
-    app = FastAPI(title=extension.name, docs_url=None, redoc_url=None, openapi_url=None)
-    hooks = {Discovery, *(handler.hook for handler in extension.handlers)}
-    document = openapi_document(hooks, title=extension.name, version=version("capelin-core"))
-    for handler in extension.handlers:
-        operation = document["paths"][handler.hook.id.path("{name}")]["post"]
-        operation["parameters"][0]["schema"].setdefault("enum", []).append(handler.name)
-    app.mount("/docs/assets", StaticFiles(packages=[("fastapi_swagger", "resources")]))
-
-    @app.get("/openapi.json")
-    def openapi() -> dict[str, Any]:
-        return document
-
-    @app.get("/docs")
-    def swagger_ui() -> HTMLResponse:
-        return get_swagger_ui_html(
-            openapi_url="openapi.json",
-            title=extension.name,
-            swagger_js_url="docs/assets/swagger-ui-bundle.js",
-            swagger_css_url="docs/assets/swagger-ui.css",
-            swagger_favicon_url="docs/assets/favicon-32x32.png",
-        )
-
-    return app
 
 
 class App:
@@ -147,7 +112,7 @@ class App:
     @cached_property
     def _documents(self) -> Any:
         # Few processes ever serve it, and FastAPI uses a fifth of their memory.
-        from capelin.runtime.server.app import openapi_app  # noqa: PLC0415
+        from capelin.runtime.server.openapi_ui import openapi_app  # noqa: PLC0415
 
         return openapi_app(self._extension)
 
