@@ -211,7 +211,7 @@ async def test_init_upgrade_and_delete(bare: tuple[Client, Path], repository: Re
     path = f"/apis/{group}/v1alpha1/namespaces/{namespace}/capelinmachinepools/kept"
     assert (await client.request("GET", path))["metadata"]["name"] == "kept"
     assert await cluster_roles(client, "infrastructure-capelin") == {
-        *(f"infrastructure-capelin-system-{name}" for name in ("view", "edit")),
+        *(f"infrastructure-capelin-system-{name}" for name in ("view", "edit", "operate")),
         *(
             f"infrastructure-capelin-system-infrastructure-capelin-{n}"
             for n in ("manager", "metrics")
