@@ -5,6 +5,7 @@ from typing import Any, TypeVar, cast
 
 import orjson
 
+from capelin.json_text import MAX_LEVELS, TOO_DEEP, TooDeepError, levels
 from capelin.runtime.client.errors import NoResponseError, RefusedError
 from capelin.runtime.messages import MessageError, Response, RetryResponse, read
 from capelin.runtime.topology.patches import is_object
@@ -43,9 +44,11 @@ def _first_value(handler: str, body: bytes) -> dict[str, Any]:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
         try:
+            if levels(body) > MAX_LEVELS:
+                # A finalizer that runs while Python's parser is at its limit fails.
+                raise TooDeepError(TOO_DEEP)
             document, _ = json.JSONDecoder().raw_decode(body.decode().lstrip())
-        # JSON that is nested too deeply raises no ValueError.
-        except (ValueError, RecursionError):
+        except ValueError:
             raise NoResponseError(
                 "unreadable", f"{handler} sent a response that is not JSON"
             ) from None
