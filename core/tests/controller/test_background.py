@@ -24,7 +24,7 @@ async def test_failed_task_is_reported_and_starts_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("capelin.controller.background._PAUSE", 0.01)
-    monkeypatch.setattr("capelin.controller.background._WORKS", 0.05)
+    monkeypatch.setattr("capelin.controller.background._WORKS", 1.0)
     background, task = Background(), Task()
     async with background.running(sweep=task.run):
         await until(
