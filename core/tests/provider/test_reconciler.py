@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -666,6 +667,20 @@ async def test_a_plain_function_runs_in_a_thread(world: World) -> None:
     assert (await world.box()).spec.provider_id == "box:///1"
 
 
+@contextmanager
+def one_default_thread(loop: asyncio.AbstractEventLoop) -> Generator[None]:
+    """In a block, the event loop has a single thread for names and for `to_thread`.
+
+    The loop is that of the whole test run, so it gets as many as before at the end.
+    """
+    with ThreadPoolExecutor(1) as single:
+        loop.set_default_executor(single)
+        try:
+            yield
+        finally:
+            loop.set_default_executor(ThreadPoolExecutor())
+
+
 async def test_cancelled_plain_function_ends_before_its_reconcile(world: World) -> None:
     await world.ready_box()
     begun, release = threading.Event(), threading.Event()
@@ -678,19 +693,18 @@ async def test_cancelled_plain_function_ends_before_its_reconcile(world: World) 
             return Done()
 
     loop = asyncio.get_running_loop()
-    names = ThreadPoolExecutor(1)
-    loop.set_default_executor(names)
-    task = asyncio.create_task(Plainly().reconcile(world.ctx, await world.box()))
-    await until(begun.is_set)
-    async with asyncio.timeout(5):
-        assert await loop.getaddrinfo("127.0.0.1", 80), "names do not wait for plain functions"
-    task.cancel()
-    # Long enough for a cancelled task to end.
-    _, running = await asyncio.wait({task}, timeout=0.05)
-    release.set()
-    assert running == {task}
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    with one_default_thread(loop):
+        task = asyncio.create_task(Plainly().reconcile(world.ctx, await world.box()))
+        await until(begun.is_set)
+        async with asyncio.timeout(5):
+            assert await loop.getaddrinfo("127.0.0.1", 80), "names do not wait for plain functions"
+        task.cancel()
+        # Long enough for a cancelled task to end.
+        _, running = await asyncio.wait({task}, timeout=0.05)
+        release.set()
+        assert running == {task}
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 # Pause and deletion
