@@ -15,7 +15,7 @@ from capelin.api.capi import Cluster
 from capelin.api.core import Namespace, Service
 from capelin.client import Client, Config
 from capelin.testing.waiting import until
-from capelin_control_plane.desired.component_files import ENDPOINT_CONFLICT
+from capelin_control_plane.desired.endpoints import ENDPOINT_CONFLICT
 
 from tests.integration.homes import Home
 from tests.integration.pools import reference

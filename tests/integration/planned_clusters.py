@@ -18,9 +18,9 @@ from capelin_cli.explain.walk import explain
 from capelin_cli.plan.comparison import CONTROL_PLANE, compare
 from capelin_cli.plan.kinds import read_kinds
 from capelin_cli.plan.model import ClusterPlan, MachineChanges
+from capelin_cli.plan.settling import unsettled
 from capelin_cli.plan.snapshot import Snapshot, uid_of
 from capelin_cli.plan.source import read_objects
-from capelin_cli.plan.world import unsettled
 from capelin_cli.status.readiness import wait_until_ready
 from capelin_embedded.management import Environment
 

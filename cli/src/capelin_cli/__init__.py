@@ -1,1 +1,1 @@
-"""The `capelin` command: environments, clusters, and what is known about them."""
+"""The `capelin` command: environments, clusters, and their state."""

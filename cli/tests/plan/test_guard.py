@@ -10,8 +10,8 @@ from capelin.runtime.v1alpha1 import ValidateTopology
 from capelin.testing.extensions import fake_request
 from capelin_cli.explain.model import Reference
 from capelin_cli.plan.extensions import RecordedCall
+from capelin_cli.plan.guard import approve, digests_of, guards
 from capelin_cli.plan.model import ClusterPlan, Plan
-from capelin_cli.plan.planning import approve, digests_of, guards
 from capelin_lifecycle.actions.approved_plan import PLAN_ANNOTATION
 from capelin_lifecycle.api import LifecyclePolicy
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from capelin_cli.plan.world import unsettled
+from capelin_cli.plan.settling import unsettled
 
 from .objects import cluster, deployment, machine, snapshot
 

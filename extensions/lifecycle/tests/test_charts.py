@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from capelin.api.core import ConfigMap, Namespace, Secret
 from capelin.client import read_endpoints
-from capelin_lifecycle.actions import RUNNERS, artifacts
+from capelin_lifecycle.actions import RUNNERS, charts
 from capelin_lifecycle.actions.apply import placed
-from capelin_lifecycle.actions.artifacts import ARTIFACTS, arguments
+from capelin_lifecycle.actions.artifacts import ARTIFACTS
+from capelin_lifecycle.actions.charts import arguments
 from capelin_lifecycle.actions.sources import source_problems
 from capelin_lifecycle.api.actions import Chart
 from capelin_lifecycle.policies.verdict import Verdict
@@ -144,9 +145,9 @@ async def test_a_chart_that_is_not_rendered(
     tmp_path: Path, script: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_helm(tmp_path, f"import sys, time\n{script}")
-    monkeypatch.setattr(artifacts, "_CPU_SECONDS", 1)
+    monkeypatch.setattr(charts, "_CPU_SECONDS", 1)
     if "sleep" in script:
-        monkeypatch.setattr(artifacts, "_WALL_SECONDS", 1.0)
+        monkeypatch.setattr(charts, "_WALL_SECONDS", 1.0)
     world = world_with("chart.tgz")
     assert problem in (await step(world)).message
     # A failure does not take the turns of other policies with every step.

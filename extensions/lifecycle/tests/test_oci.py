@@ -11,9 +11,9 @@ import pytest
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import read_endpoints
 from capelin_lifecycle.actions import RUNNERS, registry
+from capelin_lifecycle.actions.archives import MAX_UNPACKED, texts_of
 from capelin_lifecycle.actions.artifacts import ARTIFACTS
 from capelin_lifecycle.actions.registry import MAX_BYTES, login_of
-from capelin_lifecycle.actions.sources import MAX_UNPACKED, texts_of
 
 from .factories import World, known
 from .registry_server import CHART, FLUX, LOGIN, Registry, archive_of, digest_of

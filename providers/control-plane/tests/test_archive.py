@@ -28,7 +28,7 @@ from capelin_control_plane.backup.archive import (
     segments_of,
     write_segment,
 )
-from capelin_control_plane.backup.files import BackupError
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.manifests import Manifest, NeededBackup
 from capelin_control_plane.backup.point_in_time import Pending, backup_moment, base_backup, replay
 from capelin_control_plane.backup.stores import FolderStore, Workers

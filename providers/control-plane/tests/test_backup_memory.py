@@ -32,7 +32,7 @@ import asyncio, json, ssl, sys, time
 from datetime import UTC, datetime
 from pathlib import Path
 import aiohttp
-from capelin_control_plane.backup.files import BackupWriter, read_snapshot
+from capelin_control_plane.backup.files import (BackupWriter, read_snapshot)
 from capelin_control_plane.backup.manifests import Manifest
 from capelin_control_plane.etcd.api import EtcdApi
 from capelin_control_plane.backup.s3 import Bucket, S3Store

@@ -7,7 +7,7 @@ import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, MachinePool
 from capelin.testing.fake_client import FakeClient, cluster, machine_pool
-from capelin_control_plane.backup.files import BackupError
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.objects import (
     ClusterObjects,
     Reference,

@@ -18,8 +18,8 @@ from capelin_control_plane.api import (
     Spec,
 )
 from capelin_control_plane.backup import files as backup_files
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.files import (
-    BackupError,
     BackupWriter,
     delete_backup,
     delete_leftovers,

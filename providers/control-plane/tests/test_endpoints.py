@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from capelin.api.capi import Cluster
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.desired.component_files import endpoint_conflict, other_hosts
+from capelin_control_plane.desired.endpoints import endpoint_conflict, other_hosts
 
 OWN = {"host": "10.0.0.1", "port": 6443}
 OTHER = {"host": "lb.example.com", "port": 6443}

@@ -13,7 +13,7 @@ from capelin_control_plane.backends.restore_member import (
     receive_snapshot,
     send_snapshot,
 )
-from capelin_control_plane.backup.files import BackupError
+from capelin_control_plane.backup.encryption import BackupError
 
 SNAPSHOT = bytes(range(256)) * 8192
 MEMBERS = {"one-etcd-0": "https://a:2380", "one-etcd-1": "https://b:2380"}

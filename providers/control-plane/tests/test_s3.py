@@ -21,8 +21,8 @@ from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.api import BackupDestination, S3Destination, SecretName
 from capelin_control_plane.backup import s3
 from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.files import (
-    BackupError,
     BackupWriter,
     delete_backup,
     delete_leftovers,

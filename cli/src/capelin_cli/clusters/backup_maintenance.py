@@ -8,7 +8,8 @@ from typing import Final
 
 from capelin.errors import InvalidInputError, UserError
 from capelin_control_plane.api import EtcdBackup
-from capelin_control_plane.backup.files import BackupError, delete_backup
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import delete_backup
 from capelin_control_plane.backup.manifests import Manifest, expired
 from capelin_control_plane.backup.point_in_time import backup_as_of
 from capelin_control_plane.backup.snapshots import PROGRAMS, verify_backup

@@ -14,7 +14,8 @@ from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin.provider import Blocked
 from capelin_control_plane.api import BackupDestination, EtcdBackup, S3Destination, SecretName
 from capelin_control_plane.backup.destinations import Stores, s3_store
-from capelin_control_plane.backup.files import BackupError, read_backups
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import read_backups
 from capelin_control_plane.backup.manifests import Manifest
 from capelin_control_plane.backup.s3 import S3Credentials
 from capelin_control_plane.backup.snapshots import stored_backups

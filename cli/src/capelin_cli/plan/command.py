@@ -22,8 +22,9 @@ from capelin_cli.environments.connection import client_of, find_environment
 from capelin_cli.environments.kubeconfigs import missing_cluster
 from capelin_cli.environments.kubernetes_versions import parse_version
 from capelin_cli.plan.changes import changed_cluster, read_file
+from capelin_cli.plan.guard import approve
 from capelin_cli.plan.model import Plan
-from capelin_cli.plan.planning import Planner, approve
+from capelin_cli.plan.planning import Planner
 from capelin_cli.plan.rendering import markdown_lines, text_lines
 from capelin_cli.plan.sandbox import running_sandbox
 from capelin_cli.plan.watching import stamps_of, until_changed

@@ -23,12 +23,8 @@ from capelin.client import ApiError, Client, Destinations
 from capelin.contract import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.errors import InvalidInputError, UserError
 from capelin.runtime.client import ClientCertificate
-from capelin.runtime.messages import read
-from capelin.runtime.v1alpha1 import ValidateTopology
 from capelin_embedded.binaries import CLUSTER_API
-from capelin_lifecycle.actions.approved_plan import PLAN_ANNOTATION, topology_digests
 from capelin_lifecycle.api import Policy
-from capelin_lifecycle.policies.clusters import topology_cluster
 
 from capelin_cli.explain.facts import at, reference_of
 from capelin_cli.explain.model import Reference
@@ -36,20 +32,15 @@ from capelin_cli.plan.budgets import blocking_budgets, drained_nodes
 from capelin_cli.plan.changes import applied
 from capelin_cli.plan.comparison import CONTROL_PLANE, compare
 from capelin_cli.plan.differences import LEVELS, differences, is_too_deep
-from capelin_cli.plan.extensions import (
-    ExtensionStandIn,
-    Listening,
-    RealExtensions,
-    RecordedCall,
-    listening,
-)
+from capelin_cli.plan.extensions import ExtensionStandIn, Listening, RealExtensions, listening
+from capelin_cli.plan.guard import digests_of, guards
 from capelin_cli.plan.hook_calls import hook_calls
 from capelin_cli.plan.model import ClusterPlan, ObjectChange, Plan
 from capelin_cli.plan.sandbox import Sandbox, concurrent, without_delays
 from capelin_cli.plan.snapshot import Snapshot
 from capelin_cli.plan.source import Source, read_source
 from capelin_cli.plan.world import World, following
-from capelin_cli.status.policies import policy_name, read_policies
+from capelin_cli.status.policies import read_policies
 
 CORE: Final = tuple(
     kind.resource
@@ -66,48 +57,6 @@ CORE: Final = tuple(
 _LOAD_SECONDS: Final = 30.0
 _BEFORE_SECONDS: Final = 120.0
 _log = logging.getLogger(__name__)
-
-
-def guards(policies: Iterable[Policy]) -> set[str]:
-    """The names of the policies that hold other plans, in the form of a ClusterClass's settings."""
-    return {policy_name(each) for each in policies if each.spec.action.approved_plan is not None}
-
-
-def digests_of(calls: Iterable[RecordedCall], cluster: Reference) -> list[str]:
-    """The digests of the topologies of a Cluster in calls of ValidateTopology."""
-    found: set[str] = set()
-    for call in calls:
-        request = read(ValidateTopology.request_type(), call.request)
-        named = topology_cluster(request)
-        if (named.cluster, named.namespace) == (cluster.name, cluster.namespace):
-            found |= topology_digests(request).keys()
-    return sorted(found)
-
-
-async def approve(client: Client, plan: Plan) -> Sequence[str]:
-    """Approve a plan for all its Clusters. Returns their names.
-
-    Raises:
-        UserError: The effect is unknown, or nothing would hold another one.
-    """
-    for each in plan.clusters:
-        if each.unknown:
-            raise UserError(
-                f"The plan of {each.cluster} is not approved.",
-                reason=f"A part of its effect is unknown: {each.unknown[0]}.",
-                hint="Correct this first, or make the change without --guard.",
-            )
-        if not each.topologies:
-            raise InvalidInputError(
-                f"The plan of {each.cluster} is not approved.",
-                reason="Its ClusterClass has no patch with validate-topology-v1.lifecycle and a "
-                "policy with the action approvedPlan.",
-                hint="docs/lifecycle/rules.md shows both.",
-            )
-    for each in plan.clusters:
-        patch = {"metadata": {"annotations": {PLAN_ANNOTATION: ",".join(each.topologies)}}}
-        await client.patch(Cluster, each.cluster.name, each.cluster.namespace, patch)
-    return [str(each.cluster) for each in plan.clusters]
 
 
 class _StopWatch:

@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from capelin_control_plane.backup.files import BackupError, open_backup
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import open_backup
 
 
 def main(arguments: list[str] | None = None) -> int:

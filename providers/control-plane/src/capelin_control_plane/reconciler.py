@@ -43,13 +43,14 @@ from capelin_control_plane.backends.orphans import Orphans
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.backup.objects import BACKED_UP
-from capelin_control_plane.desired.component_files import endpoint_conflict, find_audit_policy
+from capelin_control_plane.desired.component_files import find_audit_policy
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,
     ControlPlane,
     complete_spec,
     desired_state,
 )
+from capelin_control_plane.desired.endpoints import endpoint_conflict
 from capelin_control_plane.desired.instances import Endpoint, Observed, Phase
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.encryption_keys import EncryptionKeys, find_encryption_keys

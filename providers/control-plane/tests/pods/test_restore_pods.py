@@ -29,7 +29,7 @@ from capelin_control_plane.backends.pods.restore_pods import (
 )
 from capelin_control_plane.backends.pods.workloads import data_directory
 from capelin_control_plane.backends.restore_member import receive_snapshot
-from capelin_control_plane.backup.files import BackupError
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.restores import RestoreFiles
 from capelin_control_plane.desired.control_plane import ControlPlane
 from capelin_control_plane.desired.instances import Phase

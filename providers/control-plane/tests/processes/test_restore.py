@@ -17,7 +17,7 @@ from capelin.client import Client, Expired, NotFound
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes import member_data, restore_files
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.backup.files import BackupError
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.restores import revision_bump
 from capelin_control_plane.backup.snapshots import try_snapshot
 from capelin_control_plane.desired.control_plane import ControlPlane

@@ -21,7 +21,7 @@ from typing import Final
 from capelin_embedded.processes import private_folder
 
 from capelin_control_plane.backends import ReadSnapshot
-from capelin_control_plane.backup.files import BackupError
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.snapshots import RestoredCluster, restore_member
 
 PORT: Final = 2382

@@ -11,13 +11,8 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
-from capelin_control_plane.backup.files import (
-    BackupError,
-    purpose_of,
-    read_encrypted,
-    single,
-    write_encrypted,
-)
+from capelin_control_plane.backup.encryption import BackupError, purpose_of
+from capelin_control_plane.backup.files import read_encrypted, single, write_encrypted
 from capelin_control_plane.backup.stores import Store
 from capelin_control_plane.etcd.api import Change
 

@@ -11,7 +11,7 @@ from capelin.client import Client, Forbidden, NotServed
 from capelin.contract import BLOCK_MOVE_ANNOTATION, CLUSTER_NAME_LABEL, served_resource
 from capelin.controller import Permission
 
-from capelin_control_plane.backup.files import BackupError
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,

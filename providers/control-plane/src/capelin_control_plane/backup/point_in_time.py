@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from capelin_control_plane.backup.archive import Batch, read_changes
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.files import (
-    BackupError,
     BackupWriter,
     read_authorities,
     read_backups,

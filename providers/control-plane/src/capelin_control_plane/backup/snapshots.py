@@ -12,8 +12,8 @@ from typing import Final
 import aiohttp
 from capelin.programs import default_signals, run_program
 
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.files import (
-    BackupError,
     list_backups,
     read_authorities,
     read_objects,

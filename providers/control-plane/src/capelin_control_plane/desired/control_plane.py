@@ -36,8 +36,8 @@ from capelin_control_plane.desired.component_files import (
     ENCRYPTION_FLAG,
     AuditPolicyFile,
     EncryptionFiles,
-    other_hosts,
 )
+from capelin_control_plane.desired.endpoints import other_hosts
 
 RotationStage = Literal["Trusting", "Issuing", "Waiting"]
 _STAGES: Final[tuple[RotationStage | None, ...]] = (None, "Trusting", "Issuing", "Waiting")

@@ -26,7 +26,8 @@ from capelin_control_plane.backup.archive import (
     write_segment,
 )
 from capelin_control_plane.backup.destinations import Stores
-from capelin_control_plane.backup.files import BackupError, read_backups
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import read_backups
 from capelin_control_plane.backup.manifests import NeededBackup
 from capelin_control_plane.backup.stores import Store
 from capelin_control_plane.etcd.api import CompactedError, EtcdApi, MembershipError

@@ -21,9 +21,8 @@ from capelin_control_plane.api import CapelinControlPlane, EtcdBackup, LastBacku
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backup.archive import delete_segments, segments_of
 from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.encryption import FEWEST_KEY_BYTES, BackupError
 from capelin_control_plane.backup.files import (
-    FEWEST_KEY_BYTES,
-    BackupError,
     BackupWriter,
     Listed,
     delete_backup,

@@ -20,7 +20,7 @@ from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backup.destinations import Stores
-from capelin_control_plane.backup.files import BackupError
+from capelin_control_plane.backup.encryption import BackupError
 from capelin_control_plane.backup.manifests import Manifest
 from capelin_control_plane.desired.control_plane import (
     ADDRESS_ANNOTATION,

@@ -22,7 +22,8 @@ from capelin_control_plane.api import BackupDestination, CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backup.destinations import Stores
-from capelin_control_plane.backup.files import BackupError, read_backups, read_snapshot
+from capelin_control_plane.backup.encryption import BackupError
+from capelin_control_plane.backup.files import read_backups, read_snapshot
 from capelin_control_plane.backup.restores import (
     backup_of,
     check_backup,
