@@ -14,7 +14,7 @@ from capelin.testing.waiting import until
 from capelin_cli.clusters import operations
 from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.moves import request_move
-from capelin_cli.clusters.operations import Operation, find_control_plane
+from capelin_cli.clusters.operations import ControlPlaneOperation, find_control_plane
 from capelin_cli.terminal.checklist import Checklist
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec, Status
 from capelin_control_plane.desired.control_plane import MOVE_ANNOTATION
@@ -77,7 +77,7 @@ async def request(made: FakeClient, *, check_only: bool = False, within: float =
     try:
         which, checklist = ClusterName("demo"), Checklist(Console(quiet=True))
         control_plane = await find_control_plane(made, which)
-        move = Operation(made, which, within, control_plane.name, checklist)
+        move = ControlPlaneOperation(made, which, within, control_plane.name, checklist)
         await request_move(move, control_plane, check_only=check_only)
     finally:
         mine = await made.get(CapelinControlPlane, "demo-x", "default")

@@ -6,7 +6,7 @@ import pytest
 from capelin.errors import UserError
 from capelin.testing.fake_client import FakeClient
 from capelin_cli.clusters.cluster_verbs import ClusterName
-from capelin_cli.clusters.operations import Operation
+from capelin_cli.clusters.operations import ControlPlaneOperation
 from capelin_cli.clusters.restores import RestorePlan, request_restore
 from capelin_cli.terminal.checklist import Checklist
 from capelin_control_plane.api import CapelinControlPlane, Spec
@@ -28,8 +28,8 @@ def client(**annotations: str) -> FakeClient:
     return made
 
 
-def operation(made: FakeClient) -> Operation:
-    return Operation(made, PLAN.which, 5, "demo-x", Checklist(Console(quiet=True)))
+def operation(made: FakeClient) -> ControlPlaneOperation:
+    return ControlPlaneOperation(made, PLAN.which, 5, "demo-x", Checklist(Console(quiet=True)))
 
 
 async def read(made: FakeClient) -> CapelinControlPlane:

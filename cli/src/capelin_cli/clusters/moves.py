@@ -13,8 +13,8 @@ from capelin_control_plane.operations.move_phases import MOVABLE
 from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.operations import (
     BEGINS,
+    ControlPlaneOperation,
     Failure,
-    Operation,
     check_awake,
     condition_of,
     operation,
@@ -36,7 +36,7 @@ async def move_cluster(which: ClusterName, within: float, *, check_only: bool) -
 
 
 async def request_move(
-    move: Operation, control_plane: CapelinControlPlane, *, check_only: bool = False
+    move: ControlPlaneOperation, control_plane: CapelinControlPlane, *, check_only: bool = False
 ) -> None:
     """Request a move, and wait until the provider has checked it.
 

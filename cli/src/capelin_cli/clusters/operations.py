@@ -55,7 +55,7 @@ class Persistent:
 
 
 @dataclass(slots=True)
-class Operation:
+class ControlPlaneOperation:
     """An operation of the control plane of a Cluster, from the request to its end."""
 
     client: Client
@@ -139,13 +139,13 @@ class Operation:
 @asynccontextmanager
 async def operation(
     which: ClusterName, within: float
-) -> AsyncGenerator[tuple[Operation, CapelinControlPlane]]:
+) -> AsyncGenerator[tuple[ControlPlaneOperation, CapelinControlPlane]]:
     """An operation of a Cluster's control plane, and that control plane before it."""
     async with which.client() as client:
         found = await find_control_plane(client, which)
         console = Console()
         with Checklist(console).shown() as checklist:
-            begun = Operation(client, which, within, found.name, checklist)
+            begun = ControlPlaneOperation(client, which, within, found.name, checklist)
             yield begun, found
         for text in begun.conclusion:
             console.print(as_invoked(text), soft_wrap=True, highlight=False, markup=False)

@@ -30,8 +30,8 @@ from capelin_cli.clusters.cluster_verbs import ClusterName, start_bootstrap_prov
 from capelin_cli.clusters.lost_clusters import LostCluster, create_again, create_secrets
 from capelin_cli.clusters.operations import (
     BEGINS,
+    ControlPlaneOperation,
     Failure,
-    Operation,
     condition_of,
     find_control_plane,
     operation,
@@ -91,7 +91,7 @@ async def restore_cluster(plan: RestorePlan, within: float) -> None:
 
 
 async def request_restore(
-    restore: Operation, plan: RestorePlan, request: str
+    restore: ControlPlaneOperation, plan: RestorePlan, request: str
 ) -> Callable[[CapelinControlPlane, str], Awaitable[None]]:
     """Request a restore. Returns the function that withdraws a request that fails."""
     # Without it, a control plane whose first restore has failed would begin with empty data.
@@ -136,7 +136,7 @@ async def restore_lost_cluster(
                     hint="Fix that. The provider tries again by itself: see capelin status.",
                 )
 
-            restore = Operation(client, which, within, name, checklist)
+            restore = ControlPlaneOperation(client, which, within, name, checklist)
             await _follow(restore, plan, fail)
     if lost.objects.omitted:
         names = ", ".join(lost.objects.omitted)
@@ -144,7 +144,7 @@ async def restore_lost_cluster(
 
 
 async def _follow(
-    restore: Operation,
+    restore: ControlPlaneOperation,
     plan: RestorePlan,
     on_failure: Callable[[CapelinControlPlane, str], Awaitable[None]],
 ) -> None:

@@ -12,8 +12,8 @@ from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_AN
 from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.operations import (
     BEGINS,
+    ControlPlaneOperation,
     Failure,
-    Operation,
     check_awake,
     condition_of,
     operation,
@@ -92,7 +92,7 @@ def _dropped(control_plane: CapelinControlPlane) -> str | None:
     return condition and condition.message
 
 
-async def _print_clients(rotation: Operation) -> None:
+async def _print_clients(rotation: ControlPlaneOperation) -> None:
     """Print the clients that need the old CAs."""
     condition = condition_of(await rotation.read(), ROTATING)
     if condition is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from capelin.api import admission_policy
 from capelin.provider.installation import ENTRY_POINTS, Provider, is_validation, needs_webhook
-from capelin.provider.topology import may_patch_status
+from capelin.provider.topology import may_patch
 
 if TYPE_CHECKING:
     from capelin.provider.blocked import Blocked, FrameReason, Reasons
@@ -136,7 +136,7 @@ __all__ = [
     "has_pool_labels",
     "is_pool_member",
     "is_validation",
-    "may_patch_status",
+    "may_patch",
     "migrate_storage",
     "needs_webhook",
     "new_machine_name",

@@ -12,7 +12,7 @@ _OPERATIONS: Final = (
 )
 
 
-def may_patch_status(group: str, resource: str, subresource: str = "status") -> str:
+def may_patch(group: str, resource: str, subresource: str = "status") -> str:
     """The CEL expression that is true for controllers of a resource, and for administrators.
 
     Users of Cluster API write the spec of objects, and controllers write the status. So this needs
@@ -59,14 +59,14 @@ def topology_owned(name: str, kinds: Iterable[type[BaseObject]]) -> list[Unstruc
         f"request.operation == 'UPDATE' && {unchanged}"
         # The namespace controller deletes the objects of a namespace.
         " || namespaceObject != null && has(namespaceObject.metadata.deletionTimestamp)"
-        f" || {may_patch_status(*resource)}"
+        f" || {may_patch(*resource)}"
     )
     operations = (
         "request.operation == 'DELETE' || [object, oldObject].all(each,"
         " each.metadata.?annotations.orValue({}).all(key,"
         " !key.startsWith(request.resource.group + '/')"
         " || object.metadata.?annotations[?key] == oldObject.metadata.?annotations[?key]))"
-        f" || {may_patch_status(*resource)} || {may_patch_status(*resource, 'operations')}"
+        f" || {may_patch(*resource)} || {may_patch(*resource, 'operations')}"
     )
     message = (
         "Cluster API's topology controller owns this object: change spec.topology of its Cluster,"

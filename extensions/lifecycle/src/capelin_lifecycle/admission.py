@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from capelin.api import Unstructured
-from capelin.provider import admission_policy, may_patch_status
+from capelin.provider import admission_policy, may_patch
 
 from capelin_lifecycle.actions.approval import ANNOTATION_PREFIX
 from capelin_lifecycle.api.names import GROUP
@@ -101,7 +101,7 @@ def references_policy(name: str) -> list[Unstructured]:
         f" && object.spec.?{field} == oldObject.spec.?{field})"
         for field in ("infrastructureRef", "controlPlaneRef")
     )
-    controls = may_patch_status("'cluster.x-k8s.io'", "'clusters'")
+    controls = may_patch("'cluster.x-k8s.io'", "'clusters'")
     references = {
         "expression": f"{unchanged} || {controls}",
         "message": "Cluster API sets infrastructureRef and controlPlaneRef of a Cluster with a"

@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from capelin.api import Unstructured
-from capelin.provider import Provider, admission_policy, may_patch_status
+from capelin.provider import Provider, admission_policy, may_patch
 
 from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
 from capelin_control_plane.backends.pods.names import MANAGED_BY, MANAGED_BY_LABEL
@@ -80,7 +80,7 @@ def operations_policy() -> list[Unstructured]:
     resource = CapelinControlPlane.resource
     names = "restore|capelin-.+|.+-(after|before|requested)"
     annotations = "spec.?topology.?controlPlane.?metadata.?annotations"
-    may_operate = may_patch_status(f"'{resource.group}'", f"'{resource.plural}'", "operations")
+    may_operate = may_patch(f"'{resource.group}'", f"'{resource.plural}'", "operations")
     validation = {
         "expression": f"object.{annotations}.orValue({{}}).all(key,"
         f" !key.matches('^{resource.group.replace('.', '[.]')}/({names})$')"
@@ -100,7 +100,7 @@ def confinement() -> list[Unstructured]:
     No other controller of control planes may forward ports.
     """
     resource = CapelinControlPlane.resource
-    is_controller = may_patch_status(f"'{resource.group}'", f"'{resource.plural}'")
+    is_controller = may_patch(f"'{resource.group}'", f"'{resource.plural}'")
     may_execute, may_forward = (
         f"authorizer.group('').resource('pods').subresource('{subresource}')"
         ".namespace(request.namespace).check('create').allowed()"
