@@ -121,9 +121,14 @@ def test_an_older_capelin_rejects_an_environment_of_a_newer_one() -> None:
     assert FetchPrograms(before.model_copy(update={"capelin": "0.11.0"})) in steps
 
 
-def test_a_management_cluster_keeps_its_version() -> None:
-    with pytest.raises(InvalidInputError, match=r"demo runs Kubernetes v1\.35\.4"):
-        desired(Settings(kubernetes_version="v1.35.4"), UpRequest(kubernetes_version="v1.36.3"))
+def test_a_management_cluster_keeps_its_version_or_is_upgraded() -> None:
+    settings = Settings(kubernetes_version="v1.35.4", ports={"a/health": 1})
+    assert desired(settings, UpRequest()) == settings
+    upgraded = settings.model_copy(update={"kubernetes_version": "v1.36.3"})
+    assert desired(settings, UpRequest(kubernetes_version="v1.36.3")) == upgraded
+    with pytest.raises(InvalidInputError, match=r"demo runs Kubernetes v1\.36\.3") as caught:
+        desired(upgraded, UpRequest(kubernetes_version="v1.35.4"))
+    assert "cannot downgrade" in caught.value.reason
 
 
 def test_a_management_cluster_needs_a_version_that_cluster_api_supports() -> None:

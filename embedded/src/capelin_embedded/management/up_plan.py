@@ -170,17 +170,17 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
             ports={} if before is None else before.ports,
             prefetch=prefetch,
         )
-    if version != kept:
+    if problem := upgrade_problem(before.kubernetes_version, version):
         raise InvalidInputError(
             f"Environment {observed.name} runs Kubernetes {before.kubernetes_version}.",
-            reason="A management cluster keeps its initial version.",
+            reason=f"{problem}.",
             hint="Choose another environment with -e, or remove it first: "
             f"capelin down -e {observed.name}.",
         )
     return before.model_copy(
         update={
             "providers": providers,
-            "kubernetes_version": kept,
+            "kubernetes_version": version,
             "backup_folder": backup_folder,
             "variables": variables,
             "capelin": observed.capelin,
