@@ -275,7 +275,7 @@ def integration_of_packages(session: nox.Session) -> None:
 
 @nox.session(default=False, requires=["release"])
 def pulumi(session: nox.Session) -> None:
-    """The program `dev` on a real Pulumi engine. The first run builds the engine, in minutes."""
+    """The programs on a real Pulumi engine and plugin, which the first run builds, in minutes."""
     install(session)
     pytest(session, "-n0", paths=["tests/pulumi"])
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -14,6 +14,9 @@ from typing import Any
 
 from capelin_embedded.binaries import Binaries, Component, Project
 
+from .kubernetes_plugin import kubernetes_plugin
+
+Record = Callable[[str, object], None]
 ROOT = Path(__file__).parents[2]
 _EXECUTOR = Path("python", "cmd", "pulumi-language-python-exec")
 _STAMPS = {"github.com/pulumi/pulumi/sdk/v3/go/common/version.Version": "{version}"}
@@ -69,23 +72,20 @@ class Bed:
         # Files of modules lack the right mode.
         shutil.copy(source / _EXECUTOR, commands)
         (commands / _EXECUTOR.name).chmod(0o755)
-        plugin = shutil.which("pulumi-resource-kubernetes")
-        if plugin is not None:
-            (commands / "pulumi-resource-kubernetes").symlink_to(plugin)
-        else:
-            script(
-                commands / "pulumi-resource-kubernetes",
-                f"PYTHONPATH={ROOT}:$PYTHONPATH exec {sys.executable} "
-                '-m infra.tests.kubernetes_plugin "$@"',
-            )
+        plugin = await kubernetes_plugin()
+        (commands / plugin.name).symlink_to(plugin)
         script(
             commands / "pulumi-resource-capelin",
             f'exec {sys.executable} -c "from capelin_infra.plugin import main; main()" "$@"',
         )
+        # As if no virtual environment was activated.
+        scripts = Path(sys.executable).parent
+        for name in ("python", "python3"):
+            script(commands / name, f'exec {sys.executable} "$@"')
+        paths = [path for path in os.environ["PATH"].split(":") if Path(path) != scripts]
         variables = {
             **os.environ,
-            "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT / "infra" / "tests" / "without_pip"),
+            "PATH": ":".join([str(commands), *paths]),
             "PULUMI_HOME": str(folder / "home"),
             "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
             "PULUMI_CONFIG_PASSPHRASE": "test",
@@ -123,13 +123,16 @@ class Bed:
         )
         return await _ended(process, began)
 
+    async def json(self, project: Path, *arguments: str) -> Any:
+        """The output of a command that prints JSON."""
+        return json.loads((await self.run(project, *arguments)).output)
+
     async def outputs(self, project: Path) -> dict[str, Any]:
         """The outputs of the stack, secrets in plain text."""
-        run = await self.run(project, "stack", "output", "--json", "--show-secrets")
-        return json.loads(run.output)
+        return await self.json(project, "stack", "output", "--json", "--show-secrets")
 
-    async def resources(self, project: Path) -> list[dict[str, Any]]:
-        exported = json.loads((await self.run(project, "stack", "export")).output)
+    async def resources(self, project: Path, *arguments: str) -> list[dict[str, Any]]:
+        exported = await self.json(project, "stack", "export", *arguments)
         return exported["deployment"].get("resources", [])
 
 

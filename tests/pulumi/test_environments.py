@@ -1,29 +1,31 @@
 """The program `dev` on a real engine: up, repeat, drift, interrupt, destroy, import."""
 
 import re
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import pytest
-from capelin.client import Config
+from capelin.client import Client, Config
 from capelin.testing.waiting import until
-from capelin_embedded.binaries import DEFAULT_KUBERNETES
+from capelin_embedded.binaries import DEFAULT_KUBERNETES, KNOWN_KUBERNETES
 from capelin_embedded.management import all_environments, current_status, supervisor_process
+from capelin_infra.plugin.clusters import FORGET
 
 from tests.e2e import kind_cluster
 
-from .bed import ROOT, Bed, copied_project, interrupted
+from .bed import ROOT, Bed, Record, copied_project, interrupted
 
 pytestmark = pytest.mark.timeout(1800)
 
 DEV = ROOT / "infra" / "dev"
-Record = Callable[[str, object], None]
+OLDER = KNOWN_KUBERNETES[-2]
 
 
 async def test_life_of_an_environment(bed: Bed, tmp_path: Path, record_property: Record) -> None:
     project = copied_project(DEV, tmp_path / "project")
     await bed.run(project, "stack", "init", "dev")
     await bed.run(project, "config", "set", "workers", "2")
+    await bed.run(project, "config", "set", "managementVersion", OLDER)
 
     # Interrupt it as soon as the next run has something to continue.
     process = await bed.start(project, "up", "--yes", "--skip-preview")
@@ -50,14 +52,29 @@ async def test_life_of_an_environment(bed: Bed, tmp_path: Path, record_property:
     again = await bed.run(project, "up", "--yes", "--skip-preview", "--expect-no-changes")
     record_property("seconds of an up that changes nothing", round(again.seconds, 1))
 
-    # The environment stops without Pulumi: refresh detects that, and up starts it again.
+    # A later version upgrades the management cluster in place.
+    await bed.run(project, "config", "set", "managementVersion", DEFAULT_KUBERNETES)
+    planned = (await bed.json(project, "preview", "--json"))["changeSummary"]
+    upgraded = await bed.run(project, "up", "--yes", "--skip-preview")
+    record_property("seconds of an upgrade of the management cluster", round(upgraded.seconds, 1))
+    done = (await bed.json(project, "stack", "history", "--json"))[0]["resourceChanges"]
+    assert planned == done == {"update": 1, "same": len(await bed.resources(project)) - 1}
+    async with Client(Config.from_kubeconfig(outputs["kubeconfig"].encode())) as client:
+        assert (await client.request("GET", "/version"))["gitVersion"] == DEFAULT_KUBERNETES
+
+    # The environment stops without Pulumi, which forgets none of its resources.
     (environment,) = all_environments(bed.variables)
     supervisor = supervisor_process(environment)
     assert supervisor is not None
     await supervisor.stop(0)
-    drift = await bed.run(project, "refresh", "--preview-only", "--expect-no-changes", fails=True)
-    assert "running" in drift.output or "update" in drift.output
+    names = [resource["urn"] for resource in await bed.resources(project)]
+    for command in (("refresh",), ("destroy", "--skip-preview")):
+        outage = await bed.run(project, *command, "--yes", fails=True)
+        assert FORGET in outage.output
+        assert [resource["urn"] for resource in await bed.resources(project)] == names
+    bed.variables[FORGET] = "true"
     await bed.run(project, "up", "--yes", "--skip-preview", "--refresh")
+    del bed.variables[FORGET]
     assert supervisor_process(environment) is not None
 
     down = await bed.run(project, "destroy", "--yes", "--skip-preview")
@@ -100,7 +117,9 @@ async def test_up_restores_a_kind_cluster_that_was_deleted_by_hand(
     drift = await bed.run(project, *refresh, fails=True)
     record_property("seconds of a refresh", round(drift.seconds, 1))
     assert "management-kind" in drift.output
+    bed.variables[FORGET] = "true"
     restored = await bed.run(project, "up", "--yes", "--skip-preview", "--refresh")
+    del bed.variables[FORGET]
     record_property("seconds of an up that restores", round(restored.seconds, 1))
     assert (await bed.outputs(project))["endpoint"]
     await bed.run(project, *refresh)
@@ -154,15 +173,17 @@ GUIDE = ROOT / "docs" / "how-to" / "pulumi.md"
 async def test_commands_of_the_guide(bed: Bed, tmp_path: Path, record_property: Record) -> None:
     """Runs the part before the chapter about kind in one shell, with the files of the page."""
     text = GUIDE.read_text().partition("\n## ")[0]
+    (bed.folder / "bin" / "pulumi-resource-capelin").unlink()
+    scripts = Path(sys.executable).parent
     script = [
-        # The packages are already installed.
-        'pip() { test "$*" = "install capelin-infra"; }',
+        # The packages are already installed, in a virtual environment that is not activated.
+        f'python() {{ test "$*" = "-m venv venv"; mkdir venv; ln -s {scripts} venv/bin; }}',
         "set -eux",
     ]
     files = iter(("Pulumi.yaml", "__main__.py"))
     for language, content in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):
         if language == "sh":
-            script.append(content)
+            script.append(content.replace("venv/bin/pip install capelin-infra\n", ""))
         else:
             script.append(f"cat > {next(files)} <<'END'\n{content}END\n")
     assert next(files, None) is None
