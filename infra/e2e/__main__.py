@@ -1,6 +1,133 @@
-"""`pulumi up` in this folder makes a kind cluster with everything of a release in pods."""
+"""`pulumi up` in this folder installs a release into a cluster: copy it, and change it."""
 
-from capelin_infra.programs import E2EConfig, e2e
-from capelin_infra.programs.settings import settings
+import json
+from pathlib import Path
 
-e2e(settings(E2EConfig))
+import pulumi
+import pulumi_kubernetes as kubernetes
+from capelin_infra.components import (
+    CapelinCharts,
+    CapelinChartsArgs,
+    ClusterClass,
+    release_objects,
+)
+from capelin_infra.resources import AdmissionCheck, KindCluster, WorkloadCluster
+from pulumi_kubernetes.yaml.v2 import ConfigGroup
+
+FEATURES = {"CLUSTER_TOPOLOGY": "true", "EXP_MACHINE_POOL": "true", "EXP_RUNTIME_SDK": "true"}
+SAMPLE = {"name": "sample", "namespace": "default"}
+ISSUER: dict[str, object] = {
+    "apiVersion": "cert-manager.io/v1",
+    "kind": "Issuer",
+    "metadata": SAMPLE,
+    "spec": {"selfSigned": {}},
+}
+CONTROL_PLANE = {
+    "apiGroup": "controlplane.cluster.x-k8s.io",
+    "kind": "CapelinControlPlane",
+    "name": "sample",
+}
+CLUSTER: dict[str, object] = {
+    "apiVersion": "cluster.x-k8s.io/v1beta2",
+    "kind": "Cluster",
+    "metadata": SAMPLE,
+    "spec": {"controlPlaneRef": CONTROL_PLANE},
+}
+
+config = pulumi.Config()
+release = Path(config.require("release"))
+
+# A new kind cluster with the images of the release, or your own cluster, which pulls them.
+if config.require("target") == "kind":
+    kind = KindCluster(
+        "kind",
+        name=config.require("name"),
+        image=config.get("nodeImage") or None,
+        images=[image for image in config.require("images").split(",") if image],
+    )
+    kubeconfig, uid = pulumi.Output.secret(kind.kubeconfig), kind.uid
+else:
+    kubeconfig, uid = config.require_secret("kubeconfig"), None
+api_server = kubernetes.Provider("api-server", kubeconfig=kubeconfig, cluster_identifier=uid)
+
+
+def options(*after: pulumi.Resource) -> pulumi.ResourceOptions:
+    """A resource of the cluster, after others."""
+    return pulumi.ResourceOptions(providers=[api_server], depends_on=[*after])
+
+
+def installed(
+    label: str, *after: pulumi.Resource, variables: dict[str, str] | None = None
+) -> ConfigGroup:
+    """The objects of a component file. Its pods run, and its kinds are established."""
+    objects = release_objects(release / "clusterctl", label, variables)
+    return ConfigGroup(label, objs=objects, opts=options(*after))
+
+
+def accepted(name: str, sample: dict[str, object], *after: pulumi.Resource) -> pulumi.Resource:
+    """Webhooks that answer. Pods are ready before the API server has the CA of their webhook."""
+    return AdmissionCheck(
+        name,
+        kubeconfig=kubeconfig,
+        cluster_uid=uid,
+        manifest=json.dumps(sample, sort_keys=True),
+        opts=pulumi.ResourceOptions(depends_on=[*after]),
+    )
+
+
+ready: list[pulumi.Resource] = []
+if config.require_bool("certManager"):
+    ready = [accepted("cert-manager-webhook", ISSUER, installed("cert-manager"))]
+if config.require_bool("clusterApi"):
+    core = [
+        installed(label, *ready, variables=FEATURES)
+        for label in ("cluster-api", "bootstrap-kubeadm")
+    ]
+    ready = [accepted("cluster-api-webhooks", CLUSTER, *core)]
+
+# Everyone who may edit a namespace may have clusters in it.
+kubernetes.rbac.v1.ClusterRole(
+    "clusters-edit",
+    metadata={
+        "name": "clusters-edit",
+        "labels": {"rbac.authorization.k8s.io/aggregate-to-edit": "true"},
+    },
+    rules=[
+        {
+            "api_groups": ["cluster.x-k8s.io"],
+            "resources": ["clusters"],
+            "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"],
+        }
+    ],
+    opts=options(),
+)
+
+lifecycle = config.require_bool("lifecycle")
+providers: list[pulumi.Resource]
+if config.require("install") == "charts":
+    (chart,) = release.glob("capelin-[0-9]*.tgz")
+    arguments = CapelinChartsArgs(chart=str(chart), values={"components": {"lifecycle": lifecycle}})
+    providers = [CapelinCharts("capelin-charts", arguments, options(*ready))]
+else:
+    labels = ["control-plane-capelin", "infrastructure-capelin"]
+    labels += ["runtime-extension-lifecycle"] if lifecycle else []
+    providers = [installed(label, *ready) for label in labels]
+
+if config.require_bool("cluster"):
+    cluster_class = ClusterClass("capelin", opts=options(*providers))
+    demo = WorkloadCluster(
+        "demo",
+        kubeconfig=kubeconfig,
+        management_uid=uid,
+        name="demo",
+        namespace=cluster_class.namespace,
+        cluster_class=cluster_class.name,
+        kubernetes_version=config.require("kubernetesVersion"),
+        workers=config.require_int("workers"),
+        # kind has no load balancer.
+        variables={"backend": "Pods", "exposure": "NodePort"},
+        opts=pulumi.ResourceOptions(depends_on=[cluster_class]),
+    )
+    pulumi.export("workloadKubeconfig", pulumi.Output.secret(demo.workload_kubeconfig))
+    pulumi.export("endpoint", demo.endpoint)
+pulumi.export("kubeconfig", kubeconfig)

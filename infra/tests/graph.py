@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from capelin_infra.programs import DevConfig, dev
-
-from .recorded import Registered, registered
+from .recorded import Registered, program, registered
 
 _ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = (_ROOT / "docs" / "how-to" / "pulumi.md",)
@@ -15,15 +13,15 @@ _STACK: Final = "pulumi:pulumi:Stack"
 # A page may have other diagrams. This one contains the resource that all others need.
 _PICTURE: Final = re.compile(r"```mermaid\n(?:(?!```).)*?management-environment.*?```\n", re.DOTALL)
 OUTPUTS: Final[dict[str, dict[str, Any]]] = {
-    "capelin:index:Environment": {"kubeconfig": "admin", "version": "v1.33.13", "running": True},
-    "capelin:index:KindCluster": {"kubeconfig": "kind-admin", "running": True},
+    "capelin:index:Environment": {"kubeconfig": "admin", "uid": "u", "running": True},
+    "capelin:index:KindCluster": {"kubeconfig": "kind-admin", "uid": "k", "running": True},
     "capelin:index:WorkloadCluster": {"workloadKubeconfig": "workload", "endpoint": "h:1"},
 }
 
 
 def picture() -> str:
     """The resources of the target kind by component, with their dependencies."""
-    return diagram(registered(lambda: dev(DevConfig(target="kind")), OUTPUTS))
+    return diagram(registered(program("dev", target="kind"), OUTPUTS))
 
 
 def diagram(resources: Mapping[str, Registered]) -> str:
@@ -43,7 +41,9 @@ def diagram(resources: Mapping[str, Registered]) -> str:
         if not _is_component(each) and not _is_component(resources.get(each.parent))
     ]
     for name, resource in resources.items():
-        waits = {each for each in resource.dependencies if not _is_component(resources.get(each))}
+        parent = resources.get(resource.parent)
+        own = resource.dependencies - (parent.dependencies if parent else frozenset())
+        waits = {each for each in own if not _is_component(resources.get(each))}
         indirect = {far for near in waits for far in _before(resources, near)}
         lines += [f"  {each} --> {name}" for each in sorted(waits - indirect)]
     return "\n".join(lines) + "\n"

@@ -4,16 +4,20 @@
 # pyright: reportUnknownMemberType=false
 
 import asyncio
+import runpy
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Final, cast
 
 import pulumi
+import yaml
 from pulumi.runtime import mocks
 from pulumi.runtime.mocks import MockMonitor, MockResourceArgs, Mocks
 
+PROJECTS: Final = Path(__file__).parents[1]
 SECRET = "1b47061264138c4ac30d75fd1eb44270"
 """The SDK's mark of a secret."""
 
@@ -68,6 +72,29 @@ def _own_loop() -> Generator[None]:
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
         asyncio.set_event_loop(None)
+
+
+def project_config(folder: str) -> dict[str, dict[str, Any]]:
+    """The settings of a project, with their defaults."""
+    return yaml.safe_load((PROJECTS / folder / "Pulumi.yaml").read_text())["config"]
+
+
+def program(folder: str, **settings: str) -> Callable[[], None]:
+    """A program with settings, and the defaults of its project for the others."""
+    defaults = {
+        name: str(described["default"]).lower()
+        if described["type"] == "boolean"
+        else str(described["default"])
+        for name, described in project_config(folder).items()
+        if "default" in described
+    }
+
+    def run() -> None:
+        values = {f"project:{name}": value for name, value in (defaults | settings).items()}
+        pulumi.runtime.set_all_config(values)
+        runpy.run_path(str(PROJECTS / folder / "__main__.py"))
+
+    return run
 
 
 def registered(

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 from capelin.api import Model
+from capelin.errors import NotReadyError
 from capelin_cli.kind import KindMount, KindNode, KindPort
-from capelin_infra.plugin.environment_handler import EnvironmentHandler, is_another_server
+from capelin_embedded.addresses import free_port
+from capelin_infra.plugin.clusters import FORGET, is_another_server
+from capelin_infra.plugin.environment_handler import EnvironmentHandler
 from capelin_infra.plugin.kind_cluster_handler import KindClusterHandler
 from capelin_infra.plugin.provider import CapelinProvider
 from capelin_infra.plugin.resource import Operation, PartlyCreatedError, ResourceHandler
@@ -24,6 +27,7 @@ from capelin_infra.resource_types import (
     ResourceType,
     WorkloadClusterInputs,
     WorkloadClusterState,
+    semantic_version,
 )
 from pulumi.provider.experimental import provider as rpc
 from pulumi.provider.experimental.property_value import PropertyValue
@@ -36,6 +40,8 @@ URN = "urn:pulumi:dev::project::capelin:components:ManagementCluster$capelin:ind
 class ThingInputs(Model):
     size: int
     """How big."""
+    home: str | None = None
+    """Which cluster it is in."""
 
 
 class ThingState(ThingInputs):
@@ -43,7 +49,7 @@ class ThingState(ThingInputs):
     """Where it is."""
 
 
-THING = ResourceType("Thing", ThingInputs, ThingState)
+THING = ResourceType("Thing", ThingInputs, ThingState, clusters=frozenset({"home"}))
 
 
 @dataclass
@@ -59,7 +65,7 @@ class ThingHandler(ResourceHandler[ThingInputs, ThingState]):
 
     async def create(self, inputs: ThingInputs, operation: Operation) -> tuple[str, ThingState]:
         operation.show("making it")
-        state = ThingState(size=inputs.size, path="/thing")
+        state = ThingState(**inputs.model_dump(by_alias=False), path="/thing")
         if self.failure:
             raise PartlyCreatedError("thing", state, RuntimeError(self.failure))
         return "thing", state
@@ -72,7 +78,7 @@ class ThingHandler(ResourceHandler[ThingInputs, ThingState]):
         self, id_: str, old: ThingState, new: ThingInputs, operation: Operation
     ) -> ThingState:
         del id_, operation
-        return old.model_copy(update={"size": new.size})
+        return old.model_copy(update=new.model_dump(by_alias=False))
 
     async def delete(self, id_: str, state: ThingState, operation: Operation) -> None:
         del id_, state, operation
@@ -116,6 +122,15 @@ async def test_equal_inputs_cause_no_change() -> None:
     assert not (await provider().diff(request)).changes
 
 
+async def test_a_preview_replaces_a_resource_whose_cluster_is_replaced() -> None:
+    """The engine therefore deletes it before its cluster."""
+    old = inputs_of(size=1, home="old", path="/thing")
+    news = inputs_of(size=1, home=UNKNOWN)
+    request = rpc.DiffRequest(URN.format("Thing"), "thing", old, news, [])
+    response = await provider().diff(request)
+    assert (response.diffs, response.replaces) == (["home"], ["home"])
+
+
 async def test_a_diff_names_the_changed_property() -> None:
     old = inputs_of(size=1, path="/thing")
     request = rpc.DiffRequest(URN.format("Thing"), "thing", old, inputs_of(size=2), [])
@@ -134,6 +149,34 @@ async def test_an_incomplete_resource_stays_in_the_state() -> None:
 async def test_a_deleted_resource_reads_as_missing() -> None:
     request = rpc.ReadRequest(URN.format("Thing"), "thing", {}, {})
     assert (await provider().read(request)).resource_id is None
+
+
+async def test_an_input_that_the_program_marked_as_a_secret_is_one_in_every_answer() -> None:
+    """Also where the schema does not mark it: a URL may have a password."""
+    secret = {
+        "size": PropertyValue(1.0),
+        "home": PropertyValue("hunter2").with_secret(is_secret=True),
+    }
+    urn = URN.format("Thing")
+    thing = provider()
+    created = await thing.create(rpc.CreateRequest(urn, secret, 0, preview=False))
+    answers = [
+        (await thing.check(rpc.CheckRequest(urn, {}, secret, b""))).inputs,
+        (await thing.create(rpc.CreateRequest(urn, secret, 0, preview=True))).properties,
+        created.properties,
+        (await thing.read(rpc.ReadRequest(urn, "thing", created.properties, secret))).properties,
+        (
+            await thing.update(
+                rpc.UpdateRequest(urn, "thing", created.properties, secret, 0, [], preview=False)
+            )
+        ).properties,
+    ]
+    assert all(answer is not None and answer["home"].is_secret for answer in answers)
+    with pytest.raises(InitFailedError) as caught:
+        await provider(ThingHandler("full")).create(
+            rpc.CreateRequest(urn, secret, 0, preview=False)
+        )
+    assert caught.value.properties["home"].is_secret
 
 
 def test_secrets_are_marked_and_numbers_stay_integers() -> None:
@@ -177,6 +220,7 @@ users: [{{name: u, user: {{token: {token}}}}}]
 def environment(**changes: Any) -> EnvironmentState:
     values: dict[str, Any] = {
         "name": "dev",
+        "uid": "e",
         "kubeconfig": "k",
         "context": "c",
         "version": "v1.34.4",
@@ -208,6 +252,14 @@ def test_another_existing_cluster_replaces_the_environment() -> None:
     assert difference.replaced == {"existingKubeconfig"}
 
 
+@pytest.mark.parametrize("version", [None, "v1.36.3"])
+def test_an_environment_keeps_its_version_or_is_upgraded_in_place(version: str | None) -> None:
+    new = EnvironmentInputs(name="dev", kubernetes_version=version)
+    difference = EnvironmentHandler().diff(environment(kubernetes_version="v1.35.4"), new)
+    assert difference.changed == ({"kubernetesVersion"} if version else set())
+    assert difference.replaced == set()
+
+
 def test_the_preview_rejects_invalid_environments() -> None:
     inputs = EnvironmentInputs(
         name="No Name",
@@ -233,9 +285,29 @@ def workload(**changes: Any) -> WorkloadClusterState:
     return WorkloadClusterState(**values)
 
 
-def test_new_credentials_change_no_workload_cluster() -> None:
-    new = WorkloadClusterInputs(kubeconfig="other", name="demo", kubernetes_version="v1.33.13")
-    assert WorkloadClusterHandler().diff(workload(), new).changed == set()
+def test_new_credentials_reach_the_state_of_a_workload_cluster() -> None:
+    new = WorkloadClusterInputs(kubeconfig="new", name="demo", kubernetes_version="v1.33.13")
+    difference = WorkloadClusterHandler().diff(workload(), new)
+    assert (difference.changed, difference.replaced) == ({"kubeconfig"}, set())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "replaced"),
+    [
+        ("a", "a", set[str]()),
+        ("a", "b", {"managementUID"}),
+        # The program did not name it before, or no longer does.
+        (None, "b", set[str]()),
+        ("a", None, set[str]()),
+    ],
+)
+def test_a_workload_cluster_is_replaced_with_its_management_cluster(
+    before: str | None, after: str | None, replaced: set[str]
+) -> None:
+    new = WorkloadClusterInputs(
+        kubeconfig="k", management_uid=after, name="demo", kubernetes_version="v1.33.13"
+    )
+    assert WorkloadClusterHandler().diff(workload(management_uid=before), new).replaced == replaced
 
 
 def test_a_workload_cluster_is_upgraded_in_place_and_replaced_for_another_environment() -> None:
@@ -247,9 +319,37 @@ def test_a_workload_cluster_is_upgraded_in_place_and_replaced_for_another_enviro
     assert difference.replaced == {"namespace"}
 
 
+@pytest.fixture
+def silent() -> WorkloadClusterState:
+    """A workload cluster whose management cluster does not answer."""
+    return workload(kubeconfig=KUBECONFIG.format(port=free_port("127.0.0.1"), token="a"))
+
+
+async def test_an_outage_of_the_management_cluster_is_an_error(
+    silent: WorkloadClusterState,
+) -> None:
+    handler = WorkloadClusterHandler()
+    operation = Operation(URN, 1, lambda _message: None)
+    with pytest.raises(NotReadyError, match="does not answer") as caught:
+        await handler.read("default/demo", silent)
+    assert f"{FORGET}=true" in caught.value.hint
+    with pytest.raises(NotReadyError, match="does not answer"):
+        await handler.delete("default/demo", silent, operation)
+
+
+async def test_users_can_declare_a_management_cluster_gone(
+    silent: WorkloadClusterState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FORGET, "true")
+    handler = WorkloadClusterHandler()
+    assert await handler.read("default/demo", silent) is None
+    await handler.delete("default/demo", silent, Operation(URN, 1, lambda _message: None))
+
+
 def kind(**changes: Any) -> KindClusterState:
     values: dict[str, Any] = {
         "name": "dev",
+        "uid": "k",
         "kubeconfig": "k",
         "image_digests": {},
         "running": True,
@@ -297,3 +397,16 @@ def test_inputs_that_may_hold_credentials_are_secret(token: str, name: str) -> N
     kind = package_schema("1.0", RESOURCE_TYPES)["resources"][f"capelin:index:{token}"]
     assert kind["inputProperties"][name]["secret"] is True
     assert kind["properties"][name]["secret"] is True
+
+
+@pytest.mark.parametrize(
+    ("version", "semantic"),
+    [
+        ("0.1.0", "0.1.0"),
+        ("0.2.0rc1", "0.2.0-rc.1"),
+        ("0.1.0.dev1795", "0.1.0-dev.1795"),
+        ("0.2.0a1.dev3", "0.2.0-a.1.dev.3"),
+    ],
+)
+def test_the_engine_gets_semantic_versions(version: str, semantic: str) -> None:
+    assert semantic_version(version) == semantic

@@ -5,21 +5,19 @@ from pathlib import Path
 import pulumi
 import pytest
 import yaml
-from capelin.api import Model
 from capelin.errors import MissingError
-from capelin_infra.components.cluster_class import ClusterClass, ClusterClassArgs
-from capelin_infra.components.management_cluster import (
+from capelin_embedded.binaries import DEFAULT_KUBERNETES
+from capelin_infra.components import (
+    ClusterClass,
+    ClusterClassArgs,
     ManagementCluster,
     ManagementClusterArgs,
+    release_objects,
 )
-from capelin_infra.components.objects import WAIT_FOR
-from capelin_infra.components.repository import ComponentRepository
-from capelin_infra.programs import DevConfig, E2EConfig, dev, e2e
-from capelin_infra.programs.settings import project_config, settings
 from capelin_infra.resources import KindCluster
 
 from .graph import OUTPUTS, PAGES, diagram, picture, with_picture
-from .recorded import Registered, registered
+from .recorded import Registered, program, project_config, registered
 
 
 def before(resources: dict[str, Registered], name: str) -> set[str]:
@@ -36,7 +34,7 @@ def before(resources: dict[str, Registered], name: str) -> set[str]:
 
 
 def test_a_program_creates_environment_then_class_then_cluster() -> None:
-    resources = registered(lambda: dev(DevConfig(target="process", name="here")), OUTPUTS)
+    resources = registered(program("dev", name="here"), OUTPUTS)
     assert {each.type for each in resources.values()} >= {
         "capelin:components:ManagementCluster",
         "capelin:index:Environment",
@@ -46,31 +44,31 @@ def test_a_program_creates_environment_then_class_then_cluster() -> None:
         "capelin:index:WorkloadCluster",
     }
     assert "capelin-clusterclass-capelin" in before(resources, "demo")
-    environment = next(
-        each for each in resources.values() if each.type == "capelin:index:Environment"
-    )
+    environment = resources["management-environment"]
     assert environment.inputs["name"] == "here"
     assert environment.parent == "management"
-    assert "existingKubeconfig" not in environment.inputs
+    # An environment keeps its version, whatever version its clusters have.
+    assert not {"existingKubeconfig", "kubernetesVersion"} & environment.inputs.keys()
+    assert resources["demo"].inputs["kubernetesVersion"] == DEFAULT_KUBERNETES
+
+
+def test_resources_of_a_cluster_name_it_by_its_uid() -> None:
+    resources = registered(program("dev"), OUTPUTS)
+    assert resources["management-api-server"].inputs["clusterIdentifier"] == "u"
+    assert resources["demo"].inputs["managementUID"] == "u"
 
 
 def test_kubeconfigs_are_secrets_everywhere() -> None:
-    resources = registered(lambda: dev(DevConfig(target="process")), OUTPUTS)
+    resources = registered(program("dev"), OUTPUTS)
     workload = resources["demo"]
     assert workload.inputs["kubeconfig"] == "admin"
     assert "kubeconfig" in workload.secrets
-    provider = next(each for each in resources.values() if each.type.startswith("pulumi:providers"))
-    assert "kubeconfig" in provider.secrets
+    assert "kubeconfig" in resources["management-api-server"].secrets
 
 
 def test_controllers_on_kind_use_the_cluster_of_the_program() -> None:
-    resources = registered(
-        lambda: dev(DevConfig(target="kind", name="here", node_image="node:v1")), OUTPUTS
-    )
-    kind = next(each for each in resources.values() if each.type == "capelin:index:KindCluster")
-    environment = next(
-        each for each in resources.values() if each.type == "capelin:index:Environment"
-    )
+    resources = registered(program("dev", target="kind", name="here", nodeImage="node:v1"), OUTPUTS)
+    kind, environment = resources["management-kind"], resources["management-environment"]
     assert (kind.inputs["name"], kind.inputs["image"]) == ("here", "node:v1")
     assert environment.inputs["existingKubeconfig"] == "kind-admin"
     assert "existingKubeconfig" in environment.secrets
@@ -86,17 +84,12 @@ def test_a_kind_cluster_has_the_nodes_that_a_program_describes() -> None:
 
 
 def test_templates_come_before_the_class_that_refers_to_them() -> None:
-    resources = registered(lambda: _keep(ClusterClass("capelin", ClusterClassArgs())))
+    resources = registered(lambda: _keep(ClusterClass("capelin")))
     cluster_class = resources["capelin-clusterclass-capelin"]
     templates = {each.name for each in resources.values() if each.type.endswith("Template")}
     assert len(templates) == 5
     assert templates <= cluster_class.dependencies
     assert {resources[name].parent for name in templates} == {"capelin"}
-    policies = [
-        resources[name].inputs["metadata"]["annotations"]
-        for name in (*templates, cluster_class.name)
-    ]
-    assert all(each["pulumi.com/deletionPropagationPolicy"] == "background" for each in policies)
 
 
 def test_manifests_without_a_class_are_rejected() -> None:
@@ -104,28 +97,21 @@ def test_manifests_without_a_class_are_rejected() -> None:
         registered(lambda: _keep(ClusterClass("none", ClusterClassArgs(manifests=()))))
 
 
-def test_an_existing_cluster_needs_its_kubeconfig() -> None:
-    args = ManagementClusterArgs(name="here", target="existing")
-    with pytest.raises(ValueError, match="the target existing needs a kubeconfig"):
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [("existing", "the target existing needs a kubeconfig"), ("moon", "and not moon")],
+)
+def test_a_target_that_cannot_be_used_is_rejected(target: str, reason: str) -> None:
+    args = ManagementClusterArgs(name="here", target=target)
+    with pytest.raises(ValueError, match=reason):
         registered(lambda: _keep(ManagementCluster("management", args)))
 
 
-def test_settings_are_checked_all_at_once() -> None:
-    pulumi.runtime.set_all_config({"project:workers": "many", "project:target": "moon"})
-    with pytest.raises(pulumi.RunError, match=r"(?s)target: .*workers: "):
-        settings(DevConfig, pulumi.Config("project"))
-
-
-def test_settings_are_read_from_text() -> None:
-    pulumi.runtime.set_all_config({"project:workers": "5", "project:kubernetesVersion": "v1.33.13"})
-    config = settings(DevConfig, pulumi.Config("project"))
-    assert (config.workers, config.kubernetes_version) == (5, "v1.33.13")
-
-
-@pytest.mark.parametrize(("folder", "config"), [("dev", DevConfig), ("e2e", E2EConfig)])
-def test_a_project_file_has_the_settings_of_its_program(folder: str, config: type[Model]) -> None:
-    file = Path(__file__).parents[1] / folder / "Pulumi.yaml"
-    assert yaml.safe_load(file.read_text())["config"] == project_config(config)
+@pytest.mark.parametrize("folder", ["dev", "e2e"])
+def test_a_project_has_the_default_version_and_describes_its_settings(folder: str) -> None:
+    config = project_config(folder)
+    assert config["kubernetesVersion"]["default"] == DEFAULT_KUBERNETES
+    assert all(setting["description"] for setting in config.values())
 
 
 def _keep(resource: pulumi.Resource) -> None:
@@ -151,58 +137,57 @@ def test_a_diagram_omits_indirect_dependencies() -> None:
     ]
 
 
-def a_repository(folder: Path) -> Path:
-    """A release's folder with one object of each stage, for each provider."""
-    kinds = ("ValidatingWebhookConfiguration", "Deployment", "Service", "CustomResourceDefinition")
-    labels = ("cert-manager", "cluster-api", "bootstrap-kubeadm", *OURS, EXTENSION)
-    for label in labels:
-        there = [*kinds, *(["ExtensionConfig"] if label == EXTENSION else [])]
-        objects = [
-            {"apiVersion": "v1", "kind": kind, "metadata": {"name": label}} for kind in there
-        ]
+def a_release(folder: Path) -> Path:
+    """A release with a chart, and with two versions of each provider, one of them empty."""
+    (folder / "capelin-0.10.0.tgz").touch()
+    for label in ("cert-manager", "cluster-api", "bootstrap-kubeadm", *OURS):
+        config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": label}}
         name = "cert-manager" if label == "cert-manager" else "some-components"
-        for version, written in (("v0.9.0", objects[:0]), ("v0.10.0", objects)):
-            file = folder / label / version / f"{name}.yaml"
+        for version, objects in (("v0.9.0", []), ("v0.10.0", [config_map])):
+            file = folder / "clusterctl" / label / version / f"{name}.yaml"
             file.parent.mkdir(parents=True)
-            file.write_text(yaml.safe_dump_all(written))
+            file.write_text(yaml.safe_dump_all(objects))
     return folder
 
 
-OURS = ("control-plane-capelin", "infrastructure-capelin")
-EXTENSION = "runtime-extension-lifecycle"
+OURS = ("control-plane-capelin", "infrastructure-capelin", "runtime-extension-lifecycle")
+CHART = {"capelin-charts": "kubernetes:helm.sh/v4:Chart"}
+COMPONENTS = dict.fromkeys(OURS, "kubernetes:yaml/v2:ConfigGroup")
 
 
-def test_parts_of_a_release_depend_on_the_parts_that_they_need(tmp_path: Path) -> None:
-    config = E2EConfig(repository=str(a_repository(tmp_path)), images="a.tar,b.tar")
-    resources = registered(lambda: e2e(config), OUTPUTS)
+@pytest.mark.parametrize(("install", "providers"), [("charts", CHART), ("components", COMPONENTS)])
+def test_parts_of_a_release_depend_on_the_parts_that_they_need(
+    tmp_path: Path, install: str, providers: dict[str, str]
+) -> None:
+    release = str(a_release(tmp_path))
+    run = program("e2e", release=release, install=install, images="a.tar,b.tar")
+    resources = registered(run, OUTPUTS)
     assert resources["kind"].inputs["images"] == ["a.tar", "b.tar"]
-
-    def deployment(label: str, component: str | None = None) -> str:
-        return f"{component or label}-deployment-{label}"
-
-    cert_manager = deployment("cert-manager", "cert-manager-objects")
-    core = deployment("cluster-api", "cluster-api-objects")
-    assert cert_manager in before(resources, "cert-manager-webhook")
-    assert "cert-manager-webhook" in before(resources, core)
-    assert core in before(resources, "cluster-api-webhooks")
-    for label in (*OURS, EXTENSION):
-        assert "cluster-api-webhooks" in before(resources, deployment(label))
-        assert deployment(label) in before(resources, "capelin-clusterclass-capelin")
-        crd, service = f"{label}-customresourcedefinition-{label}", f"{label}-service-{label}"
-        assert crd in before(resources, service)
-        assert service in before(resources, deployment(label))
-        assert deployment(label) in before(
-            resources, f"{label}-validatingwebhookconfiguration-{label}"
-        )
-    registration = resources[f"{EXTENSION}-extensionconfig-{EXTENSION}"]
-    assert registration.inputs["metadata"]["annotations"][WAIT_FOR] == "condition=Discovered"
-    assert deployment(EXTENSION) in registration.dependencies
+    assert "cert-manager" in before(resources, "cert-manager-webhook")
+    assert "cert-manager-webhook" in before(resources, "cluster-api")
+    assert {"cluster-api", "bootstrap-kubeadm"} <= before(resources, "cluster-api-webhooks")
+    (core,) = resources["cluster-api"].inputs["objs"]
+    assert core["metadata"]["name"] == "cluster-api"
+    for name, type_ in providers.items():
+        charts = [it for it in resources.values() if it.type == type_ and it.name == name]
+        assert len(charts) == 1
+        assert "cluster-api-webhooks" in before(resources, name)
+        assert name in before(resources, "capelin-clusterclass-capelin")
     assert "capelin-clusterclass-capelin" in before(resources, "demo")
     assert resources["demo"].inputs["variables"] == {"backend": "Pods", "exposure": "NodePort"}
 
 
-def test_a_missing_provider_version_is_reported_with_the_existing_ones(tmp_path: Path) -> None:
-    repository = ComponentRepository(a_repository(tmp_path))
-    with pytest.raises(MissingError, match=r"has no cluster-api v1.0.0\.") as refused:
-        repository.manifests("cluster-api", version="v1.0.0")
-    assert "v0.10.0, v0.9.0" in refused.value.reason
+def test_the_program_shows_the_role_that_it_aggregates_to_edit(tmp_path: Path) -> None:
+    resources = registered(program("e2e", release=str(a_release(tmp_path))), OUTPUTS)
+    role = resources["clusters-edit"]
+    assert role.type == "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole"
+    assert role.inputs["metadata"]["labels"] == {
+        "rbac.authorization.k8s.io/aggregate-to-edit": "true"
+    }
+
+
+def test_a_provider_that_a_release_lacks_is_reported_with_the_existing_ones(tmp_path: Path) -> None:
+    folder = a_release(tmp_path) / "clusterctl"
+    with pytest.raises(MissingError, match=r"has no bootstrap-moon\.") as refused:
+        release_objects(folder, "bootstrap-moon")
+    assert "bootstrap-kubeadm, cert-manager" in refused.value.reason

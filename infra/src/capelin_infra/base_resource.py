@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pulumi
 
-from capelin_infra.resource_types import ResourceType
+from capelin_infra.resource_types import ResourceType, semantic_version
 
 
 class BaseResource(pulumi.CustomResource):
@@ -26,7 +26,7 @@ class BaseResource(pulumi.CustomResource):
             for name in self._kind.state.model_fields
         }
         # The plugin is in this package: they have the same version.
-        options = pulumi.ResourceOptions(version=version("capelin"))
+        options = pulumi.ResourceOptions(version=semantic_version(version("capelin")))
         options = pulumi.ResourceOptions.merge(options, opts)
         super().__init__(self._kind.token, resource_name, values, options)
 

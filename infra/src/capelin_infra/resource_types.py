@@ -1,5 +1,6 @@
 """The resource types of the Pulumi provider: the source of its schema and of its Python classes."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -8,6 +9,13 @@ from capelin_cli.kind import KindConfig
 from pydantic import Field
 
 PACKAGE: Final = "capelin"
+_PRE_RELEASE: Final = re.compile(r"\.?(a|b|rc|dev)(\d+)")
+
+
+def semantic_version(version: str) -> str:
+    """A version of a Python package as the engine needs it: `0.2.0rc1` is `0.2.0-rc.1`."""
+    marks = [f"{mark}.{number}" for mark, number in _PRE_RELEASE.findall(version)]
+    return "-".join([_PRE_RELEASE.sub("", version), *([".".join(marks)] if marks else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +32,9 @@ class EnvironmentInputs(DescribedModel):
     name: str
     """Name of the environment in `capelin status -e NAME`."""
     kubernetes_version: str | None = None
-    """Kubernetes version of the management cluster, such as `v1.36.3`.
+    """Kubernetes version of the management cluster, such as `v1.36.3`. A later one upgrades it.
 
-    Default: the newest known one.
+    Default: the newest known one, and then the version that the cluster has.
     """
     providers: list[str] = []
     """More providers of `capelin up --with`: `kubeadm-bootstrap`, `kubeadm`..."""
@@ -45,6 +53,8 @@ class EnvironmentInputs(DescribedModel):
 class EnvironmentState(EnvironmentInputs):
     """An environment as it is."""
 
+    uid: str
+    """UID of the namespace `kube-system`, which no two clusters share."""
     kubeconfig: Annotated[str, Secret()]
     """Content of the administrator's kubeconfig."""
     context: str
@@ -60,7 +70,7 @@ class EnvironmentState(EnvironmentInputs):
 class KindClusterInputs(KindConfig):
     """A Kubernetes cluster in containers of this machine, made by kind."""
 
-    registry_mirrors: dict[str, str] = {}
+    registry_mirrors: Annotated[dict[str, str], Secret()] = {}
     """Where nodes pull images from: registry host to the URL of its mirror."""
     images: list[str] = []
     """Images to load into the nodes: paths of archives, or references that the engine has.
@@ -72,6 +82,8 @@ class KindClusterInputs(KindConfig):
 class KindClusterState(KindClusterInputs):
     """A kind cluster as it is."""
 
+    uid: str
+    """UID of the namespace `kube-system`, which no two clusters share."""
     kubeconfig: Annotated[str, Secret()]
     """Content of the administrator's kubeconfig."""
     image_digests: dict[str, str]
@@ -84,7 +96,9 @@ class WorkloadClusterInputs(DescribedModel):
     """A Cluster of Cluster API, made from a ClusterClass. It is created when it is Available."""
 
     kubeconfig: Annotated[str, Secret()]
-    """Content of a kubeconfig of the management cluster."""
+    """Content of a kubeconfig of the management cluster. It may be renewed."""
+    management_uid: str | None = None
+    """The `uid` of the management cluster. Another one replaces the workload cluster."""
     name: str
     """Name of the Cluster."""
     namespace: str = "default"
@@ -123,7 +137,9 @@ class AdmissionCheckInputs(DescribedModel):
     """Waits until the API server accepts an object in a dry run, so that its webhooks answer."""
 
     kubeconfig: Annotated[str, Secret()]
-    """Content of a kubeconfig of the cluster."""
+    """Content of a kubeconfig of the cluster. It may be renewed."""
+    cluster_uid: str | None = None
+    """The `uid` of the cluster. Another one repeats the check."""
     manifest: Annotated[str, Secret()]
     """The object, as JSON. It is never stored in the cluster."""
 
@@ -144,6 +160,11 @@ class ResourceType:
     state: type[Model]
     fixed: frozenset[str] = frozenset()
     """The inputs, by the engine's names, whose change needs another resource."""
+    clusters: frozenset[str] = frozenset()
+    """The inputs that come from the cluster with the resource.
+
+    If a preview does not know them, that cluster is replaced, and the resource with it.
+    """
 
     @property
     def token(self) -> str:
@@ -157,13 +178,18 @@ class ResourceType:
 
 
 ENVIRONMENT: Final = ResourceType(
-    "Environment", EnvironmentInputs, EnvironmentState, frozenset({"name", "kubernetesVersion"})
+    "Environment",
+    EnvironmentInputs,
+    EnvironmentState,
+    fixed=frozenset({"name"}),
+    clusters=frozenset({"existingKubeconfig"}),
 )
 WORKLOAD_CLUSTER: Final = ResourceType(
     "WorkloadCluster",
     WorkloadClusterInputs,
     WorkloadClusterState,
-    frozenset({"name", "namespace", "clusterClass", "machineImages"}),
+    fixed=frozenset({"name", "namespace", "clusterClass", "machineImages"}),
+    clusters=frozenset({"managementUID"}),
 )
 KIND_CLUSTER: Final = ResourceType(
     "KindCluster",
@@ -171,7 +197,12 @@ KIND_CLUSTER: Final = ResourceType(
     KindClusterState,
     frozenset({"name", "image", "nodes", "featureGates", "podSubnet"}),
 )
-ADMISSION_CHECK: Final = ResourceType("AdmissionCheck", AdmissionCheckInputs, AdmissionCheckState)
+ADMISSION_CHECK: Final = ResourceType(
+    "AdmissionCheck",
+    AdmissionCheckInputs,
+    AdmissionCheckState,
+    clusters=frozenset({"clusterUID"}),
+)
 RESOURCE_TYPES: Final = (KIND_CLUSTER, ENVIRONMENT, WORKLOAD_CLUSTER, ADMISSION_CHECK)
 
 

@@ -71,6 +71,8 @@ class KindCluster(BaseResource):
 
     Whether one has to be loaded again is decided by its digest.
     """
+    uid: pulumi.Output[str]
+    """UID of the namespace `kube-system`, which no two clusters share."""
     kubeconfig: pulumi.Output[str]
     """Content of the administrator's kubeconfig."""
     image_digests: pulumi.Output[Mapping[str, str]]
@@ -105,9 +107,9 @@ class Environment(BaseResource):
     name: pulumi.Output[str]
     """Name of the environment in `capelin status -e NAME`."""
     kubernetes_version: pulumi.Output[str | None]
-    """Kubernetes version of the management cluster, such as `v1.36.3`.
+    """Kubernetes version of the management cluster, such as `v1.36.3`. A later one upgrades it.
 
-    Default: the newest known one.
+    Default: the newest known one, and then the version that the cluster has.
     """
     providers: pulumi.Output[Sequence[str]]
     """More providers of `capelin up --with`: `kubeadm-bootstrap`, `kubeadm`..."""
@@ -122,6 +124,8 @@ class Environment(BaseResource):
 
     Their clusters need the same property. Default: machines are simulated.
     """
+    uid: pulumi.Output[str]
+    """UID of the namespace `kube-system`, which no two clusters share."""
     kubeconfig: pulumi.Output[str]
     """Content of the administrator's kubeconfig."""
     context: pulumi.Output[str]
@@ -153,7 +157,9 @@ class WorkloadCluster(BaseResource):
     _kind = resource_types.WORKLOAD_CLUSTER
 
     kubeconfig: pulumi.Output[str]
-    """Content of a kubeconfig of the management cluster."""
+    """Content of a kubeconfig of the management cluster. It may be renewed."""
+    management_uid: pulumi.Output[str | None]
+    """The `uid` of the management cluster. Another one replaces the workload cluster."""
     name: pulumi.Output[str]
     """Name of the Cluster."""
     namespace: pulumi.Output[str]
@@ -190,6 +196,7 @@ class WorkloadCluster(BaseResource):
         kubeconfig: pulumi.Input[str],
         name: pulumi.Input[str],
         kubernetes_version: pulumi.Input[str],
+        management_uid: pulumi.Input[str] | None = None,
         namespace: pulumi.Input[str] | None = None,
         cluster_class: pulumi.Input[str] | None = None,
         control_plane_replicas: pulumi.Input[int] | None = None,
@@ -206,7 +213,9 @@ class AdmissionCheck(BaseResource):
     _kind = resource_types.ADMISSION_CHECK
 
     kubeconfig: pulumi.Output[str]
-    """Content of a kubeconfig of the cluster."""
+    """Content of a kubeconfig of the cluster. It may be renewed."""
+    cluster_uid: pulumi.Output[str | None]
+    """The `uid` of the cluster. Another one repeats the check."""
     manifest: pulumi.Output[str]
     """The object, as JSON. It is never stored in the cluster."""
     accepted: pulumi.Output[bool]
@@ -219,5 +228,6 @@ class AdmissionCheck(BaseResource):
         opts: pulumi.ResourceOptions | None = None,
         kubeconfig: pulumi.Input[str],
         manifest: pulumi.Input[str],
+        cluster_uid: pulumi.Input[str] | None = None,
     ) -> None:
         super().__init__(resource_name, locals(), opts)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import pulumi
 from capelin.api import Unstructured
 from capelin_cli.clusters.demo import demo_manifests
+from pulumi_kubernetes.apiextensions import CustomResource
 
-from capelin_infra.components.objects import in_namespace, kubernetes_object
+DependsOn = pulumi.Input[Sequence[pulumi.Input[pulumi.Resource]] | pulumi.Resource] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +19,6 @@ class ClusterClassArgs:
     """The ClusterClass and its templates. Default: the one of Capelin's own providers."""
     namespace: str = "default"
     """Namespace of the Clusters of the class."""
-    deleted_with: pulumi.Resource | None = None
-    """The resource whose deletion removes all of it."""
-    after: Sequence[pulumi.Resource] = ()
-    """Resources that must exist first."""
 
 
 class ClusterClass(pulumi.ComponentResource):
@@ -34,34 +31,32 @@ class ClusterClass(pulumi.ComponentResource):
     def __init__(
         self,
         resource_name: str,
-        args: ClusterClassArgs,
+        args: ClusterClassArgs | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("capelin:components:ClusterClass", resource_name, None, opts)
+        args = args or ClusterClassArgs()
         manifests = demo_manifests() if args.manifests is None else args.manifests
-        ours = in_namespace(manifests, args.namespace)
-        classes = [manifest for manifest in ours if manifest["kind"] == "ClusterClass"]
+        classes = [manifest for manifest in manifests if manifest["kind"] == "ClusterClass"]
         if len(classes) != 1:
             msg = f"the manifests need exactly one ClusterClass, and have {len(classes)}"
             raise ValueError(msg)
-        templates = [
-            kubernetes_object(
-                resource_name,
-                manifest,
-                parent=self,
-                depends_on=args.after,
-                deleted_with=args.deleted_with,
+
+        def applied(manifest: Unstructured, after: DependsOn) -> CustomResource:
+            kind, name = manifest["kind"], manifest["metadata"]["name"]
+            return CustomResource(
+                f"{resource_name}-{kind}-{name}".lower(),
+                api_version=manifest["apiVersion"],
+                kind=kind,
+                metadata={"namespace": args.namespace, **manifest["metadata"]},
+                spec=manifest["spec"],
+                opts=pulumi.ResourceOptions(parent=self, depends_on=after),
             )
-            for manifest in ours
-            if manifest["kind"] != "ClusterClass"
-        ]
-        resource = kubernetes_object(
-            resource_name,
-            classes[0],
-            parent=self,
-            depends_on=templates,
-            deleted_with=args.deleted_with,
-        )
+
+        # Pulumi does not pass the dependencies of a component on to its children.
+        after = opts.depends_on if opts else None
+        templates = [applied(it, after) for it in manifests if it["kind"] != "ClusterClass"]
+        resource = applied(classes[0], templates)
         self.namespace = args.namespace
         name: str = classes[0]["metadata"]["name"]
         self.name = resource.id.apply(lambda _: name)

@@ -2,15 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import pulumi
 import pulumi_kubernetes as kubernetes
 
 from capelin_infra.resources import Environment, KindCluster
-
-Target = Literal["kind", "process", "existing"]
-"""Where the API server runs: kind cluster, process on this machine, or existing cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +15,10 @@ class ManagementClusterArgs:
 
     name: str
     """Name of the environment, and of the kind cluster."""
-    target: Target = "process"
-    """Where the API server is."""
+    target: str = "process"
+    """Where the API server is: `process`, `kind` or `existing`."""
     kubernetes_version: str | None = None
-    """Kubernetes version of clusters, and of the API server where that is a process."""
+    """Kubernetes version of the API server, for the target `process`."""
     node_image: str | None = None
     """Image of the nodes, for the target `kind`."""
     providers: Sequence[str] = ("kubeadm-bootstrap",)
@@ -38,8 +34,8 @@ class ManagementCluster(pulumi.ComponentResource):
 
     kubeconfig: pulumi.Output[str]
     """Content of the administrator's kubeconfig."""
-    version: pulumi.Output[str]
-    """Kubernetes version of the API server."""
+    uid: pulumi.Output[str]
+    """Distinguishes the cluster from others."""
     provider: kubernetes.Provider
     """For resources of pulumi-kubernetes in this cluster."""
 
@@ -62,16 +58,14 @@ class ManagementCluster(pulumi.ComponentResource):
             opts=child,
         )
         self.kubeconfig = pulumi.Output.secret(environment.kubeconfig)
-        self.version = environment.version
+        self.uid = environment.uid
         self.provider = kubernetes.Provider(
             f"{resource_name}-api-server",
             kubeconfig=self.kubeconfig,
-            # An environment that was removed by hand takes its objects with it.
-            delete_unreachable=True,
-            cluster_identifier=args.name,
+            cluster_identifier=self.uid,
             opts=child,
         )
-        self.register_outputs({"kubeconfig": self.kubeconfig, "version": self.version})
+        self.register_outputs({"kubeconfig": self.kubeconfig, "uid": self.uid})
 
     @staticmethod
     def _existing(
@@ -90,3 +84,5 @@ class ManagementCluster(pulumi.ComponentResource):
                 if args.kubeconfig is None:
                     raise ValueError("the target existing needs a kubeconfig")
                 return args.kubeconfig
+            case other:
+                raise ValueError(f"the target is process, kind or existing, and not {other}")

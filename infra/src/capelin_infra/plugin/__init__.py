@@ -6,9 +6,10 @@ from importlib.metadata import version
 
 from capelin_infra.plugin.provider import CapelinProvider
 from capelin_infra.plugin.server import serve
+from capelin_infra.resource_types import semantic_version
 
 
 def main() -> None:
     """Serve the engine that started the plugin."""
-    number = version("capelin")
+    number = semantic_version(version("capelin"))
     serve(sys.argv[1:], number, partial(CapelinProvider, number))

@@ -3,14 +3,13 @@
 import json
 from typing import Any, cast
 
-from capelin.client import Client, ClientError, Config
+from capelin.client import ClientError
 from capelin_cli.terminal.waiting import wait_for
 
+from capelin_infra.plugin.clusters import connected
 from capelin_infra.plugin.resource import (
-    Difference,
     Operation,
     ResourceHandler,
-    changed_inputs,
     failures,
     read_kubeconfig,
 )
@@ -32,16 +31,11 @@ class AdmissionCheckHandler(ResourceHandler[AdmissionCheckInputs, AdmissionCheck
             found["manifest"] = "it is not a Kubernetes object in JSON"
         return found
 
-    def diff(self, old: AdmissionCheckState, new: AdmissionCheckInputs) -> Difference:
-        # Credentials are renewed, but the cluster stays the same.
-        return changed_inputs(self.kind, old, new, passed_over=frozenset({"kubeconfig"}))
-
     async def create(
         self, inputs: AdmissionCheckInputs, operation: Operation
     ) -> tuple[str, AdmissionCheckState]:
         manifest = _manifest(inputs)
-        config = Config.from_kubeconfig(inputs.kubeconfig.encode())
-        async with Client(config, manager="capelin-pulumi") as client:
+        async with connected(inputs.kubeconfig) as client:
 
             async def refusal() -> str | None:
                 try:

@@ -6,7 +6,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Final
 
-from capelin.client import Config, ConfigError
 from capelin.errors import BusyError, UserError, WaitTimeoutError
 from capelin_cli.environments.bring_up import STAGE_TITLES, waiting_for
 from capelin_cli.environments.connection import unusable_server
@@ -35,6 +34,7 @@ from capelin_embedded.management import (
 )
 from capelin_embedded.processes import write_private
 
+from capelin_infra.plugin.clusters import accept_outage, cluster_uid, is_another_server
 from capelin_infra.plugin.containers import container_machines
 from capelin_infra.plugin.resource import (
     Difference,
@@ -72,8 +72,11 @@ class EnvironmentHandler(ResourceHandler[EnvironmentInputs, EnvironmentState]):
         )
 
     def diff(self, old: EnvironmentState, new: EnvironmentInputs) -> Difference:
-        difference = changed_inputs(self.kind, old, new)
-        changed, replaced = difference.changed, difference.replaced
+        # Without a version, the cluster keeps the one it has, whatever the default is.
+        unset = frozenset({"kubernetesVersion"} if new.kubernetes_version is None else ())
+        difference = changed_inputs(self.kind, old, new, passed_over=unset)
+        # Credentials may be renewed.
+        changed, replaced = difference.changed, difference.replaced - {_KUBECONFIG}
         if is_another_server(old.existing_kubeconfig, new.existing_kubeconfig):
             replaced |= {_KUBECONFIG}
         if not old.running:
@@ -95,7 +98,7 @@ class EnvironmentHandler(ResourceHandler[EnvironmentInputs, EnvironmentState]):
         with environment.locked("pulumi up"):
             environment.make_folders()
             write_private(owner, operation.urn.encode())
-            return inputs.name, await _brought_up(environment, inputs, operation)
+            return inputs.name, await _brought_up(environment, inputs, operation, None)
 
     async def read(self, id_: str, state: EnvironmentState | None) -> EnvironmentState | None:
         environment = environment_named(id_)
@@ -116,15 +119,14 @@ class EnvironmentHandler(ResourceHandler[EnvironmentInputs, EnvironmentState]):
             inputs = inputs_of(EnvironmentInputs, state).model_copy(
                 update={"providers": settings.providers}
             )
-        return _state(environment, inputs, running=running)
+        return await _state(environment, inputs, state, running=running)
 
     async def update(
         self, id_: str, old: EnvironmentState, new: EnvironmentInputs, operation: Operation
     ) -> EnvironmentState:
-        del old
         environment = environment_named(id_)
         with environment.locked("pulumi up"):
-            return await _brought_up(environment, new, operation)
+            return await _brought_up(environment, new, operation, old)
 
     async def delete(self, id_: str, state: EnvironmentState, operation: Operation) -> None:
         del state
@@ -132,29 +134,18 @@ class EnvironmentHandler(ResourceHandler[EnvironmentInputs, EnvironmentState]):
         if not environment.folder.is_dir():
             return
         operation.show("stopping the processes")
-        # An API server that is gone has nothing of ours any more.
         obstacle = await unusable_server(environment)
+        if obstacle is not None:
+            accept_outage(obstacle)
         with environment.locked("pulumi destroy"):
             await remove_environment(environment, there=obstacle is None)
 
 
-def is_another_server(old: str | None, new: str | None) -> bool:
-    """Whether two kubeconfigs lead to two clusters: each cluster has a CA of its own."""
-    if old is None or new is None:
-        return old is not new
-    return old != new and _authority(old) != _authority(new)
-
-
-def _authority(kubeconfig: str) -> object:
-    try:
-        server = Config.from_kubeconfig(kubeconfig.encode()).server
-    except ConfigError:
-        return None
-    return server.ca or server.address
-
-
 async def _brought_up(
-    environment: Environment, inputs: EnvironmentInputs, operation: Operation
+    environment: Environment,
+    inputs: EnvironmentInputs,
+    operation: Operation,
+    before: EnvironmentState | None,
 ) -> EnvironmentState:
     try:
         async with asyncio.timeout(operation.seconds):
@@ -165,10 +156,10 @@ async def _brought_up(
             reason=waiting_for(current_status(environment)),
             hint=f"See capelin logs -e {inputs.name}. pulumi up continues with it.",
         )
-        raise _partly(environment, inputs, error) from None
+        raise await _partly(environment, inputs, before, error) from None
     except (UserError, asyncio.CancelledError) as error:
-        raise _partly(environment, inputs, error) from None
-    return _state(environment, inputs, running=True)
+        raise await _partly(environment, inputs, before, error) from None
+    return await _state(environment, inputs, before, running=True)
 
 
 async def _follow(environment: Environment, inputs: EnvironmentInputs, show: Show) -> None:
@@ -206,22 +197,33 @@ class _View(UpView):
                 return
 
 
-def _partly(
-    environment: Environment, inputs: EnvironmentInputs, cause: BaseException
+async def _partly(
+    environment: Environment,
+    inputs: EnvironmentInputs,
+    before: EnvironmentState | None,
+    cause: BaseException,
 ) -> BaseException:
     """The error, with the environment's state if any part of it exists already."""
     if not environment.exists:
         return cause
-    return PartlyCreatedError(inputs.name, _state(environment, inputs, running=False), cause)
+    state = await _state(environment, inputs, before, running=False)
+    return PartlyCreatedError(inputs.name, state, cause)
 
 
-def _state(
-    environment: Environment, inputs: EnvironmentInputs, *, running: bool
+async def _state(
+    environment: Environment,
+    inputs: EnvironmentInputs,
+    before: EnvironmentState | None,
+    *,
+    running: bool,
 ) -> EnvironmentState:
     settings = environment.settings()
+    kubeconfig = text_of(environment.kubeconfig)
+    known = ("", "") if before is None else (before.kubeconfig, before.uid)
     return EnvironmentState(
         **inputs.model_dump(by_alias=False),
-        kubeconfig=text_of(environment.kubeconfig),
+        uid=await cluster_uid(kubeconfig, *known) if running else known[1],
+        kubeconfig=kubeconfig,
         context=environment.context,
         version="" if settings is None else settings.server_version,
         folder=str(environment.folder),

@@ -18,6 +18,7 @@ from capelin_cli.kind import (
 from capelin_embedded.folders import provider_folder
 from capelin_embedded.processes import private_folder, write_private
 
+from capelin_infra.plugin.clusters import cluster_uid
 from capelin_infra.plugin.resource import (
     Difference,
     Operation,
@@ -97,7 +98,7 @@ class KindClusterHandler(ResourceHandler[KindClusterInputs, KindClusterState]):
         private_folder(owner.parent)
         write_private(owner, operation.urn.encode())
         await self._commands.create(cluster_config(inputs), operation.seconds, operation.show)
-        return inputs.name, await self._completed(inputs, {}, {}, operation)
+        return inputs.name, await self._completed(inputs, None, operation)
 
     async def read(self, id_: str, state: KindClusterState | None) -> KindClusterState | None:
         nodes = await self._commands.nodes(id_)
@@ -113,7 +114,8 @@ class KindClusterHandler(ResourceHandler[KindClusterInputs, KindClusterState]):
                 inputs = inputs.model_copy(update={"nodes": observed})
         running = all(node.running for node in nodes)
         kubeconfig = await self._commands.kubeconfig(id_) if running else _kubeconfig(state)
-        return _state(inputs, kubeconfig, digests, running=running)
+        uid = await _uid(kubeconfig, state) if running else state.uid if state else ""
+        return _state(inputs, kubeconfig, uid, digests, running=running)
 
     async def update(
         self,
@@ -124,7 +126,7 @@ class KindClusterHandler(ResourceHandler[KindClusterInputs, KindClusterState]):
     ) -> KindClusterState:
         nodes = await self._commands.nodes(id_)
         await self._commands.start(id_, nodes, operation.seconds, operation.show)
-        return await self._completed(new, old.image_digests, old.registry_mirrors, operation)
+        return await self._completed(new, old, operation)
 
     async def delete(self, id_: str, state: KindClusterState, operation: Operation) -> None:
         del state
@@ -135,14 +137,15 @@ class KindClusterHandler(ResourceHandler[KindClusterInputs, KindClusterState]):
     async def _completed(
         self,
         inputs: KindClusterInputs,
-        digests: dict[str, str],
-        mirrors: dict[str, str],
+        before: KindClusterState | None,
         operation: Operation,
     ) -> KindClusterState:
         """Set mirrors and load images with new digests, which kind does not do in one command."""
+        digests, mirrors = (before.image_digests, before.registry_mirrors) if before else ({}, {})
         loaded = {image: digests[image] for image in inputs.images if image in digests}
         nodes = await self._commands.nodes(inputs.name)
         kubeconfig = await self._commands.kubeconfig(inputs.name)
+        uid = await _uid(kubeconfig, before)
         try:
             for node in nodes:
                 await self._set_mirrors(node, mirrors, inputs.registry_mirrors)
@@ -153,9 +156,9 @@ class KindClusterHandler(ResourceHandler[KindClusterInputs, KindClusterState]):
                     await self._commands.load(inputs.name, image, operation.show)
                     loaded[image] = digest
         except (UserError, asyncio.CancelledError) as error:
-            state = _state(inputs, kubeconfig, loaded, running=False)
+            state = _state(inputs, kubeconfig, uid, loaded, running=False)
             raise PartlyCreatedError(inputs.name, state, error) from None
-        return _state(inputs, kubeconfig, loaded, running=True)
+        return _state(inputs, kubeconfig, uid, loaded, running=True)
 
     async def _set_mirrors(
         self, node: NodeContainer, before: dict[str, str], after: dict[str, str]
@@ -195,14 +198,19 @@ def _whole(nodes: list[KindNode]) -> str:
 
 
 def _state(
-    inputs: KindClusterInputs, kubeconfig: str, digests: dict[str, str], *, running: bool
+    inputs: KindClusterInputs, kubeconfig: str, uid: str, digests: dict[str, str], *, running: bool
 ) -> KindClusterState:
     return KindClusterState(
         **inputs.model_dump(by_alias=False),
+        uid=uid,
         kubeconfig=kubeconfig,
         image_digests=digests,
         running=running,
     )
+
+
+async def _uid(kubeconfig: str, state: KindClusterState | None) -> str:
+    return await cluster_uid(kubeconfig, *((state.kubeconfig, state.uid) if state else ()))
 
 
 def _kubeconfig(state: KindClusterState | None) -> str:

@@ -24,7 +24,7 @@ from capelin_infra.plugin.resource import (
 )
 from capelin_infra.plugin.schema import schema_json
 from capelin_infra.plugin.server import InitFailedError, Report
-from capelin_infra.plugin.values import known_values, property_values
+from capelin_infra.plugin.values import Properties, known_values, property_values
 from capelin_infra.plugin.workload_cluster_handler import WorkloadClusterHandler
 from capelin_infra.resource_types import secrets_of
 
@@ -84,7 +84,7 @@ class CapelinProvider(rpc.Provider):
             return rpc.CheckResponse(inputs=request.new_inputs, failures=failures)
         problems = {} if unknown else handler.check(inputs)
         return rpc.CheckResponse(
-            inputs={**_properties(handler, inputs, unknown)},
+            inputs={**_properties(handler, inputs, request.new_inputs, unknown)},
             failures=[rpc.CheckFailure(name, reason) for name, reason in problems.items()],
         )
 
@@ -96,18 +96,22 @@ class CapelinProvider(rpc.Provider):
         kept = {name: value for name, value in all_values(old).items() if name in unknown}
         new = handler.kind.inputs.read({**values, **kept})
         difference = handler.diff(old, new)
-        return _difference(difference, unknown - set(request.ignore_changes))
+        unknown -= set(request.ignore_changes)
+        replaced = difference.replaced | unknown & handler.kind.clusters
+        return _difference(Difference(difference.changed | unknown, replaced))
 
     async def create(self, request: rpc.CreateRequest) -> rpc.CreateResponse:
         handler = self._handler(request.type)
         values, unknown = known_values(request.properties)
         if request.preview:
             unknown |= handler.kind.outputs
-            return rpc.CreateResponse(None, _properties(handler, values, unknown))
+            given = _properties(handler, values, request.properties, unknown)
+            return rpc.CreateResponse(None, given)
         inputs = handler.kind.inputs.model_validate(values)
-        async with self._operation(handler, request.urn, request.timeout) as operation:
+        given = request.properties
+        async with self._operation(handler, request.urn, request.timeout, given) as operation:
             id_, state = await handler.create(inputs, operation)
-        return rpc.CreateResponse(id_, _properties(handler, state))
+        return rpc.CreateResponse(id_, _properties(handler, state, given))
 
     async def read(self, request: rpc.ReadRequest) -> rpc.ReadResponse:
         handler = self._handler(request.type)
@@ -119,8 +123,8 @@ class CapelinProvider(rpc.Provider):
         inputs = handler.kind.inputs.read(all_values(state))
         return rpc.ReadResponse(
             request.resource_id,
-            _properties(handler, state),
-            _properties(handler, inputs),
+            _properties(handler, state, request.properties),
+            _properties(handler, inputs, request.properties),
         )
 
     async def update(self, request: rpc.UpdateRequest) -> rpc.UpdateResponse:
@@ -130,17 +134,20 @@ class CapelinProvider(rpc.Provider):
             outputs = handler.kind.outputs
             stable, _ = known_values(request.olds)
             known = {name: value for name, value in stable.items() if name in outputs}
-            return rpc.UpdateResponse(_properties(handler, {**known, **values}, unknown))
+            given = _properties(handler, {**known, **values}, request.news, unknown)
+            return rpc.UpdateResponse(given)
         old = handler.kind.state.read(known_values(request.olds)[0])
         new = handler.kind.inputs.model_validate(values)
-        async with self._operation(handler, request.urn, request.timeout) as operation:
+        given = request.news
+        async with self._operation(handler, request.urn, request.timeout, given) as operation:
             state = await handler.update(request.resource_id, old, new, operation)
-        return rpc.UpdateResponse(_properties(handler, state))
+        return rpc.UpdateResponse(_properties(handler, state, given))
 
     async def delete(self, request: rpc.DeleteRequest) -> None:
         handler = self._handler(request.type)
-        state = handler.kind.state.read(known_values(request.properties)[0])
-        async with self._operation(handler, request.urn, request.timeout) as operation:
+        given = request.properties
+        state = handler.kind.state.read(known_values(given)[0])
+        async with self._operation(handler, request.urn, request.timeout, given) as operation:
             await handler.delete(request.resource_id, state, operation)
 
     def _handler(self, type_: str) -> Handler:
@@ -149,7 +156,7 @@ class CapelinProvider(rpc.Provider):
 
     @asynccontextmanager
     async def _operation(
-        self, handler: Handler, urn: str, seconds: float
+        self, handler: Handler, urn: str, seconds: float, given: Properties
     ) -> AsyncGenerator[Operation]:
         """An operation that `cancel` and the clock can end."""
         task = asyncio.current_task()
@@ -160,23 +167,28 @@ class CapelinProvider(rpc.Provider):
                 urn, seconds or handler.seconds, lambda message: self._report(urn, message)
             )
         except PartlyCreatedError as error:
-            properties = _properties(handler, error.state)
+            properties = _properties(handler, error.state, given)
             raise InitFailedError(error.id, properties, error.cause) from error
         finally:
             self._running.discard(task)
 
 
 def _properties(
-    handler: Handler, values: Model | Mapping[str, Any], unknown: AbstractSet[str] = frozenset()
+    handler: Handler,
+    values: Model | Mapping[str, Any],
+    given: Properties,
+    unknown: AbstractSet[str] = frozenset(),
 ) -> dict[str, PropertyValue]:
-    """A state, or some of its values, in the engine's format."""
+    """A state, or some of its values, in the engine's format. Secrets of `given` stay secrets."""
     if isinstance(values, Model):
         values = all_values(values)
-    return property_values(values, secrets=secrets_of(handler.kind.state), unknown=unknown)
+    marked = {name for name, value in given.items() if value.contains_secret()}
+    secrets = secrets_of(handler.kind.state) | marked
+    return property_values(values, secrets=secrets, unknown=unknown)
 
 
-def _difference(difference: Difference, unknown: set[str]) -> rpc.DiffResponse:
-    changed = sorted(difference.changed | unknown)
+def _difference(difference: Difference) -> rpc.DiffResponse:
+    changed = sorted(difference.changed)
     kinds = rpc.PropertyDiffKind
     return rpc.DiffResponse(
         changes=bool(changed),

@@ -90,7 +90,9 @@ def changed_inputs(
     before, after = all_values(old), all_values(new)
     names = property_names(kind.inputs) - passed_over
     changed = frozenset(name for name in names if before.get(name) != after.get(name))
-    return Difference(changed, changed & kind.fixed)
+    # A resource that did not name its cluster before stays.
+    moved = {name for name in changed & kind.clusters if before.get(name) and after.get(name)}
+    return Difference(changed, changed & kind.fixed | moved)
 
 
 def all_values(model: Model) -> dict[str, Any]:

@@ -29,6 +29,8 @@ def package_schema(version: str, kinds: Sequence[ResourceType]) -> dict[str, Any
         "processes, workload clusters.",
         "keywords": ["kubernetes", "cluster-api", "kind"],
         "license": "Apache-2.0",
+        "repository": "https://github.com/capelin/capelin",
+        "pluginDownloadURL": "github://api.github.com/capelin/capelin",
         "types": types,
         "resources": resources,
     }

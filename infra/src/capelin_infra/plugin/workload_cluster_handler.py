@@ -1,8 +1,6 @@
 """The resource `WorkloadCluster`: a Cluster that is created when it is Available."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -12,8 +10,6 @@ from capelin.api.core import Secret as KubernetesSecret
 from capelin.client import (
     Client,
     ClientError,
-    ClientOptions,
-    Config,
     NotServed,
     Unreachable,
     safe_kubeconfig,
@@ -36,6 +32,7 @@ from capelin_cli.status.readiness import (
 )
 from capelin_cli.terminal.waiting import wait_for
 
+from capelin_infra.plugin.clusters import accept_outage, connected
 from capelin_infra.plugin.containers import container_machines
 from capelin_infra.plugin.resource import (
     Difference,
@@ -53,11 +50,8 @@ from capelin_infra.resource_types import (
     WorkloadClusterState,
 )
 
-_MANAGER: Final = "capelin-pulumi"
 _OWNER: Final = "capelin.cluster.x-k8s.io/pulumi-resource"
 """The annotation that names the Pulumi resource of a Cluster."""
-_ANSWER_SECONDS: Final = 10.0
-_KUBECONFIG: Final = frozenset({"kubeconfig"})
 
 
 class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClusterState]):
@@ -75,8 +69,7 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
         )
 
     def diff(self, old: WorkloadClusterState, new: WorkloadClusterInputs) -> Difference:
-        # Credentials are renewed, but a cluster stays the same.
-        difference = changed_inputs(self.kind, old, new, passed_over=_KUBECONFIG)
+        difference = changed_inputs(self.kind, old, new)
         changed = difference.changed
         if not old.available:
             changed |= {"available"}
@@ -85,7 +78,7 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
     async def create(
         self, inputs: WorkloadClusterInputs, operation: Operation
     ) -> tuple[str, WorkloadClusterState]:
-        async with _connected(inputs) as client:
+        async with connected(inputs.kubeconfig) as client:
             cluster = await client.find(Cluster, inputs.name, inputs.namespace)
             owner = None if cluster is None else cluster.metadata.annotations.get(_OWNER)
             if cluster is not None and owner != operation.urn:
@@ -107,7 +100,7 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
                 hint="Create it with the program.",
             )
         try:
-            async with _connected(state) as client:
+            async with connected(state.kubeconfig) as client:
                 cluster = await client.find(Cluster, state.name, state.namespace)
                 if cluster is None or cluster.uid != state.uid:
                     return None
@@ -115,8 +108,11 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
                 return await _state(
                     client, _observed(state, cluster), available=not_ready_reason(observed) is None
                 )
-        except (Unreachable, NotServed):
-            # Its management cluster was deleted, and all that was in it.
+        except NotServed:
+            # Cluster API was removed, and all Clusters with it.
+            return None
+        except Unreachable as error:
+            accept_outage(str(error))
             return None
 
     async def update(
@@ -129,29 +125,22 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
         del id_
         if old.kubernetes_version != new.kubernetes_version:
             check_upgrade(old.kubernetes_version, new.kubernetes_version)
-        async with _connected(new) as client:
+        async with connected(new.kubeconfig) as client:
             return await _applied(client, new, operation)
 
     async def delete(self, id_: str, state: WorkloadClusterState, operation: Operation) -> None:
         try:
-            async with _connected(state) as client:
+            async with connected(state.kubeconfig) as client:
                 cluster = await client.find(Cluster, state.name, state.namespace)
                 if cluster is None or cluster.uid != state.uid:
                     return
                 await client.delete(Cluster, state.name, state.namespace, uid=state.uid)
                 progress = partial(deletion_progress, client, cluster)
                 await wait_for(f"deletion of {id_}", progress, operation.seconds, operation.show)
-        except (Unreachable, NotServed):
-            # Its management cluster is gone, and the cluster with it.
+        except NotServed:
             return
-
-
-@asynccontextmanager
-async def _connected(inputs: WorkloadClusterInputs) -> AsyncGenerator[Client]:
-    options = ClientOptions(connect_timeout=_ANSWER_SECONDS)
-    config = Config.from_kubeconfig(inputs.kubeconfig.encode())
-    async with Client(config, manager=_MANAGER, options=options) as client:
-        yield client
+        except Unreachable as error:
+            accept_outage(str(error))
 
 
 async def _applied(

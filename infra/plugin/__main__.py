@@ -1,0 +1,5 @@
+"""The plugin as a folder: Pulumi installs `requirements.txt` and starts this file."""
+
+from capelin_infra.plugin import main
+
+main()
