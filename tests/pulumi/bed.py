@@ -86,6 +86,8 @@ class Bed:
         variables = {
             **os.environ,
             "PATH": ":".join([str(commands), *paths]),
+            # The host asks pip for the packages of an environment, which may have none.
+            "PYTHONPATH": str(Path(__file__).with_name("without_pip")),
             "PULUMI_HOME": str(folder / "home"),
             "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
             "PULUMI_CONFIG_PASSPHRASE": "test",
