@@ -22,7 +22,11 @@ management = ManagementCluster(
 )
 cluster_class = ClusterClass(
     "capelin",
-    opts=pulumi.ResourceOptions(providers=[management.provider], depends_on=[management]),
+    opts=pulumi.ResourceOptions(
+        providers=[management.provider],
+        depends_on=[management],
+        deleted_with=management.environment,
+    ),
 )
 demo = WorkloadCluster(
     "demo",

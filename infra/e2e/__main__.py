@@ -38,6 +38,7 @@ config = pulumi.Config()
 release = Path(config.require("release"))
 
 # A new kind cluster with the images of the release, or your own cluster, which pulls them.
+kind: KindCluster | None = None
 if config.require("target") == "kind":
     kind = KindCluster(
         "kind",
@@ -52,8 +53,8 @@ api_server = kubernetes.Provider("api-server", kubeconfig=kubeconfig, cluster_id
 
 
 def options(*after: pulumi.Resource) -> pulumi.ResourceOptions:
-    """A resource of the cluster, after others."""
-    return pulumi.ResourceOptions(providers=[api_server], depends_on=[*after])
+    """A resource of the cluster, after others. A kind cluster takes it along when it is deleted."""
+    return pulumi.ResourceOptions(providers=[api_server], depends_on=[*after], deleted_with=kind)
 
 
 def installed(
@@ -126,7 +127,7 @@ if config.require_bool("cluster"):
         workers=config.require_int("workers"),
         # kind has no load balancer.
         variables={"backend": "Pods", "exposure": "NodePort"},
-        opts=pulumi.ResourceOptions(depends_on=[cluster_class]),
+        opts=pulumi.ResourceOptions(depends_on=[cluster_class], deleted_with=kind),
     )
     pulumi.export("workloadKubeconfig", pulumi.Output.secret(demo.workload_kubeconfig))
     pulumi.export("endpoint", demo.endpoint)

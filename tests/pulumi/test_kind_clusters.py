@@ -31,7 +31,9 @@ kind = KindCluster(
 server = kubernetes.Provider("server", kubeconfig=kind.kubeconfig, cluster_identifier=kind.uid)
 metadata = {"name": "settings", "namespace": "default"}
 settings = kubernetes.core.v1.ConfigMap(
-    "settings", metadata=metadata, opts=pulumi.ResourceOptions(provider=server)
+    "settings",
+    metadata=metadata,
+    opts=pulumi.ResourceOptions(provider=server, deleted_with=kind),
 )
 manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 AdmissionCheck(
@@ -93,7 +95,6 @@ async def test_a_cluster_is_renewed_and_replaced_with_its_content(
     await bed.run(project, "up", "--yes", "--skip-preview")
     done = (await bed.json(project, "stack", "history", "--json"))[0]["resourceChanges"]
     assert planned["changeSummary"] == done == {"replace": 4, "same": 1}
-    assert await settings_of(servers[0]) is None
     assert await settings_of(servers[1]) is not None
     await bed.run(project, "destroy", "--yes", "--skip-preview")
     assert not [*(state / "clusters").iterdir()]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.go_programs import GoModule
 
-from .bed import ROOT, Bed
+from .bed import Bed
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -23,7 +23,7 @@ config:
 plugins:
   providers:
     - name: capelin
-      path: {scripts}
+      path: {folder}
 resources:
   check:
     type: capelin:AdmissionCheck
@@ -38,9 +38,12 @@ MANIFEST = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": METADATA}
 
 
 @pytest.fixture
-def bed_without_plugin(bed: Bed) -> Bed:
-    """An engine whose PATH does not have the plugin."""
-    (bed.folder / "bin" / "pulumi-resource-capelin").unlink()
+async def bed_without_plugin(bed: Bed) -> Bed:
+    """An engine for programs in YAML, whose PATH does not have the plugin."""
+    commands, name = bed.folder / "bin", "pulumi-language-yaml"
+    (commands / "pulumi-resource-capelin").unlink()
+    host = (await YAML.programs({name: f"./cmd/{name}"}))[name]
+    (commands / name).symlink_to(host)
     return bed
 
 
@@ -53,23 +56,21 @@ def credentials(kubeconfig: Path) -> str:
 async def test_a_program_in_yaml_names_the_folder_of_the_plugin(
     bed_without_plugin: Bed, credentials: str, tmp_path: Path
 ) -> None:
-    bed, name = bed_without_plugin, "pulumi-language-yaml"
-    host = (await YAML.programs({name: f"./cmd/{name}"}))[name]
-    (bed.folder / "bin" / name).symlink_to(host)
+    bed = bed_without_plugin
     project = tmp_path / "project"
     project.mkdir()
-    text = PROJECT.format(scripts=SCRIPTS, manifest=json.dumps(MANIFEST))
+    text = PROJECT.format(folder=SCRIPTS, manifest=json.dumps(MANIFEST))
     (project / "Pulumi.yaml").write_text(text)
     await bed.run(project, "stack", "init", "dev")
-    await bed.run(project, "config", "set", "--secret", "kubeconfig", "--", credentials)
+    await bed.run(project, "config", "set", "--secret", "kubeconfig", credentials)
     await bed.run(project, "up", "--yes", "--skip-preview")
     assert await bed.outputs(project) == {"accepted": True}
     await bed.run(project, "destroy", "--yes", "--skip-preview")
 
 
-@pytest.mark.parametrize("plugin", [SCRIPTS / "pulumi-resource-capelin", ROOT / "infra" / "plugin"])
-async def test_the_plugin_is_a_program_and_a_folder(
-    bed_without_plugin: Bed, tmp_path: Path, plugin: Path
+async def test_a_schema_needs_only_the_path_of_the_plugin(
+    bed_without_plugin: Bed, tmp_path: Path
 ) -> None:
-    schema = await bed_without_plugin.json(tmp_path, "package", "get-schema", str(plugin))
+    plugin = str(SCRIPTS / "pulumi-resource-capelin")
+    schema = await bed_without_plugin.json(tmp_path, "package", "get-schema", plugin)
     assert "capelin:index:KindCluster" in schema["resources"]

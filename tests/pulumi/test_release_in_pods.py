@@ -68,7 +68,8 @@ async def test_a_release_in_an_existing_cluster_with_simulated_nodes(
     await bed.run(dev, "stack", "init", "dev")
     await bed.run(dev, "up", "--yes", "--skip-preview")
     kubeconfig: str = (await bed.outputs(dev))["workloadKubeconfig"]
-    for install in ("charts", "components"):
+    # Charts keep their CRDs.
+    for install in ("components", "charts"):
         project = copied_project(PROJECT, tmp_path / install)
         await bed.run(project, "stack", "init", install)
         settings = {"release": str(RELEASE), "install": install, "target": "existing"}
@@ -76,7 +77,7 @@ async def test_a_release_in_an_existing_cluster_with_simulated_nodes(
         without = dict.fromkeys(("certManager", "clusterApi", "lifecycle", "cluster"), "false")
         for name, value in {**settings, **without}.items():
             await bed.run(project, "config", "set", name, value)
-        await bed.run(project, "config", "set", "--secret", "kubeconfig", "--", kubeconfig)
+        await bed.run(project, "config", "set", "--secret", "kubeconfig", kubeconfig)
         await passes_its_life(bed, project, record_property, kubeconfig, OURS)
     await bed.run(dev, "destroy", "--yes", "--skip-preview")
 

@@ -36,6 +36,8 @@ class ManagementCluster(pulumi.ComponentResource):
     """Content of the administrator's kubeconfig."""
     uid: pulumi.Output[str]
     """Distinguishes the cluster from others."""
+    environment: Environment
+    """Its deletion removes everything in the cluster that needs Cluster API."""
     provider: kubernetes.Provider
     """For resources of pulumi-kubernetes in this cluster."""
 
@@ -48,7 +50,7 @@ class ManagementCluster(pulumi.ComponentResource):
         super().__init__("capelin:components:ManagementCluster", resource_name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         existing = self._existing(resource_name, args, child)
-        environment = Environment(
+        self.environment = Environment(
             f"{resource_name}-environment",
             name=args.name,
             kubernetes_version=args.kubernetes_version,
@@ -57,8 +59,8 @@ class ManagementCluster(pulumi.ComponentResource):
             machine_images=list(args.machine_images),
             opts=child,
         )
-        self.kubeconfig = pulumi.Output.secret(environment.kubeconfig)
-        self.uid = environment.uid
+        self.kubeconfig = pulumi.Output.secret(self.environment.kubeconfig)
+        self.uid = self.environment.uid
         self.provider = kubernetes.Provider(
             f"{resource_name}-api-server",
             kubeconfig=self.kubeconfig,

@@ -30,7 +30,6 @@ def package_schema(version: str, kinds: Sequence[ResourceType]) -> dict[str, Any
         "keywords": ["kubernetes", "cluster-api", "kind"],
         "license": "Apache-2.0",
         "repository": "https://github.com/capelin/capelin",
-        "pluginDownloadURL": "github://api.github.com/capelin/capelin",
         "types": types,
         "resources": resources,
     }
