@@ -445,7 +445,7 @@ async def test_lower_version_after_an_interruption_lists_again(api: Api) -> None
 async def test_silent_watch_is_checked_for_a_lower_version(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capelin.controller.watching._SILENT_SECONDS", 0.05)
+    monkeypatch.setattr("capelin.controller.kopf_thread._SILENT_SECONDS", 0.05)
     queue = FakeQueue()
     api.version = 9
     async with run(watching(api, queue, For(Crab))):

@@ -11,10 +11,8 @@ which kopf lists again.
 import asyncio
 import json
 import logging
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -26,16 +24,14 @@ from yarl import URL
 from capelin.api import Resource
 from capelin.client import (
     Config,
-    Credentials,
     ObjectCache,
     describe_connection_error,
-    proxy_for,
     version_of,
 )
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.informer import Attempts, Informer
+from capelin.controller.kopf_thread import KopfThread, quiet_settings
 from capelin.controller.logs import explained
-from capelin.controller.own_loop import in_own_loop
 from capelin.controller.reconciler import UNREADABLE, Subscription
 from capelin.json_text import (
     MAX_LEVELS,
@@ -52,16 +48,11 @@ log = logging.getLogger(__name__)
 
 # Of a page of a list, with the longest pause before it.
 _PAGE_SECONDS = 90.0
-# Bookmarks come every minute.
-_SILENT_SECONDS = 70.0
 # A shorter watch without an event counts as a failure.
 _SHORT_SECONDS = 1.0
 _PROBE_SECONDS = 10.0
 # kopf has begun all lists in a second or two.
 _START_SECONDS = 60.0
-# The interval for reading certificate files again. A replaced token is read after the first 401.
-_LOGIN = timedelta(minutes=10)
-_LOGIN_SECONDS = 1.0
 
 
 class WatchLostError(Exception):
@@ -260,13 +251,13 @@ class Watching:
         self.listed = asyncio.Event()
         self.missing = ""
         """Why kinds cannot be watched yet."""
-        self._config, self._metrics, self._namespace = config, metrics, namespace
+        self._config = config
+        self._kopf = KopfThread(config, metrics, namespace, self._send, _Response)
         self._queues = {
             id(subscription.queue): subscription.queue for subscription in subscriptions
         }.values()
-        self._answering, self._login_at = True, 0.0
+        self._answering = True
         self._operator: asyncio.Task[Any] | None = None
-        self._session: aiohttp.ClientSession | None = None
         cache = ObjectCache() if cache is None else cache
         informers: dict[Resource, Informer] = {}
         for subscription in subscriptions:
@@ -303,70 +294,40 @@ class Watching:
         self._lost = "kopf has stopped watching"
         for source in self._sources.values():
             source.watcher = None
+        settings = quiet_settings()
         try:
-            await in_own_loop("kopf", self._operate, self._log_out)
+            await self._kopf.run(self._declare(settings), settings, setup=self._begin)
         except Exception as error:
             raise WatchLostError(self._lost) from error
         raise WatchLostError(self._lost)
 
-    async def _operate(self) -> None:
-        settings = kopf.OperatorSettings()
+    def _declare(self, settings: kopf.OperatorSettings) -> kopf.OperatorRegistry:
         settings.posting.enabled = False
-        settings.scanning.disabled = True
-        settings.process.ultimate_exiting_timeout = None
         settings.queueing.idle_timeout = 0.5  # of the task that each object has after an event
         settings.networking.request_timeout = _PAGE_SECONDS
-        settings.networking.connect_timeout = 10
         settings.networking.error_backoffs = ()
-        settings.watching.inactivity_timeout = _SILENT_SECONDS
         settings.watching.chunk_size = 250
         registry = kopf.OperatorRegistry()
-        kopf.on.login(registry=registry, backoff=1)(self._login)
         for source in self._sources.values():
             group, version, plural = names = _names(source.informer.resource)
             add = kopf.on.event(group, version, plural, id=".".join(names), registry=registry)
             add(partial(self._changed, source.informer))
             if labels := source.informer.selector:
                 settings.watching.label_selectors[partial(_is, names)] = labels
-        where: dict[str, Any] = {"clusterwide": True}
-        if self._namespace is not None:
-            where = {"namespaces": [self._namespace]}
+        return registry
+
+    def _begin(self) -> None:
         self._operator = asyncio.current_task()
         asyncio.get_running_loop().call_later(_START_SECONDS, self._check_start)
-        await kopf.operator(registry=registry, settings=settings, standalone=True, **where)
-
-    async def _log_out(self) -> None:
-        if self._session is not None:
-            await self._session.close()
 
     async def _changed(self, informer: Informer, *, event: kopf.RawEvent, **_: Any) -> None:
         changed = partial(informer.changed, deleted=event["type"] == "DELETED")
         self._tell(changed, event["object"])
 
-    async def _login(self, **_: Any) -> kopf.AiohttpSession:
-        clock, server = asyncio.get_running_loop().time, self._config.server
-        await asyncio.sleep(self._login_at + _LOGIN_SECONDS - clock() if self._login_at else 0)
-        self._login_at = clock()
-        proof = await Credentials(self._config).proof()
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=proof.tls or True),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=[("User-Agent", "capelin"), *proof.headers],
-            middlewares=[self._send],
-            proxy=server.proxy or proxy_for(server.address, os.environ),
-            response_class=_Response,
-            trace_configs=[self._metrics.trace()],
-        )
-        expiration = datetime.now(UTC) + _LOGIN
-        return kopf.AiohttpSession(
-            aiohttp_session=self._session, server=server.address, expiration=expiration
-        )
-
     async def _send(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
         """Request metadata only, pause after failures, and keep failures of a watch from kopf."""
-        request.server_hostname = self._config.server.tls_server_name
         source, query = self._sources.get(request.url.path), request.url.query
         if source is None:
             return await handler(request)
@@ -418,7 +379,7 @@ class Watching:
 
         It sends no event then until its versions reach that of the watch.
         """
-        session = cast("aiohttp.ClientSession", self._session)
+        session = cast("aiohttp.ClientSession", self._kopf.session)
         accept = {"Accept": source.accept(watch=False)}
         name = self._config.server.tls_server_name
         try:
