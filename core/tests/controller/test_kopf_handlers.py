@@ -69,7 +69,7 @@ async def make(client: Client, kind_: type[Any], namespace: str, tail: int = 1) 
     return await client.create(kind_.of("a", namespace, spec=Spec(tail=tail)))
 
 
-async def test_kopf_handlers_run_beside_reconcilers(
+async def test_kopf_handlers_run_with_reconcilers(
     client: Client,
     limited: Any,
     namespace: str,
@@ -147,7 +147,7 @@ async def test_kopf_handlers_run_beside_reconcilers(
     assert "seals" not in stream.getvalue(), "a watch of the manager is not a handler of the user"
 
 
-async def test_only_the_leader_runs_handlers_and_the_next_one_goes_on(
+async def test_only_the_leader_runs_handlers_and_the_next_one_continues(
     client: Client, namespace: str, running: Any
 ) -> None:
     seen: list[str] = []
@@ -255,7 +255,7 @@ def test_a_handler_names_its_kind(selector: Any, registry: kopf.OperatorRegistry
         rbac([], kopf=registry)
 
 
-def test_admission_handlers_are_refused(registry: kopf.OperatorRegistry) -> None:
+def test_a_manager_refuses_admission_handlers(registry: kopf.OperatorRegistry) -> None:
     @kopf.on.validate(*OTTERS, registry=registry)
     async def check(**_: Any) -> None: ...
 

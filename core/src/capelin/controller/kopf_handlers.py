@@ -1,6 +1,6 @@
-"""Plain kopf handlers in a manager, beside its reconcilers or without any.
+"""Plain kopf handlers in a manager, with its reconcilers or without any.
 
-kopf works as its documentation says: it keeps its state in annotations and finalizers of the kinds
+kopf works as usual: it keeps its state in annotations and finalizers of the kinds
 that have such handlers, retries handlers that fail, and posts events. The manager adds its login,
 lease, metrics and log, and starts kopf again if it ends.
 """
@@ -113,7 +113,7 @@ def handled_kinds(registry: kopf.OperatorRegistry) -> list[Handled]:
 
 
 def kopf_permissions(registry: kopf.OperatorRegistry) -> Iterator[Permission]:
-    """What kopf does with the kinds that have handlers.
+    """The permissions that kopf needs for the kinds with handlers.
 
     Raises:
         ValueError: A handler does not name its kind, or a manager cannot run it.

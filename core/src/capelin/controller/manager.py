@@ -412,7 +412,7 @@ def main(
         options: The class of the options, for managers with additional flags.
         arguments: The command line, if not the process's own.
         environ: The environment, if not the process's own.
-        kopf: Plain kopf handlers, which run beside the reconcilers while the manager leads. With
+        kopf: Plain kopf handlers, which run with the reconcilers while the manager leads. With
             decorators that name no registry, it is `kopf.get_default_registry()`.
     """
     try:
