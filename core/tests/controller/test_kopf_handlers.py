@@ -110,8 +110,8 @@ async def test_kopf_handlers_run_with_reconcilers(
         await memo.client.delete(ConfigMap, name, namespace)
 
     @kopf.on.event(*OTTERS, registry=registry)
-    async def count(type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
-        seen.append(f"event {type}")
+    async def count(**_: Any) -> None:
+        seen.append("event")
 
     @kopf.timer(*OTTERS, interval=0.1, registry=registry)
     async def tick(**_: Any) -> None:
@@ -130,7 +130,7 @@ async def test_kopf_handlers_run_with_reconcilers(
         await make(client, Otter, namespace, 3)
         await make(client, Seal, namespace, 2)
         await until(lambda: client.find(ConfigMap, "a", namespace))
-        await until(lambda: {"tick", "daemon", "event ADDED"} <= set(seen))
+        await until(lambda: {"tick", "daemon", "event"} <= set(seen))
         await client.patch(Otter, "a", namespace, {"spec": {"tail": 4}})
         await until(lambda: "3 to 4" in seen)
         await until(lambda: client.list(Event, namespace), has_event)
