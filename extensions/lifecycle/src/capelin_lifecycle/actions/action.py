@@ -84,13 +84,3 @@ class ActionRunner(Protocol):
     async def cleanup(self, run: Cleanup) -> None:
         """Delete the objects that must not stay."""
         ...
-
-
-class Lasting:
-    """The base of actions that create nothing, or leave it on purpose."""
-
-    keeps_up = False
-    cleans_up = False
-
-    async def cleanup(self, run: Cleanup) -> None:
-        del run

@@ -37,14 +37,14 @@ async def workload_client(run: Run | Cleanup) -> AsyncGenerator[Client]:
 
 
 def new_manifest(
-    run: Run, resource: Resource, namespace: str | None, prefix: str, spec: Unstructured, *more: str
+    run: Run, resource: Resource, namespace: str | None, prefix: str, spec: Unstructured
 ) -> Unstructured:
-    """An object that the action creates once for each attempt, or for each of `more`."""
+    """An object that the action creates once for each attempt."""
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
         "metadata": {
-            "name": unique_name(prefix, *run.result.attempt_id, *more),
+            "name": unique_name(prefix, *run.result.attempt_id),
             "namespace": namespace,
             "labels": run.labels,
         },
@@ -57,7 +57,7 @@ async def find_or_create(
 ) -> Unstructured:
     """The object of the manifest's name, as it is."""
     metadata = manifest["metadata"]
-    live = await client.find(resource, metadata["name"], metadata["namespace"])
+    live = await client.find(resource, metadata["name"], metadata.get("namespace"))
     if live is not None:
         return live
     try:

@@ -92,8 +92,6 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         Permission("cluster.x-k8s.io", ("clusters",), ("get", "list", "watch")),
         Permission("", ("namespaces",), ("list", "watch")),
         Permission("", ("secrets", "configmaps"), ("get",)),
-        # The manifests that restore snapshots.
-        Permission("", ("configmaps",), ("create",)),
         # Jobs whose target is the management cluster.
         Permission("batch", ("jobs",), ("create", "delete", "get")),
         Permission("", ("pods",), ("list",)),
