@@ -13,6 +13,7 @@ from capelin_lifecycle.actions.job import EVENTS, JOBS, PODS
 from capelin_lifecycle.actions.sources import SourceError, objects_of, read_source
 from capelin_lifecycle.api.actions import Source
 from capelin_lifecycle.policies.verdict import Verdict
+from capelin_lifecycle.reconcilers.policies import expressions_problem
 from capelin_lifecycle.sandbox.pool import Owner
 
 from .factories import World, known
@@ -322,6 +323,14 @@ async def test_a_generated_object_is_created_once_awaited_and_kept() -> None:
     assert (await applied(world, run)).phase == "Done"
     await clean_up(world.again(run, outcome))
     assert (await only(world, BACKUPS))["metadata"]["name"] == name
+
+
+async def test_expressions_of_sources_are_compiled() -> None:
+    wrong = known(action=sources("one", until="1 + 1", failure="object."))
+    problem = await expressions_problem(wrong)
+    assert problem is not None
+    assert problem.startswith("sources[0].until: it gives INT instead of true or false;")
+    assert "sources[0].failure: " in problem
 
 
 async def test_a_failure_of_an_object_ends_the_attempt_and_the_next_one_creates_another() -> None:

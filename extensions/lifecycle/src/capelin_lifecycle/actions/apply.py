@@ -64,7 +64,6 @@ def _until(text: str) -> Question:
 
 class ApplyRunner:
     keeps_up = True
-    cleans_up = True
 
     async def reconcile(self, run: Run) -> Verdict:
         """Apply all objects, prune old ones, and check whether they are ready."""

@@ -36,22 +36,6 @@ async def workload_client(run: Run | Cleanup) -> AsyncGenerator[Client]:
         yield client
 
 
-def new_manifest(
-    run: Run, resource: Resource, namespace: str | None, prefix: str, spec: Unstructured
-) -> Unstructured:
-    """An object that the action creates once for each attempt."""
-    return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {
-            "name": unique_name(prefix, *run.result.attempt_id),
-            "namespace": namespace,
-            "labels": run.labels,
-        },
-        "spec": spec,
-    }
-
-
 async def find_or_create(
     client: Client, resource: Resource, manifest: Unstructured
 ) -> Unstructured:
