@@ -196,6 +196,7 @@ async def test_kopf_starts_whenever_its_kind_is_installed(
 ) -> None:
     seen: list[str] = []
 
+    @kopf.on.create(*OTTERS, registry=registry)
     @kopf.on.create("kopf.test", "v1", "walruses", registry=registry)
     async def notice(name: str, **_: Any) -> None:
         seen.append(name)

@@ -458,7 +458,7 @@ async def test_silent_watch_is_checked_for_a_lower_version(
 async def test_a_silently_canceled_watch_is_an_error(api: Api) -> None:
     made = watching(api, FakeQueue(), For(Crab), Owns(ConfigMap))
     async with run(made) as task:
-        watcher = made.watchers[Crab.resource]
+        watcher = made.kopf.watchers[Crab.resource]
         assert "watcher for crabs" in watcher.get_name()
         watcher.get_loop().call_soon_threadsafe(watcher.cancel)
         with pytest.raises(WatchLostError, match="the watch of crabs has ended"):

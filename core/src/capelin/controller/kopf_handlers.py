@@ -16,7 +16,6 @@ from capelin.client import Client, Config
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.kopf_thread import KopfThread, quiet_settings
 from capelin.controller.reconciler import Permission
-from capelin.controller.watching import WatchLostError
 
 # kopf has no public way to list the handlers of a registry.
 _GRACE: Final = 10.0
@@ -62,7 +61,7 @@ class KopfHandlers:
         self.missing = ""
         """Why kinds cannot be watched yet."""
         self._registry = registry
-        self._kopf = KopfThread(config, metrics, namespace)
+        self._kopf = KopfThread(config, metrics, self.resources, namespace=namespace)
         self._metrics, self._connect = metrics, connect
 
     async def run(self) -> None:
@@ -87,11 +86,7 @@ class KopfHandlers:
             for handler in _handlers(self._registry, part):
                 getattr(registry, part).append(handler)
         kopf.on.cleanup(registry=registry, id="capelin-client")(close_client)
-        try:
-            await self._kopf.run(registry, quiet_settings(), memo=memo, grace=_GRACE)
-        except Exception as error:
-            raise WatchLostError(f"kopf has ended: {error}") from error
-        raise WatchLostError("kopf has ended")
+        await self._kopf.run(registry, quiet_settings(), memo=memo, grace=_GRACE)
 
 
 def handled_kinds(registry: kopf.OperatorRegistry) -> list[Handled]:

@@ -7,16 +7,20 @@ the credentials of the manager, and reads replaced ones again.
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import kopf
 
+from capelin.api import Resource
 from capelin.client import Config, Credentials, proxy_for
 from capelin.controller.diagnostics import Metrics
+from capelin.controller.logs import explained
 from capelin.controller.threads import until_done
 
 _CLOSING = 0.25
@@ -42,13 +46,22 @@ def quiet_settings() -> kopf.OperatorSettings:
     return settings
 
 
+class WatchLostError(Exception):
+    """kopf has ended, which must not happen."""
+
+
 class KopfThread:
-    """Runs one operator at a time against an API server."""
+    """Runs one operator at a time against an API server.
+
+    A failed watch does not always end kopf, which may wait for its other watches. So this ends it.
+    """
 
     def __init__(
         self,
         config: Config,
         metrics: Metrics,
+        watched: Iterable[Resource],
+        *,
         namespace: str | None,
         send: aiohttp.ClientMiddlewareType | None = None,
         response: type[aiohttp.ClientResponse] = aiohttp.ClientResponse,
@@ -58,11 +71,21 @@ class KopfThread:
         Args:
             config: The API server, and the credentials.
             metrics: Count the requests.
+            watched: The kinds that the operator watches.
             namespace: The only namespace to watch. Default: all.
             send: A middleware for the requests.
             response: The class of the responses.
         """
         self.session: aiohttp.ClientSession | None = None
+        prefix = urlsplit(config.server.address).path.rstrip("/")
+        self._watched = {
+            prefix + resource.path(where): resource
+            for resource in watched
+            for where in (None, namespace)
+        }
+        self.watchers: dict[Resource, asyncio.Task[Any]] = {}
+        """The task of kopf for each kind that it watches now, in kopf's event loop."""
+        self._stop = asyncio.Event()
         self._config, self._metrics = config, metrics
         self._middlewares = (self._name, send) if send else (self._name,)
         self._response = response
@@ -83,10 +106,16 @@ class KopfThread:
         """Run until cancelled, or until kopf ends. `setup` runs in its event loop before.
 
         `grace` is the time for daemons and cleanup handlers.
+
+        Raises:
+            WatchLostError: kopf has ended.
         """
+        self._lost = ""
+        self.watchers.clear()
         kopf.on.login(registry=registry, id="capelin", backoff=1)(self._login)
 
         async def operate(stop: asyncio.Event) -> None:
+            self._stop = stop
             setup()
             await kopf.operator(
                 registry=registry,
@@ -97,7 +126,16 @@ class KopfThread:
                 **self._where,
             )
 
-        await in_own_loop("kopf", operate, self._log_out, grace)
+        try:
+            await in_own_loop("kopf", operate, self._log_out, grace)
+        except Exception as error:
+            raise WatchLostError(self._lost or f"kopf has ended: {explained(error)}") from error
+        raise WatchLostError(self._lost or "kopf has ended")
+
+    def end(self, lost: str) -> None:
+        """End kopf, in its event loop."""
+        self._lost = self._lost or lost
+        self._stop.set()
 
     async def _login(self, **_: Any) -> kopf.AiohttpSession:
         clock, server = asyncio.get_running_loop().time, self._config.server
@@ -122,7 +160,16 @@ class KopfThread:
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
         request.server_hostname = self._config.server.tls_server_name
+        resource, task = self._watched.get(request.url.path), asyncio.current_task()
+        if resource and task and request.method == "GET" and self.watchers.get(resource) != task:
+            self.watchers[resource] = task
+            task.add_done_callback(partial(self._ended, resource))
         return await handler(request)
+
+    def _ended(self, resource: Resource, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        why = "" if error is None else f": {explained(error)}"
+        self.end(f"the watch of {resource.plural} has ended{why}")
 
     async def _log_out(self) -> None:
         if self.session is not None:

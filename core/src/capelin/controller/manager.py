@@ -37,12 +37,13 @@ from capelin.controller.diagnostics import Check, Metrics, Probes, ScrapeAuthori
 from capelin.controller.guard import LoopGuard
 from capelin.controller.informer import Attempts
 from capelin.controller.kopf_handlers import KopfHandlers
+from capelin.controller.kopf_thread import WatchLostError
 from capelin.controller.options import Options, OptionsT
 from capelin.controller.queue import Queue, Timing
 from capelin.controller.reconciler import For, Labels, Reconciler, Subscription, Watch
 from capelin.controller.runner import Runner
 from capelin.controller.serving import ListenError
-from capelin.controller.watching import Watching, WatchLostError
+from capelin.controller.watching import Watching
 from capelin.controller.webhooks import Webhooks
 from capelin.flags import OptionsError, parse, report
 from capelin.programs import raise_file_limit

@@ -31,7 +31,6 @@ from capelin.client import (
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.informer import Attempts, Informer
 from capelin.controller.kopf_thread import KopfThread, quiet_settings
-from capelin.controller.logs import explained
 from capelin.controller.reconciler import UNREADABLE, Subscription
 from capelin.json_text import (
     MAX_LEVELS,
@@ -55,10 +54,6 @@ _PROBE_SECONDS = 10.0
 _START_SECONDS = 60.0
 
 
-class WatchLostError(Exception):
-    """kopf has ended, which must not happen."""
-
-
 @dataclass(slots=True, eq=False)
 class _Source:
     """One stream of events, for all subscriptions to its resource."""
@@ -67,7 +62,6 @@ class _Source:
     call: Callable[..., None]
     """Calls a function in the manager's event loop."""
     attempts: Attempts = field(default_factory=Attempts)
-    watcher: asyncio.Task[Any] | None = None
     is_watched: bool = False
     """Whether a watch has followed a complete list."""
     is_doubtful: bool = False
@@ -252,12 +246,10 @@ class Watching:
         self.missing = ""
         """Why kinds cannot be watched yet."""
         self._config = config
-        self._kopf = KopfThread(config, metrics, namespace, self._send, _Response)
         self._queues = {
             id(subscription.queue): subscription.queue for subscription in subscriptions
         }.values()
         self._answering = True
-        self._operator: asyncio.Task[Any] | None = None
         cache = ObjectCache() if cache is None else cache
         informers: dict[Resource, Informer] = {}
         for subscription in subscriptions:
@@ -266,6 +258,9 @@ class Watching:
                 informers[resource] = Informer(resource, cache.follow(resource))
             informers[resource].subscriptions.append(subscription)
         self.resources = list(informers)
+        self.kopf = KopfThread(
+            config, metrics, informers, namespace=namespace, send=self._send, response=_Response
+        )
         prefix = urlsplit(config.server.address).path.rstrip("/")
         self._sources = {
             prefix + resource.path(namespace): _Source(informer, self._tell)
@@ -282,24 +277,11 @@ class Watching:
             for problem in [source.attempts.problem]
         ]
 
-    @property
-    def watchers(self) -> dict[Resource, asyncio.Task[Any]]:
-        """The kopf task for each resource that is watched now, in kopf's own loop."""
-        sources = self._sources.values()
-        return {source.informer.resource: source.watcher for source in sources if source.watcher}
-
     async def run(self) -> None:
         """Watch until cancelled. After a WatchLostError, run it again: nothing will be missed."""
         self._loop = asyncio.get_running_loop()
-        self._lost = "kopf has stopped watching"
-        for source in self._sources.values():
-            source.watcher = None
         settings = quiet_settings()
-        try:
-            await self._kopf.run(self._declare(settings), settings, setup=self._begin)
-        except Exception as error:
-            raise WatchLostError(self._lost) from error
-        raise WatchLostError(self._lost)
+        await self.kopf.run(self._declare(settings), settings, setup=self._begin)
 
     def _declare(self, settings: kopf.OperatorSettings) -> kopf.OperatorRegistry:
         settings.posting.enabled = False
@@ -317,7 +299,6 @@ class Watching:
         return registry
 
     def _begin(self) -> None:
-        self._operator = asyncio.current_task()
         asyncio.get_running_loop().call_later(_START_SECONDS, self._check_start)
 
     async def _changed(self, informer: Informer, *, event: kopf.RawEvent, **_: Any) -> None:
@@ -333,7 +314,6 @@ class Watching:
             return await handler(request)
         is_watch = "watch" in query
         request.headers["Accept"] = source.accept(watch=is_watch)
-        self._guard(source)
         await source.attempts.pause()
         try:
             response = cast("_Response", await handler(request))
@@ -379,7 +359,7 @@ class Watching:
 
         It sends no event then until its versions reach that of the watch.
         """
-        session = cast("aiohttp.ClientSession", self._kopf.session)
+        session = cast("aiohttp.ClientSession", self.kopf.session)
         accept = {"Accept": source.accept(watch=False)}
         name = self._config.server.tls_server_name
         try:
@@ -396,29 +376,11 @@ class Watching:
         source.is_doubtful = False
         return 0 < version < int(url.query.get("resourceVersion", "0"))
 
-    def _guard(self, source: _Source) -> None:
-        """Detect the end of the task that watches: kopf may continue without it."""
-        task = asyncio.current_task()
-        if task is not None and task is not source.watcher:
-            source.watcher = task
-            task.add_done_callback(partial(self._ended, source))
-
     def _check_start(self) -> None:
         """Detect a kind that kopf does not watch, because it was removed when kopf started."""
-        for source in self._sources.values():
-            if source.watcher is None and self._operator is not None:
-                self._end(f"the watch of {source.informer.resource.plural} has not started")
-
-    def _ended(self, source: _Source, task: asyncio.Task[Any]) -> None:
-        error = None if task.cancelled() else task.exception()
-        why = "" if error is None else f": {explained(error)}"
-        self._end(f"the watch of {source.informer.resource.plural} has ended{why}")
-
-    def _end(self, lost: str) -> None:
-        if self._operator is not None:
-            self._lost = lost
-            self._operator.cancel()
-            self._operator = None
+        for resource in self.resources:
+            if resource not in self.kopf.watchers:
+                self.kopf.end(f"the watch of {resource.plural} has not started")
 
     def _tell(self, call: Callable[..., object], *arguments: Any) -> None:
         self._loop.call_soon_threadsafe(call, *arguments)
