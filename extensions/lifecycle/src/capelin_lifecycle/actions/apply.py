@@ -157,7 +157,7 @@ async def _unreadiness(run: Run, source: Source, live: Unstructured) -> str | No
     value = await _value(run, _until(source.until), live)
     if value is True:
         return None
-    problem = f" ({value})" if isinstance(value, ExpressionError) else ""
+    problem = f" ({redact(str(value))})" if isinstance(value, ExpressionError) else ""
     return f"waits until {source.until}{problem}"
 
 
