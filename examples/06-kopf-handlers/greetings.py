@@ -17,7 +17,7 @@ LABEL = "greetings.example.com/text"
 @kopf.on.create(*CLUSTERS, labels={LABEL: kopf.PRESENT})
 @kopf.on.update(*CLUSTERS, labels={LABEL: kopf.PRESENT})
 async def greet(
-    body: Any, name: str, namespace: Any, labels: Any, status: Any, memo: Any, **_: Any
+    *, body: Any, name: str, namespace: Any, labels: Any, status: Any, memo: Any, **_: Any
 ) -> None:
     if not status.get("initialization", {}).get("controlPlaneInitialized"):
         raise kopf.TemporaryError("The control plane does not answer yet", delay=5)
