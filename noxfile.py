@@ -67,25 +67,32 @@ PARALLEL = ("-n4", "--dist=worksteal")
 """Four workers keep two processors busy, because many tests wait for processes."""
 
 
-def install(session: nox.Session) -> None:
-    """Install every member and the locked development tools, once for all sessions of a run."""
-    programs = str(ENVIRONMENT / "bin")
+def install(session: nox.Session, package: str | None = None) -> None:
+    """Install every member and the locked development tools, once for all sessions of a run.
+
+    With a package, install only that one, its dependencies and those of its tests.
+    """
+    environment = ENVIRONMENT if package is None else ENVIRONMENT.with_name(f"tests-{package}")
+    programs = str(environment / "bin")
     if programs not in os.environ["PATH"].split(os.pathsep):
+        chosen = ("--all-packages", "--all-groups")
+        if package is not None:
+            project = nox.project.load_toml(ROOT / MEMBERS[package] / "pyproject.toml")
+            chosen = (f"--package={project['project']['name']}", "--group=tests")
         session.run_install(
             "uv",
             "sync",
             "--locked",
             "--quiet",
-            "--all-packages",
             "--all-extras",
-            "--all-groups",
+            *chosen,
             f"--python={sys.executable}",
-            env={"UV_PROJECT_ENVIRONMENT": str(ENVIRONMENT)},
+            env={"UV_PROJECT_ENVIRONMENT": str(environment)},
         )
         # nox looks for programs here.
         os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
     session.env["PATH"] = os.environ["PATH"]
-    session.env["VIRTUAL_ENV"] = str(ENVIRONMENT)
+    session.env["VIRTUAL_ENV"] = str(environment)
     # Container images like to turn bytecode off. Then each process compiles everything it imports.
     session.env["PYTHONDONTWRITEBYTECODE"] = ""
     session.env["PYTHONPYCACHEPREFIX"] = str(session.cache_dir / "bytecode")
@@ -191,8 +198,8 @@ def shake(session: nox.Session) -> None:
 @nox.session(default=False)
 @nox.parametrize("package", list(MEMBERS), ids=list(MEMBERS))
 def tests(session: nox.Session, package: str) -> None:
-    """One package's own tests, on a real API server if they need one. Always the same."""
-    install(session)
+    """One package's own tests, with only the dependencies that it declares."""
+    install(session, package)
     pytest(session, *PARALLEL, "-m", "not integration", paths=[f"{MEMBERS[package]}/tests"])
 
 

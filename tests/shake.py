@@ -213,7 +213,7 @@ def main() -> int:
     parser.add_argument("count", type=int, nargs="?", default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("paths", nargs="*")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     pythons = installed_pythons()
     shared = readable_python(pythons) if os.geteuid() == 0 else None
     nobody = 65534

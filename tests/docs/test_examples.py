@@ -16,6 +16,7 @@ EXAMPLES: dict[str, dict[str, Contract]] = {
         "SketchMachinePool": POOL,
     },
     "04-conversion/ream.py": {"Ream": MACHINE},
+    "06-kopf-handlers/greetings.py": {},
 }
 
 

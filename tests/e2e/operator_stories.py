@@ -109,15 +109,16 @@ class Bed:
         return [pod for pod in pods if is_ready(pod) and pod.metadata.deletion_timestamp is None]
 
 
-def documented_policy(page: str, name: str) -> Unstructured:
-    """A policy on a page of docs/lifecycle, in the namespace of the stories."""
+def documented_policy(
+    page: str, name: str, kind: str = LifecyclePolicy.resource.kind
+) -> Unstructured:
+    """A policy on a page of docs/lifecycle, or its source, in the namespace of the stories."""
     blocks = _BLOCK.findall((PAGES / page).read_text())
     (policy,) = (
         manifest
         for block in blocks
         for manifest in read_all_yaml(block)
-        if manifest["kind"] == LifecyclePolicy.resource.kind
-        and manifest["metadata"]["name"] == name
+        if manifest["kind"] == kind and manifest["metadata"]["name"] == name
     )
     policy["metadata"]["namespace"] = NAMESPACE
     return policy

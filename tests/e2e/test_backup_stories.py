@@ -12,11 +12,9 @@ from time import monotonic
 import pytest
 from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster
-from capelin.api.core import ConfigMap, Namespace, Pod
+from capelin.api.core import Namespace, Pod
 from capelin.client import Client
-from capelin.contract import CLUSTER_NAME_LABEL
 from capelin.testing.waiting import until
-from capelin.yaml import read_yaml
 from capelin_embedded.binaries import TESTED_KUBERNETES
 from capelin_embedded.management import apply_manifests, required_programs, workload_programs
 
@@ -27,6 +25,7 @@ from .kind_cluster import IMAGE_VERSION
 from .node_images import node_image
 from .operator_stories import NAMESPACE, Bed, documented_policy, operator_bed
 from .volume_backups import (
+    DRIVER,
     ArchiveServer,
     archive_server,
     csi_images,
@@ -142,6 +141,7 @@ async def test_volumes_are_backed_up_before_a_deletion(
         (node,) = await bed.ready_nodes(LOST)
         await until(lambda: log_of(workload, SHOP), lambda log: log == f"{node}\n", within=120)
     for order, name in enumerate(("backup", "snapshots")):
+        await bed.client.apply(documented_policy("backups.md", name, "ConfigMap"))
         policy = documented_policy("backups.md", name)
         policy["spec"]["order"] = order
         await bed.client.apply(policy)
@@ -151,8 +151,8 @@ async def test_volumes_are_backed_up_before_a_deletion(
     backups.archives.is_full = True
     began = monotonic()
     await bed.client.delete(Cluster, LOST, NAMESPACE)
-    await stories.wait_for_message(LOST, f"policy snapshots: snapshots {SHOP}/{LEDGER}")
-    await stories.wait_for_message(LOST, "have errors")
+    await stories.wait_for_message(LOST, f"policy snapshots: VolumeSnapshot {LEDGER}-")
+    await stories.wait_for_message(LOST, "waits until object.status.readyToUse")
     record_property("seconds: a backup by Velero", round(monotonic() - began, 1))
     record_property("result of Velero", await bed.result("backup"))
     record_property("result of snapshots", await bed.result("snapshots"))
@@ -209,13 +209,36 @@ async def restore_by_velero(workload: Client, record: Record) -> str:
 
 
 async def restore_snapshot(backups: Backups, workload: Client, record: Record) -> str:
-    """Restore the claim by the manifests of the page. Returns the log of a pod that uses it."""
+    """Restore the claim by the handle in the storage. Returns the log of a pod that uses it."""
     began = monotonic()
-    labels = {CLUSTER_NAME_LABEL: LOST}
-    (kept,) = (await backups.bed.client.list(ConfigMap, NAMESPACE, labels=labels)).items
-    manifests = read_yaml(kept.data["restore.json"])
-    _, pod = backups.ledger(SHOP)
-    await apply_manifests(workload, [*manifests["items"], pod])
+    (handle,) = backups.archives.archives
+    group = "snapshot.storage.k8s.io"
+    claim, pod = backups.ledger(SHOP)
+    # At least the size of the snapshot, which the driver rounds up.
+    claim["spec"]["resources"]["requests"]["storage"] = "1Gi"
+    claim["spec"]["dataSource"] = {"apiGroup": group, "kind": "VolumeSnapshot", "name": LEDGER}
+    snapshot = {"name": LEDGER, "namespace": SHOP}
+    content = {
+        "driver": DRIVER,
+        "deletionPolicy": "Retain",
+        "source": {"snapshotHandle": handle},
+        "volumeSnapshotRef": snapshot,
+    }
+    objects = [
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "VolumeSnapshotContent",
+            "metadata": {"name": LEDGER},
+            "spec": content,
+        },
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "VolumeSnapshot",
+            "metadata": snapshot,
+            "spec": {"source": {"volumeSnapshotContentName": LEDGER}},
+        },
+    ]
+    await apply_manifests(workload, [*objects, claim, pod])
     log = await until(lambda: log_of(workload, SHOP), len, within=120)
     record("seconds: restored from a snapshot", round(monotonic() - began, 1))
     return log

@@ -24,9 +24,9 @@ from .program_images import program_image
 
 CSI_APP: Final = "csi-driver"
 """The label `app` of the driver's pod."""
-_DRIVER: Final = "files.capelin.test"
+DRIVER: Final = "files.capelin.test"
 _SNAPSHOT_CLASS: Final = "retained"
-"""The class that the page of the action `backup` names."""
+"""The class that the page about backups names."""
 # Not every module proxy has the patch releases that these two pin.
 _CLI_RUNTIME: Final = "k8s.io/cli-runtime@v0.33.13"
 _VELERO: Final = GoModule("github.com/vmware-tanzu/velero", "v1.18.3", newer=(_CLI_RUNTIME,))
@@ -185,7 +185,7 @@ def _use_our_images(workload: Unstructured) -> None:
 
 def _add_driver(pod: Unstructured, archives: str) -> None:
     """Replace the driver of the example, its last container."""
-    socket = f"{_KUBELET}/plugins/{_DRIVER}"
+    socket = f"{_KUBELET}/plugins/{DRIVER}"
     *sidecars, driver = pod["containers"]
     (socket_volume,) = pod["volumes"]
     pod["containers"] = [*sidecars, driver]
@@ -217,7 +217,7 @@ def _classes() -> list[Unstructured]:
         {
             "apiVersion": "storage.k8s.io/v1",
             "kind": "CSIDriver",
-            "metadata": {"name": _DRIVER},
+            "metadata": {"name": DRIVER},
             "spec": {"attachRequired": False},
         },
         {
@@ -227,13 +227,13 @@ def _classes() -> list[Unstructured]:
                 "name": "files",
                 "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
             },
-            "provisioner": _DRIVER,
+            "provisioner": DRIVER,
         },
         {
             "apiVersion": "snapshot.storage.k8s.io/v1",
             "kind": "VolumeSnapshotClass",
             "metadata": {"name": _SNAPSHOT_CLASS},
-            "driver": _DRIVER,
+            "driver": DRIVER,
             "deletionPolicy": "Retain",
         },
     ]

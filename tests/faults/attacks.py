@@ -115,17 +115,14 @@ async def deep_policy(attacker: Attacker) -> None:
 
 async def odd_policy(attacker: Attacker) -> None:
     """Policies with characters that Go and Python may read differently."""
-    url = f"https://{attacker.random.choice([ALLOWED, FORBIDDEN, 'a.example'])}/"
     window = {"schedule": attacker.odd(12), "duration": "1h"}
     actions: list[Unstructured] = [
-        {"http": {"url": url + attacker.odd(8)}},
-        {"http": {"url": url + "%2f" * 20}},
         {"approval": {"window": window}},
         {"approval": {"window": {**window, "schedule": "0 0 31 2 *"}}},
         {"approval": {"window": {**window, "timeZone": attacker.odd(6)}}},
         {"apply": {"sources": [{"configMap": "a", "versions": attacker.odd(6)}]}},
         {"approval": {"approvers": [attacker.odd(6)]}},
-        {"backup": {"velero": {"spec": {attacker.odd(6): attacker.odd(6)}}}},
+        {"apply": {"sources": [{"configMap": "a", "until": attacker.odd(6)}]}},
         validate(attacker.odd(30)),
     ]
     for action in attacker.random.sample(actions, 3):

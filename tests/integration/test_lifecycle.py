@@ -218,13 +218,17 @@ async def test_a_deletion_waits_for_the_backup(
     stories: Stories, survivor: str, workloads: WorkloadClients
 ) -> None:
     """Velero is a CRD of its shape here, and the test completes its backup by hand."""
-    await stories.apply("backup", "BeforeClusterDelete", {"backup": {"velero": {}}})
+    text = "apiVersion: velero.io/v1\nkind: Backup\n"
+    text += "metadata: {generateName: backup-, namespace: velero}\nspec: {}\n"
+    await stories.client.apply(ConfigMap.of("backup", NAME, data={"backup.yaml": text}))
+    source = {"configMap": "backup", "until": "object.status.phase == 'Completed'"}
+    await stories.apply("backup", "BeforeClusterDelete", {"apply": {"sources": [source]}})
     await stories.are_called("BeforeClusterDelete")
     async with workloads.client(survivor, NAME) as workload:
         for manifest in read_all_yaml(VELERO):
             await workload.apply(manifest)
         await stories.client.delete(Cluster, survivor, NAME)
-        await stories.wait_for_message(survivor, "policy backup: Backup velero/")
+        await stories.wait_for_message(survivor, "policy backup: Backup backup-")
         (backup,) = (await workload.list(BACKUPS, "velero")).items
         assert await running_versions(stories, survivor) == [AFTER]
         status: dict[str, Any] = {"status": {"phase": "Completed"}}

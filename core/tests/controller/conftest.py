@@ -2,18 +2,22 @@
 
 import io
 import logging
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 import pytest
+from capelin.api import Unstructured
 from capelin.api.core import Namespace
-from capelin.client import Client, ClientOptions, Config
+from capelin.client import Client, ClientOptions, Config, Impersonation
 from capelin.controller import Manager, Reconciler, logs
 from capelin.testing import managers
+
+LOGGERS = (None, "kopf", "kopf.objects", "aiohttp", "asyncio")
 
 
 class Running(Protocol):
@@ -44,11 +48,39 @@ async def namespace(client: Client) -> str:
     return name
 
 
+class Limited(Protocol):
+    """The configuration of a service account with these rules, in the namespace of the test."""
+
+    async def __call__(self, rules: Sequence[Unstructured]) -> Config: ...
+
+
+@pytest.fixture
+def limited(client: Client, config: Config, namespace: str) -> Limited:
+    """See `Limited`."""
+
+    async def grant(rules: Sequence[Unstructured]) -> Config:
+        group = "rbac.authorization.k8s.io"
+        metadata = {"name": "manager", "namespace": namespace}
+        me = f"system:serviceaccount:{namespace}:manager"
+        role = {"kind": "Role", "metadata": metadata, "rules": list(rules)}
+        binding = {
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": "manager"},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": me}],
+        }
+        for obj in (role, binding):
+            await client.create({"apiVersion": f"{group}/v1", **obj})
+        return replace(config, user=replace(config.user, impersonate=Impersonation(me)))
+
+    return grant
+
+
 @pytest.fixture
 def start() -> Generator[Callable[[Literal["text", "json"], int], io.StringIO]]:
     """Configures logging with a format and a verbosity, and returns the output."""
     root = logging.getLogger()
-    levels = {name: logging.getLogger(name).level for name in (None, "kopf", "aiohttp", "asyncio")}
+    levels = {name: logging.getLogger(name).level for name in LOGGERS}
     handlers = list(root.handlers)
 
     def begin(form: Literal["text", "json"], verbosity: int) -> io.StringIO:

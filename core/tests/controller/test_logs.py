@@ -87,7 +87,7 @@ def test_higher_verbosity_logs_more(start: Start, verbosity: int, expected: str)
     stream = start("text", verbosity)
     log.info("info")
     log.debug("debug")
-    logging.getLogger("kopf.objects").info("kopf")
+    logging.getLogger("kopf.reactor").info("kopf")
     logging.getLogger("aiohttp.client").debug("aiohttp")
     words = [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()]
     assert " ".join(words) == expected

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Annotated, Any
 
 import aiohttp
@@ -15,7 +14,6 @@ from capelin.client import (
     Client,
     Config,
     Forbidden,
-    Impersonation,
     LeadershipLost,
     NotServed,
 )
@@ -379,7 +377,7 @@ async def test_logs_contain_no_secret(
 
 
 async def test_declared_permissions_are_sufficient_and_permit_nothing_else(
-    client: Client, config: Config, namespace: str, running: Any, elected: dict[str, Any]
+    client: Client, limited: Any, namespace: str, running: Any, elected: dict[str, Any]
 ) -> None:
     async def do_everything(shoal: Shoal, ctx: Context) -> None:
         if shoal.metadata.deletion_timestamp is not None:
@@ -396,30 +394,16 @@ async def test_declared_permissions_are_sufficient_and_permit_nothing_else(
         await ctx.patch_status(shoal, Status(fish=shoal.spec.size))
 
     shoals = Keeper(do_everything)
-    me = f"system:serviceaccount:{namespace}:manager"
-    await grant(client, namespace, me, [*rbac([shoals]), *lease_rules("capelin-test")])
-    limited = replace(config, user=replace(config.user, impersonate=Impersonation(me)))
-    async with running(shoals, config=limited, **elected) as manager:
+    account = await limited([*rbac([shoals]), *lease_rules("capelin-test")])
+    async with running(shoals, config=account, **elected) as manager:
         await make(client, namespace, "a")
         await until(lambda: is_counted(client, namespace))
         await client.delete(Shoal, "a", namespace)
         await until(lambda: is_gone(client, namespace))
         assert sample(manager, "reconcile_errors_total") == 0
-        async with Client(limited) as stranger:
+        async with Client(account) as stranger:
             with pytest.raises(Forbidden):
                 await stranger.list(Shoal)
-
-
-async def grant(client: Client, namespace: str, who: str, rules: list[dict[str, Any]]) -> None:
-    role = {"kind": "Role", "metadata": {"name": "manager", "namespace": namespace}, "rules": rules}
-    binding = {
-        "kind": "RoleBinding",
-        "metadata": {"name": "manager", "namespace": namespace},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "manager"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": who}],
-    }
-    for obj in (role, binding):
-        await client.create({"apiVersion": "rbac.authorization.k8s.io/v1", **obj})
 
 
 async def is_counted(client: Client, namespace: str) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from capelin.controller.own_loop import in_own_loop
+from capelin.controller.kopf_thread import in_own_loop
 from capelin.controller.threads import Threads
 
 
@@ -36,7 +36,7 @@ async def test_a_cancelled_call_waits_for_its_function() -> None:
 async def test_a_cancelled_loop_ends_with_its_thread() -> None:
     begun, cleaned = threading.Event(), threading.Event()
 
-    async def main() -> None:
+    async def main(_: asyncio.Event) -> None:
         begun.set()
         await asyncio.Event().wait()
 

@@ -445,7 +445,7 @@ async def test_lower_version_after_an_interruption_lists_again(api: Api) -> None
 async def test_silent_watch_is_checked_for_a_lower_version(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capelin.controller.watching._SILENT_SECONDS", 0.05)
+    monkeypatch.setattr("capelin.controller.kopf_thread._SILENT_SECONDS", 0.05)
     queue = FakeQueue()
     api.version = 9
     async with run(watching(api, queue, For(Crab))):
@@ -458,7 +458,7 @@ async def test_silent_watch_is_checked_for_a_lower_version(
 async def test_a_silently_canceled_watch_is_an_error(api: Api) -> None:
     made = watching(api, FakeQueue(), For(Crab), Owns(ConfigMap))
     async with run(made) as task:
-        watcher = made.watchers[Crab.resource]
+        watcher = made.kopf.watchers[Crab.resource]
         assert "watcher for crabs" in watcher.get_name()
         watcher.get_loop().call_soon_threadsafe(watcher.cancel)
         with pytest.raises(WatchLostError, match="the watch of crabs has ended"):

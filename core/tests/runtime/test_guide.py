@@ -14,7 +14,7 @@ GUIDE = Path(__file__).parents[3] / "docs" / "extensions.md"
 SECTIONS = re.split(r"^## ", GUIDE.read_text(), flags=re.MULTILINE)
 SUBJECTS = (
     *("Timeouts", "Availability", "Blocking", "Side effects", "Idempotence", "Determinism"),
-    *("Errors", "Deployment", "Hooks of your own"),
+    *("Errors", "Deployment", "Routes of your own", "Hooks of your own"),
 )
 
 

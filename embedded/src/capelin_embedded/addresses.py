@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import hashlib
+import random
 import socket
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
@@ -11,6 +12,8 @@ NETWORK = IPv4Network("127.64.0.0/10")
 """The range of our loopback addresses, away from 127.0.0.1 and the addresses of other programs."""
 
 _ATTEMPTS = 64
+# Below NodePorts, and below the ports of outgoing connections.
+_PORTS = range(16384, 30000)
 _SIOCGIFADDR = 0x8915
 
 
@@ -47,13 +50,17 @@ def is_free(address: str, port: int) -> bool:
 
 
 def free_port(address: str, preferred: int = 0) -> int:
-    """The preferred port if it is free, or another free one."""
+    """The preferred port if it is free, or another free one.
+
+    The kernel gives such ports to no outgoing connection, which could keep a server from its port
+    after a restart until the connection ends.
+    """
     if preferred and is_free(address, preferred):
         return preferred
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    for port in random.sample(_PORTS, len(_PORTS)):
+        if is_free(address, port):
+            return port
+    raise OSError(f"{address} has no free port from {_PORTS[0]} to {_PORTS[-1]}")
 
 
 async def is_listening(address: str, port: int) -> bool:

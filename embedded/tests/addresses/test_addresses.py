@@ -2,6 +2,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from ipaddress import IPv4Address
+from pathlib import Path
 
 import pytest
 from capelin_embedded.addresses import (
@@ -66,6 +67,12 @@ def test_free_port_prefers_the_given_port(listener: socket.socket) -> None:
     assert other != port
     assert is_free(address, other)
     assert free_port(address, other) == other
+
+
+def test_an_outgoing_connection_cannot_take_a_free_port() -> None:
+    """A server that restarts would lose its port to the connection until it ends."""
+    outgoing = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    assert free_port("0.0.0.0") < int(outgoing[0])  # noqa: S104 - it listens nowhere
 
 
 async def test_a_recently_closed_port_is_free(listener: socket.socket) -> None:

@@ -7,6 +7,7 @@ from capelin.api import Resource
 from capelin.client import ApiError, Client
 from capelin.testing.waiting import until
 from capelin_lifecycle.admission import patches_policy
+from capelin_lifecycle.api.actions import REMOVED
 from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy
 from capelin_lifecycle.sandbox.expressions import ExpressionError, compile_expression
 
@@ -44,10 +45,8 @@ def manifest(namespace: str, **spec: Any) -> dict[str, Any]:
         ("BeforeClusterCreate", {"quota": {"limits": [{"resource": "clusters", "limit": 1}]}}),
         ("AfterClusterUpgrade", {"job": JOB}),
         ("BeforeClusterCreate", {"job": {**JOB, "target": "Management"}}),
-        ("BeforeClusterDelete", {"backup": {"velero": {}}}),
         ("BeforeClusterUpgrade", {"apply": {"sources": [{"configMap": "cpi"}]}}),
         ("BeforeClusterUpgrade", {"apply": {"sources": [{"oci": OCI, "chart": CHART}]}}),
-        ("BeforeClusterUpgrade", {"http": {"url": "https://quota.example.com/v1"}}),
         ("ValidateTopology", {"validate": RULE}),
         ("GenerateUpgradePlan", {"upgradePlan": {"versions": ["v1.33.13", "v1.34.4"]}}),
         ("GeneratePatches", {"patches": {"versions": [PATCH]}}),
@@ -114,9 +113,9 @@ async def test_the_api_server_accepts_valid_policies(
             },
             "should match",
         ),
-        (
-            {"hook": "BeforeClusterUpgrade", "action": {"http": {"url": "http://plain"}}},
-            "should match",
+        *(
+            ({"hook": "BeforeClusterDelete", "action": {name: {"a": 1}}}, instead)
+            for name, instead in REMOVED.items()
         ),
         (
             {

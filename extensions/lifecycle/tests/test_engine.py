@@ -5,14 +5,16 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
-from capelin.api.core import ConfigMap, CoreEvent
-from capelin.client import Client, Config, ConfigError
+from capelin.api.core import ConfigMap, CoreEvent, CustomResourceDefinition
+from capelin.client import ApiError, Client, Config, ConfigError, Server, User, new_kubeconfig
+from capelin.contract import find_condition, kubeconfig_secret
 from capelin.runtime import Extension, RetryResponse
 from capelin.runtime.v1alpha1 import API_VERSION, GeneratePatches, ValidateTopology
 from capelin.testing.extensions import fake_request, response_of
@@ -21,7 +23,8 @@ from capelin.testing.waiting import until
 from capelin_embedded.apiserver import ApiServer
 from capelin_embedded.testing.administrator import Administrator
 from capelin_embedded.testing.run import own_api_server
-from capelin_lifecycle.api.names import LIFECYCLE_HOOKS
+from capelin_lifecycle.api.actions import REMOVED
+from capelin_lifecycle.api.names import GROUP, LIFECYCLE_HOOKS
 from capelin_lifecycle.api.policies import LifecyclePolicy
 from capelin_lifecycle.api.results import LifecycleResult
 from capelin_lifecycle.decision import Facts
@@ -263,28 +266,72 @@ async def test_an_endless_job_fails_at_its_timeout(life: Life) -> None:
     assert answer.retry_after_seconds == 30
 
 
-async def test_a_hanging_service_does_not_delay_other_policies(life: Life) -> None:
+async def test_a_hanging_workload_cluster_does_not_delay_other_policies(life: Life) -> None:
     async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hanging.append(writer)
 
     hanging: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    http = {"http": {"url": url, "timeoutSeconds": 30}}
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    kubeconfig = new_kubeconfig(Server(url), User(token="t"), cluster="c", username="u")
     hook = "BeforeWorkersUpgrade"
-    await life.policy("slow", hook, action=http)
+    pods = {"containers": [{"name": "c", "image": "i"}]}
+    await life.policy("slow", hook, action={"job": {"template": {"template": {"spec": pods}}}})
     await life.policy("freeze")
     clusters = [await life.cluster(f"slow-{number}") for number in range(40)]
+    for cluster in clusters:
+        owner = Cluster.read(cluster)
+        secret = kubeconfig_secret(kubeconfig, cluster=owner.name, owner=owner)
+        await life.client.create(secret)
     await asyncio.gather(*(life.ask(cluster, hook) for cluster in clusters))
     await until(lambda: len(hanging) == 3)
     cluster = await life.cluster()
-    # All turns together would hang for half a minute.
+    # All turns together would hang for ten seconds.
     await until(
-        lambda: life.upgrade(cluster), lambda answer: "approval by" in answer.message, within=20
+        lambda: life.upgrade(cluster), lambda answer: "approval by" in answer.message, within=8
     )
     server.close()
     for writer in hanging:
         writer.close()
+
+
+async def test_a_stored_policy_with_a_removed_action_names_its_replacement(life: Life) -> None:
+    name = f"lifecyclepolicies.{GROUP}"
+    backup: Unstructured = {"backup": {"velero": {}}}
+    former = await life.client.get(CustomResourceDefinition.resource, name)
+    (version,) = former["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["action"]
+    rules = schema.pop("x-kubernetes-validations")
+    path = CustomResourceDefinition.resource.path(None, name)
+    former = await life.client.request("PUT", path, body=former)
+
+    async def is_accepted(policy: str) -> bool:
+        try:
+            await life.policy(policy, "BeforeClusterDelete", action=backup)
+        except ApiError as error:
+            if REMOVED["backup"] not in str(error):
+                raise
+            return False
+        return True
+
+    names = (f"stored-{number}" for number in count())
+    await until(lambda: is_accepted(next(names)))
+    (stored,) = (await life.client.list(LifecyclePolicy, life.namespace)).items
+    (version,) = former["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["action"]
+    schema["x-kubernetes-validations"] = rules
+    await life.client.request("PUT", path, body=former)
+    await until(lambda: is_accepted(next(names)), lambda accepted: not accepted)
+    change = {"spec": {"timeout": "2h"}}
+    changed = await life.client.patch(LifecyclePolicy, stored.name, life.namespace, change)
+
+    async def message() -> str:
+        policy = await life.client.get(LifecyclePolicy, stored.name, life.namespace)
+        valid = find_condition(policy.status.conditions if policy.status else [], "Valid")
+        is_current = valid and valid.observed_generation == changed.metadata.generation
+        return valid.message if valid and is_current and valid.status == "False" else ""
+
+    assert await until(message) == REMOVED["backup"]
 
 
 async def test_the_ready_condition_names_missing_manifests(life: Life) -> None:

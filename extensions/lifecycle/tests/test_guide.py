@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import orjson
 import pytest
-from capelin.api import Unstructured
+from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client
@@ -37,12 +37,8 @@ from capelin_lifecycle.actions.approved_plan import (
     check_approved,
     topology_digests,
 )
-from capelin_lifecycle.actions.backup import BACKUPS
-from capelin_lifecycle.actions.http import request_of
 from capelin_lifecycle.actions.job import JOBS, PODS
 from capelin_lifecycle.actions.quota import CountedCluster, counted, refusal
-from capelin_lifecycle.actions.restoring import VolumeSnapshot, VolumeSnapshotContent
-from capelin_lifecycle.actions.snapshots import CLAIMS
 from capelin_lifecycle.actions.topology import check_topology, generated_patches, upgrade_plan
 from capelin_lifecycle.api.actions import Quota
 from capelin_lifecycle.api.names import GROUP
@@ -59,6 +55,7 @@ from capelin_machine_pool.provider import provider as machine_pool_provider
 from .factories import World, occurrence
 
 ROOT = Path(__file__).parents[3]
+BACKUPS = Resource("velero.io", "v1", "Backup", "backups")
 PAGES = [
     *sorted((ROOT / "docs" / "lifecycle").glob("*.md")),
     Path(__file__).parents[1] / "README.md",
@@ -260,13 +257,7 @@ async def add_ons(guide: Guide) -> None:
         ("v1.32.4", "v1.33.13", "1.33"),
         ("v1.33.13", "v1.34.4", "1.34"),
     ):
-        world = World()
-        for kind in (ConfigMap, Secret):
-            for source in (await guide.client.list(kind, guide.namespace)).items:
-                if source.name.startswith("cpi-"):
-                    source.metadata.namespace = "team"
-                    source.metadata.resource_version = ""
-                    world.client.add(source)
+        world = await world_with(guide, "cpi-")
         run = guide.run("cpi", world)
         run.result.spec.from_version, run.result.spec.to_version = from_version, to_version
         outcome = await RUNNERS["apply"].reconcile(run)
@@ -299,28 +290,49 @@ async def jobs(guide: Guide) -> None:
     await guide.client.create({**job, "metadata": fresh}, dry_run=True)
 
 
+async def world_with(guide: Guide, prefix: str, *kinds: Resource) -> World:
+    """A world with the sources of a page whose names begin like this."""
+    world = World(*kinds)
+    for kind in (ConfigMap, Secret):
+        for source in (await guide.client.list(kind, guide.namespace)).items:
+            if source.name.startswith(prefix):
+                source.metadata.namespace = "team"
+                source.metadata.resource_version = ""
+                world.client.add(source)
+    return world
+
+
 async def backups(guide: Guide) -> None:
-    world = World(BACKUPS)
-    assert (await RUNNERS["backup"].reconcile(guide.run("backup", world))).phase == "Running"
-    (backup,) = (await world.workload.list(BACKUPS)).items
-    assert backup["spec"]["ttl"] == "720h0m0s"
-    missing = await RUNNERS["backup"].reconcile(guide.run("backup", World()))
+    group = "snapshot.storage.k8s.io"
+    snapshots = Resource(group, "v1", "VolumeSnapshot", "volumesnapshots")
+    for name, kind, unfinished, finished in (
+        ("backup", BACKUPS, {"phase": "InProgress"}, {"phase": "Completed"}),
+        ("snapshots", snapshots, {"error": {"message": "full"}}, {"readyToUse": True}),
+    ):
+        world = await world_with(guide, name, kind)
+        run = guide.run(name, world)
+        again = world.again(run, await RUNNERS["apply"].reconcile(run))
+        for status, phase in ((unfinished, "Running"), (finished, "Done")):
+            await RUNNERS["apply"].reconcile(again)
+            (made,) = (await world.workload.list(kind)).items
+            await world.workload.apply_status({**made, "status": status})
+            assert (await RUNNERS["apply"].reconcile(again)).phase == phase
+    world = await world_with(guide, "backup", BACKUPS)
+    run = guide.run("backup", world)
+    again = world.again(run, await RUNNERS["apply"].reconcile(run))
+    await RUNNERS["apply"].reconcile(again)
+    (made,) = (await world.workload.list(BACKUPS)).items
+    await world.workload.apply_status({**made, "status": {"phase": "PartiallyFailed"}})
+    outcome = await RUNNERS["apply"].reconcile(again)
+    assert (outcome.phase, outcome.message.partition(" has ")[2]) == (
+        "Failed",
+        "failed: PartiallyFailed",
+    )
+    missing = await RUNNERS["apply"].reconcile(
+        replace(again, workloads=(await world_with(guide, "backup")).run(run.policy).workloads)
+    )
     page = " ".join((ROOT / "docs" / "lifecycle" / "backups.md").read_text().split())
-    assert missing.message in page
-    world = World(CLAIMS, VolumeSnapshot.resource, VolumeSnapshotContent.resource)
-    for namespace in ("databases", "default"):
-        claim = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "a", "namespace": namespace},
-        }
-        made = await world.workload.create(claim, resource=CLAIMS)
-        status = {**made, "status": {"phase": "Bound"}}
-        await world.workload.apply_status(status)
-    await RUNNERS["backup"].reconcile(guide.run("snapshots", world))
-    (snapshot,) = (await world.workload.list(VolumeSnapshot.resource)).items
-    assert snapshot["metadata"]["namespace"] == "databases"
-    assert snapshot["spec"]["volumeSnapshotClassName"] == "retained"
+    assert f"`has {missing.message.partition(' has ')[2]}`" in page
 
 
 async def quotas(guide: Guide) -> None:
@@ -412,11 +424,6 @@ async def rules(guide: Guide) -> None:
     assert [step.version for step in steps] == ["v1.35.4", "v1.36.3"]
     with pytest.raises(Failure, match="holidays"):
         upgrade_plan(versions, plan, HOLIDAYS)
-    run = guide.run("cost-center", World())
-    page = (ROOT / "docs" / "lifecycle" / "rules.md").read_text()
-    assert all(f"`{name}`" in page for name in request_of(run))
-    outcome = await RUNNERS["http"].reconcile(run)
-    assert outcome.message == "there is no Secret team/quota-service"
 
 
 async def topology_request(guide: Guide, name: str) -> Any:
@@ -519,5 +526,5 @@ def test_each_action_has_a_page() -> None:
         for page in PAGES
         for action in re.findall(r"^    (\w+):$", page.read_text(), re.MULTILINE)
     }
-    assert {"approval", "quota", "apply", "job", "backup", "patches", "http", "validate"} <= actions
+    assert {"approval", "quota", "apply", "job", "patches", "validate"} <= actions
     assert "upgradePlan" in actions

@@ -1,6 +1,5 @@
-"""Jobs, backups and manifests: started once, observed from objects, cleaned up."""
+"""Jobs and manifests: started once, observed from objects, cleaned up."""
 
-import json
 from typing import Any
 
 import pytest
@@ -10,24 +9,18 @@ from capelin.yaml import read_all_yaml
 from capelin_lifecycle.actions import CHECKS, RUNNERS
 from capelin_lifecycle.actions.action import Cleanup, Run
 from capelin_lifecycle.actions.apply import unreadiness
-from capelin_lifecycle.actions.backup import BACKUPS
 from capelin_lifecycle.actions.job import EVENTS, JOBS, PODS
-from capelin_lifecycle.actions.restoring import (
-    MANIFESTS,
-    VolumeSnapshot,
-    VolumeSnapshotContent,
-    restoring,
-)
-from capelin_lifecycle.actions.snapshots import CLAIMS
 from capelin_lifecycle.actions.sources import SourceError, objects_of, read_source
 from capelin_lifecycle.api.actions import Source
 from capelin_lifecycle.policies.verdict import Verdict
+from capelin_lifecycle.reconcilers.policies import expressions_problem
 from capelin_lifecycle.sandbox.pool import Owner
 
 from .factories import World, known
 
 POD = {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
 DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
+BACKUPS = Resource("velero.io", "v1", "Backup", "backups")
 
 
 async def reconcile(run: Run) -> Verdict:
@@ -167,240 +160,6 @@ def test_a_job_without_containers_is_a_problem() -> None:
     assert not CHECKS["job"](known(hook="AfterClusterUpgrade", action={"job": {"template": POD}}))
 
 
-# Backups
-
-
-@pytest.mark.parametrize(
-    ("phase", "expected"),
-    [
-        ("InProgress", "Running"),
-        ("Completed", "Done"),
-        ("PartiallyFailed", "Failed"),
-        ("FailedValidation", "Failed"),
-    ],
-)
-async def test_a_backup_by_velero_is_awaited_and_kept(phase: str, expected: str) -> None:
-    world = World(BACKUPS)
-    velero = {"velero": {"spec": {"includedNamespaces": ["*"]}}}
-    run = world.run(known(hook="BeforeClusterDelete", action={"backup": velero}))
-    assert (await reconcile(run)).phase == "Running"
-    backup = await only(world, BACKUPS)
-    assert backup["metadata"]["namespace"] == "velero"
-    assert backup["spec"] == {"includedNamespaces": ["*"]}
-    await set_status(world, BACKUPS, backup, phase=phase)
-    outcome = await reconcile(run)
-    assert outcome.phase == expected
-    await clean_up(world.again(run, outcome))
-    assert await only(world, BACKUPS)
-
-
-async def test_a_backup_without_velero_keeps_running_and_names_the_missing_kind() -> None:
-    world = World()
-    run = world.run(known(hook="BeforeClusterDelete", action={"backup": {"velero": {}}}))
-    outcome = await reconcile(run)
-    assert outcome.phase == "Running"
-    assert outcome.message == (
-        "the workload cluster has no kind Backup of velero.io/v1: install Velero there"
-    )
-
-
-async def test_missing_snapshots_are_named() -> None:
-    world = World(CLAIMS)
-    claim = {"metadata": {"name": "a", "namespace": "db"}}
-    manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim}
-    made = await world.workload.create(manifest, resource=CLAIMS)
-    await set_status(world, CLAIMS, made, phase="Bound")
-    action: dict[str, Any] = {"backup": {"volumeSnapshots": {}}}
-    outcome = await reconcile(world.run(known(hook="BeforeClusterDelete", action=action)))
-    assert outcome.message.startswith(
-        "the workload cluster has no kind VolumeSnapshot of snapshot.storage.k8s.io/v1: install"
-    )
-
-
-async def test_every_bound_volume_has_a_snapshot() -> None:
-    world = World(CLAIMS, *SNAPSHOT_KINDS)
-    await add_claims(world, a="Bound", b="Bound", c="Pending")
-    settings = {"volumeSnapshots": {"className": "fast"}}
-    run = world.run(known(hook="BeforeClusterUpgrade", action={"backup": settings}))
-    assert "are not ready" in (await reconcile(run)).message
-    first, second = (await world.workload.list(SNAPSHOTS)).items
-    for snapshot in (first, second):
-        assert snapshot["spec"]["volumeSnapshotClassName"] == "fast"
-    await complete(world, first)
-    await set_status(world, SNAPSHOTS, second, error={"message": "no space"})
-    assert "no space" in (await reconcile(run)).message
-    await complete(world, second)
-    outcome = await reconcile(run)
-    assert (outcome.phase, outcome.message) == ("Done", "volumes with snapshots: 2")
-    # The workload cluster stays, with the objects of its snapshots.
-    assert not (await world.client.list(ConfigMap)).items
-
-
-async def test_a_snapshot_with_the_content_of_another_one_is_not_ready() -> None:
-    world = World(CLAIMS, *SNAPSHOT_KINDS)
-    await add_claims(world, a="Bound")
-    run = world.run(known(hook="BeforeClusterDelete", action={"backup": {"volumeSnapshots": {}}}))
-    await reconcile(run)
-    snapshot = await only(world, SNAPSHOTS)
-    await complete(world, snapshot, uid="another")
-    assert "are not ready" in (await reconcile(run)).message
-    assert not (await world.client.list(ConfigMap)).items
-
-
-async def test_manifests_restore_the_snapshots_of_a_deleted_cluster() -> None:
-    world = World(CLAIMS, *SNAPSHOT_KINDS)
-    await add_claims(world, a="Bound", y="Bound")
-    run = world.run(known(hook="BeforeClusterDelete", action={"backup": {"volumeSnapshots": {}}}))
-    await reconcile(run)
-    for snapshot in (await world.workload.list(SNAPSHOTS)).items:
-        await complete(world, snapshot)
-    outcome = await reconcile(run)
-    assert await reconcile(run) == outcome
-    (kept,) = (await world.client.list(ConfigMap)).items
-    assert outcome.message == (
-        f"volumes with snapshots: 2. To restore them, use ConfigMap team/{kept.name}"
-    )
-    assert outcome.created is not None
-    assert [each.kind for each in outcome.created] == ["ConfigMap", *2 * ["VolumeSnapshot"]]
-    assert kept.metadata.labels["cluster.x-k8s.io/cluster-name"] == run.cluster.name
-    assert kept.metadata.owner_references == []
-    restored = json.loads(kept.data[MANIFESTS])["items"]
-    claims = [each for each in restored if each["kind"] == CLAIMS.kind]
-    assert [each["metadata"]["name"] for each in claims] == ["a", "y"]
-
-    # A claim that becomes bound before the result is saved is not lost.
-    await add_claims(world, z="Bound")
-    await reconcile(run)
-    for snapshot in (await world.workload.list(SNAPSHOTS)).items:
-        await complete(world, snapshot)
-    again = await reconcile(run)
-    assert again.message.startswith("volumes with snapshots: 3.")
-    assert again.message.rpartition(" ")[2] != outcome.message.rpartition(" ")[2]
-
-
-async def test_many_claims_need_more_than_one_config_map(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capelin_lifecycle.actions.snapshots.MOST_CREATED", 4)
-    monkeypatch.setattr("capelin_lifecycle.actions.snapshots._IN_CONFIG_MAP", 2)
-    world = World(CLAIMS, *SNAPSHOT_KINDS)
-    await add_claims(world, a="Bound", b="Bound", c="Bound")
-    run = world.run(known(hook="BeforeClusterDelete", action={"backup": {"volumeSnapshots": {}}}))
-    await reconcile(run)
-    for snapshot in (await world.workload.list(SNAPSHOTS)).items:
-        await complete(world, snapshot)
-    outcome = await reconcile(run)
-    config_maps = (await world.client.list(ConfigMap)).items
-    restored = [json.loads(each.data[MANIFESTS])["items"] for each in config_maps]
-    assert sorted(map(len, restored)) == [3, 6]
-    # The record has a limit, and the objects of the management cluster come first.
-    kinds = [each.kind for each in outcome.created or ()]
-    assert kinds == ["ConfigMap", "ConfigMap", "VolumeSnapshot", "VolumeSnapshot"]
-
-
-def test_manifests_restore_a_claim() -> None:
-    claim = new_claim("a")
-    snapshot = VolumeSnapshot.read(
-        {"metadata": {"name": "a-1", "namespace": "db", "uid": "1"}, "status": {}}
-    )
-    content = VolumeSnapshotContent.read(new_content(snapshot.dump(), "1"))
-    manifests = restoring(claim, content)
-    assert manifests == [
-        {
-            "apiVersion": "snapshot.storage.k8s.io/v1",
-            "kind": "VolumeSnapshotContent",
-            "metadata": {"name": "a-1"},
-            "spec": {
-                "driver": "disks",
-                "deletionPolicy": "Retain",
-                "source": {"snapshotHandle": "disk-a-1"},
-                "volumeSnapshotRef": {"name": "a-1", "namespace": "db"},
-                "sourceVolumeMode": "Filesystem",
-            },
-        },
-        {
-            "apiVersion": "snapshot.storage.k8s.io/v1",
-            "kind": "VolumeSnapshot",
-            "metadata": {"name": "a-1", "namespace": "db"},
-            "spec": {"source": {"volumeSnapshotContentName": "a-1"}},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "a", "namespace": "db"},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                # The storage has rounded the size of 500Mi up.
-                "resources": {"requests": {"storage": "1073741824"}},
-                "storageClassName": "quick",
-                "volumeMode": "Filesystem",
-                "dataSource": {
-                    "apiGroup": "snapshot.storage.k8s.io",
-                    "kind": "VolumeSnapshot",
-                    "name": "a-1",
-                },
-            },
-        },
-    ]
-    smaller = VolumeSnapshotContent.read({**content.dump(), "status": {"snapshotHandle": "x"}})
-    assert restoring(claim, smaller)[2]["spec"]["resources"] == claim["spec"]["resources"]
-
-
-SNAPSHOTS = VolumeSnapshot.resource
-SNAPSHOT_KINDS = (SNAPSHOTS, VolumeSnapshotContent.resource)
-
-
-def new_claim(name: str) -> Unstructured:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": "db"},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": "500Mi"}},
-            "storageClassName": "quick",
-            "volumeMode": "Filesystem",
-            "volumeName": f"volume-{name}",
-        },
-    }
-
-
-async def add_claims(world: World, **phases: str) -> None:
-    for name, phase in phases.items():
-        made = await world.workload.create(new_claim(name), resource=CLAIMS)
-        await set_status(world, CLAIMS, made, phase=phase)
-
-
-def new_content(snapshot: Unstructured, uid: str) -> Unstructured:
-    metadata = snapshot["metadata"]
-    return {
-        "apiVersion": "snapshot.storage.k8s.io/v1",
-        "kind": "VolumeSnapshotContent",
-        "metadata": {"name": f"content-of-{metadata['name']}"},
-        "spec": {
-            "driver": "disks",
-            "deletionPolicy": "Delete",
-            "sourceVolumeMode": "Filesystem",
-            "volumeSnapshotRef": {
-                "namespace": metadata["namespace"],
-                "name": metadata["name"],
-                "uid": uid,
-            },
-        },
-        "status": {"snapshotHandle": f"disk-{metadata['name']}", "restoreSize": 2**30},
-    }
-
-
-async def complete(world: World, snapshot: Unstructured, uid: str | None = None) -> None:
-    """Act as the snapshot controller. With `uid`, the content refers to another snapshot."""
-    content = new_content(snapshot, uid or snapshot["metadata"]["uid"])
-    name, kind = content["metadata"]["name"], VolumeSnapshotContent.resource
-    if await world.workload.find(kind, name) is None:
-        await world.workload.create(content, resource=kind)
-        status = {"status": content["status"]}
-        await world.workload.patch(kind, name, None, status, subresource="status")
-    status = {"readyToUse": True, "boundVolumeSnapshotContentName": name, "error": None}
-    await set_status(world, SNAPSHOTS, snapshot, **status)
-
-
 # Manifests
 
 CPI = """
@@ -522,6 +281,73 @@ async def test_an_apply_action_runs_until_its_objects_are_ready() -> None:
     assert (await reconcile(world.again(run, outcome))).phase == "Done"
 
 
+BACKUP = """
+apiVersion: velero.io/v1
+kind: Backup
+metadata: {generateName: demo-, namespace: velero}
+spec: {includedNamespaces: ["*"]}
+"""
+FAILURE = "object.status.phase == 'Failed' ? object.status.?failureReason.orValue('Failed') : ''"
+
+
+def a_backup(world: World) -> Run:
+    world.client.add(ConfigMap.of("one", "team", data={"backup.yaml": BACKUP}))
+    source = {"until": "object.status.phase == 'Completed'", "failure": FAILURE}
+    return world.run(known("backup", hook="BeforeClusterDelete", action=sources("one", **source)))
+
+
+async def test_a_generated_object_is_created_once_awaited_and_kept() -> None:
+    world = World(BACKUPS)
+    run = a_backup(world)
+    outcome = await applied(world, run)
+    backup = await only(world, BACKUPS)
+    name = backup["metadata"]["name"]
+    assert name.startswith("demo-")
+    assert backup["metadata"]["labels"]["cluster.x-k8s.io/cluster-name"] == "demo"
+    message = f"Backup {name} waits until object.status.phase == 'Completed'"
+    missing = ' (Key not found in map : "status")'
+    assert (outcome.phase, outcome.message) == ("Running", message + missing)
+    await set_status(world, BACKUPS, backup, phase="InProgress")
+    again = world.again(run, outcome)
+    outcome = await reconcile(again)
+    assert outcome.message == message
+    await set_status(world, BACKUPS, backup, phase="Completed")
+    outcome = await reconcile(again)
+    assert (outcome.phase, outcome.message) == (
+        "Done",
+        f"1 objects are applied and ready: Backup {name}",
+    )
+    # Neither pruning nor the cleanup of the policy deletes it.
+    await world.client.patch(ConfigMap, "one", "team", {"data": {"backup.yaml": ""}})
+    world.client.add(world.again(run, outcome).result)
+    assert (await applied(world, run)).phase == "Done"
+    await clean_up(world.again(run, outcome))
+    assert (await only(world, BACKUPS))["metadata"]["name"] == name
+
+
+async def test_expressions_of_sources_are_compiled() -> None:
+    wrong = known(action=sources("one", until="1 + 1", failure="object."))
+    problem = await expressions_problem(wrong)
+    assert problem is not None
+    assert problem.startswith("sources[0].until: it gives INT instead of true or false;")
+    assert "sources[0].failure: " in problem
+
+
+async def test_a_failure_of_an_object_ends_the_attempt_and_the_next_one_creates_another() -> None:
+    world = World(BACKUPS)
+    run = a_backup(world)
+    again = world.again(run, await applied(world, run))
+    status = {"phase": "Failed", "failureReason": "no space"}
+    await set_status(world, BACKUPS, await only(world, BACKUPS), **status)
+    outcome = await reconcile(again)
+    name = (await only(world, BACKUPS))["metadata"]["name"]
+    assert (outcome.phase, outcome.message) == ("Failed", f"Backup {name} has failed: no space")
+    assert again.result.record is not None
+    again.result.record.attempt = 2
+    assert (await applied(world, again)).phase == "Running"
+    assert len((await world.workload.list(BACKUPS)).items) == 2
+
+
 async def test_manifests_that_do_not_apply_are_named() -> None:
     world = World()
     text = "apiVersion: example.com/v1\nkind: Unheard\nmetadata: {name: x}\n"
@@ -537,7 +363,7 @@ _NO_YAML = (
     "it is not YAML, or has anchors, aliases, tags, duplicate keys or values that JSON"
     " does not have"
 )
-_NO_OBJECT = "each needs apiVersion, kind and metadata.name"
+_NO_OBJECT = "each needs apiVersion, kind, and a name or generateName in metadata"
 
 
 @pytest.mark.parametrize(

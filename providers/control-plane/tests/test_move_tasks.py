@@ -42,6 +42,7 @@ from capelin_control_plane.keys.secrets import ensure_authorities
 from capelin_control_plane.operations import move as move_tasks
 from capelin_control_plane.operations.move import Moves, MovingBackend, check_move
 from capelin_control_plane.operations.move_phases import MOVABLE
+from capelin_control_plane.operations.situation import Situation
 from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 
@@ -459,14 +460,10 @@ async def test_the_condition_is_quiet_while_a_step_fails(
 
 async def checked(rig: Rig, mine: CapelinControlPlane) -> tuple[str, str, bool]:
     """Status and reason of the condition, and whether the provider looks again at a moment."""
-    check = await check_move(
-        rig.ctx,
-        mine,
-        desired_control_plane("v1.34.4"),
-        Observed(),
-        endpoint=Endpoint("here", "api.example.com", 6443),
-        backend=rig.world,
-    )
+    desired, endpoint = desired_control_plane("v1.34.4"), Endpoint("here", "api.example.com", 6443)
+    keys = await ensure_authorities(rig.client, mine, desired, may_create=False)
+    situation = Situation(mine, desired, Observed(), keys, None, endpoint, rig.world)
+    check = await check_move(rig.ctx, situation)
     (condition,) = check.conditions
     assert check.accepted is None
     return condition.status, condition.reason, check.next is not None

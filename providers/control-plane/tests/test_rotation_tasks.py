@@ -19,7 +19,8 @@ from capelin.provider import Blocked
 from capelin.testing.fake_client import FakeClient, cluster, machine
 from capelin_control_plane.api import CapelinControlPlane, Rotation, Spec
 from capelin_control_plane.desired.component_files import EncryptionFiles
-from capelin_control_plane.desired.instances import InstanceStatus, Observed
+from capelin_control_plane.desired.control_plane import ControlPlane
+from capelin_control_plane.desired.instances import Endpoint, InstanceStatus, Observed
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.rotation import TOKEN_LIFETIME, NodeFacts, authority_name
 from capelin_control_plane.keys.rotation_clients import (
@@ -40,10 +41,13 @@ from capelin_control_plane.operations.rotation import (
     Rotations,
     requested_drop,
 )
+from capelin_control_plane.operations.situation import Situation
 
 from tests.support.kills import KilledError, Life, MortalServer
 
 from .factories import desired_control_plane
+from .test_reconciler import FakeBackend
+from .test_secrets import ENDPOINT
 
 NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
 PURPOSES = ("ca", "etcd", "proxy", "sa")
@@ -59,6 +63,11 @@ class CertificateSigningRequest(BaseObject):
 
     spec: dict[str, str] = {}
     status: dict[str, str] = {}
+
+
+class Reachable(FakeBackend):
+    def client_config(self, endpoint: Endpoint) -> Config:
+        return Config(Server(endpoint.url))
 
 
 @dataclass
@@ -107,15 +116,12 @@ class Rig:
         if keys.progress.step:
             self.mine.metadata.annotations[AUTHORITIES_ANNOTATION] = str(keys.progress.step)
         ctx = Context(client=self.client, log=logging.getLogger(), recorder=self.recorder)
-        return await self.rotations.reconcile(
-            ctx,
-            self.mine,
-            desired,
-            self.observed,
-            running=in_progress(desired, self.observed, is_moving=self.is_moving),
-            authorities=keys,
-            config=lambda: Config(Server("https://127.0.0.1:1")),
-        )
+        situation = self.situation(desired, keys)
+        running = in_progress(desired, self.observed, is_moving=self.is_moving)
+        return await self.rotations.reconcile(ctx, situation, running=running)
+
+    def situation(self, desired: ControlPlane, keys: Authorities) -> Situation:
+        return Situation(self.mine, desired, self.observed, keys, None, ENDPOINT, Reachable())
 
     async def reaches(self, reason: str) -> str:
         found: list[str] = []
@@ -215,15 +221,8 @@ async def test_an_old_cache_repeats_no_step(rig: Rig) -> None:
     taken = await rig.secrets()
     assert taken != old
     ctx = Context(client=rig.client, log=logging.getLogger(), recorder=rig.recorder)
-    await rig.rotations.reconcile(
-        ctx,
-        rig.mine,
-        replace(desired_control_plane("v1.34.4"), now=rig.now),
-        SETTLED,
-        running=(),
-        authorities=stale,
-        config=lambda: Config(Server("https://127.0.0.1:1")),
-    )
+    desired = replace(desired_control_plane("v1.34.4"), now=rig.now)
+    await rig.rotations.reconcile(ctx, rig.situation(desired, stale), running=())
     assert await rig.secrets() == taken
 
 

@@ -2,6 +2,7 @@
 
 from capelin.controller.context import Context
 from capelin.controller.events import EventAggregator, EventRecord, Recorder
+from capelin.controller.kopf_thread import WatchLostError
 from capelin.controller.logs import explained, redact
 from capelin.controller.manager import Manager, main
 from capelin.controller.options import Address, Options
@@ -9,7 +10,6 @@ from capelin.controller.permissions import diagnostics_rules, lease_rules, rbac
 from capelin.controller.queue import After, Done, ObjectKey, Result
 from capelin.controller.reconciler import For, Owns, Permission, Reconciler, Watch, Watches
 from capelin.controller.serving import ListenError
-from capelin.controller.watching import WatchLostError
 from capelin.flags import OptionsError, flag, parse, seconds
 
 __all__ = [

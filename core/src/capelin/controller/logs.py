@@ -71,7 +71,20 @@ def configure(
         logging.getLogger(library).setLevel(logging.DEBUG if verbosity > 1 else logging.WARNING)
     # It warns about features that we do not use: signals, peering, resources that it does not know.
     logging.getLogger("kopf").setLevel(logging.DEBUG if verbosity > 1 else logging.ERROR)
+    # The logger of plain kopf handlers, whose lines kopf also posts as events.
+    objects = logging.getLogger("kopf.objects")
+    objects.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
+    objects.addFilter(_for_users)
     return handler
+
+
+def _for_users(record: logging.LogRecord) -> bool:
+    """Redact a line of a kopf handler, and drop those of our own handlers, which only watch."""
+    settings: Any = getattr(record, "settings", None)
+    if record.levelno <= logging.INFO and settings and not settings.posting.enabled:
+        return False
+    record.msg, record.args = redact(record.getMessage()), ()
+    return True
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -116,7 +129,7 @@ class TextLines(_Lines):
     """One line for people, followed by the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        context = _current.get()
+        context = _current.get() or _object_of(record)
         where = f"{context} " if context else ""
         line = f"{self.moment(record)} {record.levelname:<7} {where}{self.message(record)}"
         error_text = self.error(record)
@@ -140,9 +153,17 @@ class JsonLines(_Lines):
                 "name": context.name,
                 "reconcileID": context.reconcile_id,
             }
+        elif about := _object_of(record):
+            line["object"] = about.removesuffix(":")
         if error_text := self.error(record):
             line["error"] = error_text
         return json.dumps(line, ensure_ascii=False)
+
+
+def _object_of(record: logging.LogRecord) -> str:
+    """The object of a plain kopf handler's line, or nothing."""
+    ref: Any = getattr(record, "k8s_ref", None)
+    return f"{_reference(ref['kind'], ref['namespace'], ref['name'])}:" if ref else ""
 
 
 def explained(error: BaseException) -> str:

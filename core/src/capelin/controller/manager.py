@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, NoReturn, Protocol
 
+from kopf import OperatorRegistry
+
 from capelin import tracing
 from capelin.api import Resource
 from capelin.client import (
@@ -34,12 +36,14 @@ from capelin.controller.context import Context
 from capelin.controller.diagnostics import Check, Metrics, Probes, ScrapeAuthorizer
 from capelin.controller.guard import LoopGuard
 from capelin.controller.informer import Attempts
+from capelin.controller.kopf_handlers import KopfHandlers
+from capelin.controller.kopf_thread import WatchLostError
 from capelin.controller.options import Options, OptionsT
 from capelin.controller.queue import Queue, Timing
 from capelin.controller.reconciler import For, Labels, Reconciler, Subscription, Watch
 from capelin.controller.runner import Runner
 from capelin.controller.serving import ListenError
-from capelin.controller.watching import Watching, WatchLostError
+from capelin.controller.watching import Watching
 from capelin.controller.webhooks import Webhooks
 from capelin.flags import OptionsError, parse, report
 from capelin.programs import raise_file_limit
@@ -59,7 +63,7 @@ _LONG = 60.0
 
 
 class Manager:
-    """Runs reconcilers against one API server until it is stopped.
+    """Runs reconcilers and kopf handlers against one API server until it is stopped.
 
     With `ends_process`, which `main` sets, the process exits rather than work without the lease.
     """
@@ -71,6 +75,7 @@ class Manager:
         options: Options,
         config: Config,
         *,
+        kopf: OperatorRegistry | None = None,
         ends_process: bool = False,
     ) -> None:
         names = [reconciler.name for reconciler in reconcilers]
@@ -80,7 +85,7 @@ class Manager:
         self.metrics = Metrics()
         self.probes = Probes(
             health=self._unhealthy,
-            ready=self._not_ready,
+            ready=self.not_ready,
             metrics=self.metrics.registry,
             webhooks=lambda: None if self.webhooks and self.webhooks.bound else "not serving",
         )
@@ -102,6 +107,15 @@ class Manager:
         self._working = False
         self._state: Callable[[], str | None] = lambda: "starting"
         self._cache = ObjectCache()
+        self._handlers: KopfHandlers | None = None
+        if kopf is not None:
+            self._handlers = KopfHandlers(
+                kopf,
+                config,
+                self.metrics,
+                connect=lambda: self._client(qps=_QPS),
+                namespace=options.namespace,
+            )
 
     def add_check(self, name: str, check: Check) -> None:
         """Make /healthz fail while `check` returns a problem. `None` means healthy."""
@@ -111,7 +125,8 @@ class Manager:
         problems = {name: check() for name, check in self._checks.items()}
         return "\n".join(f"{name}: {why}" for name, why in problems.items() if why) or None
 
-    def _not_ready(self) -> str | None:
+    def not_ready(self) -> str | None:
+        """What /readyz reports: the reason why the manager does not work yet, or `None`."""
         return self._state()
 
     def stop(self) -> None:
@@ -255,17 +270,19 @@ class Manager:
                     subscriptions.append(Subscription(watch, runner))
         watching = self._watching(required)
         listed = asyncio.create_task(watching.listed.wait())
-        tasks: list[asyncio.Task[Any]] = [
-            listed,
-            asyncio.create_task(self._keep_watching(client, watching, _LAST_LOOK)),
-            *(
-                asyncio.create_task(
-                    self._keep_watching(client, self._watching(subscriptions), _OPTIONAL_EVERY)
-                )
-                for subscriptions in optional.values()
-            ),
+        kept: list[tuple[Watching | KopfHandlers, float]] = [
+            (self._watching(subscriptions), _OPTIONAL_EVERY) for subscriptions in optional.values()
         ]
-        self._state = lambda: _listing(watching)
+        if self._handlers is not None:
+            kept.append((self._handlers, _LAST_LOOK))
+        if required:
+            kept.append((watching, _LAST_LOOK))
+        else:
+            watching.listed.set()
+        keep = [self._keep_watching(client, each, longest) for each, longest in kept]
+        tasks: list[asyncio.Task[Any]] = [listed, *map(asyncio.create_task, keep)]
+        handlers = self._handlers
+        self._state = lambda: _listing(watching) or (handlers and handlers.missing) or None
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if listed.done():
@@ -280,7 +297,9 @@ class Manager:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep_watching(self, client: Client, watching: Watching, longest: float) -> None:
+    async def _keep_watching(
+        self, client: Client, watching: Watching | KopfHandlers, longest: float
+    ) -> None:
         """Watch kinds once they are installed, and again whatever ends it."""
         attempts, clock = Attempts(), asyncio.get_running_loop().time
         while True:
@@ -304,7 +323,9 @@ class Manager:
             cache=self._cache,
         )
 
-    async def _until_served(self, client: Client, watching: Watching, longest: float) -> None:
+    async def _until_served(
+        self, client: Client, watching: Watching | KopfHandlers, longest: float
+    ) -> None:
         """Wait until all watched kinds are installed: a provider may start before its CRDs."""
         logged, pause = "", _FIRST_LOOK
         while missing := await self._missing(client, watching.resources):
@@ -381,6 +402,8 @@ def main(
     options: type[OptionsT] = Options,
     arguments: Sequence[str] | None = None,
     environ: Mapping[str, str] | None = None,
+    *,
+    kopf: OperatorRegistry | None = None,
 ) -> int:
     """Run a manager until SIGTERM or SIGINT. Returns the exit code for `sys.exit`.
 
@@ -390,6 +413,8 @@ def main(
         options: The class of the options, for managers with additional flags.
         arguments: The command line, if not the process's own.
         environ: The environment, if not the process's own.
+        kopf: Plain kopf handlers, which run with the reconcilers while the manager leads. With
+            decorators that name no registry, it is `kopf.get_default_registry()`.
     """
     try:
         chosen = parse(
@@ -402,7 +427,7 @@ def main(
         logs.configure(chosen.log_format, chosen.verbosity)
         tracing.configure(name, os.environ if environ is None else environ)
         config = Config.find(chosen.kubeconfig, environ=os.environ if environ is None else environ)
-        manager = Manager(name, build(chosen), chosen, config, ends_process=True)
+        manager = Manager(name, build(chosen), chosen, config, kopf=kopf, ends_process=True)
         keep_loaded_code()
         raise_file_limit()
         asyncio.run(serve(manager))

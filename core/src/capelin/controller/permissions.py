@@ -4,14 +4,31 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kopf import OperatorRegistry
+
 from capelin.api import Resource, Unstructured
+from capelin.controller.kopf_handlers import kopf_permissions
 from capelin.controller.reconciler import For, Owns, Permission, Reconciler, Watch
 
 _LOOK = ("get", "list", "watch")
 
 
-def rbac(reconcilers: Iterable[Reconciler[Any] | type[Reconciler[Any]]]) -> list[Unstructured]:
-    """The rules of a ClusterRole, or of a Role in each namespace that is served."""
+def rbac(
+    reconcilers: Iterable[Reconciler[Any] | type[Reconciler[Any]]],
+    *,
+    kopf: OperatorRegistry | None = None,
+    permissions: Iterable[Permission] = (),
+) -> list[Unstructured]:
+    """The rules of a ClusterRole, or of a Role in each namespace that is served.
+
+    Args:
+        reconcilers: All reconcilers of the manager.
+        kopf: Its plain kopf handlers.
+        permissions: Additional permissions of these handlers.
+
+    Raises:
+        ValueError: A kopf handler does not name its kind, or a manager cannot run it.
+    """
     wanted = [
         *(
             permission
@@ -20,6 +37,8 @@ def rbac(reconcilers: Iterable[Reconciler[Any] | type[Reconciler[Any]]]) -> list
             for permission in _implied(watch)
         ),
         *(permission for reconciler in reconcilers for permission in reconciler.permissions),
+        *(() if kopf is None else kopf_permissions(kopf)),
+        *permissions,
         Permission("events.k8s.io", ("events",), ("create", "patch")),
     ]
     return _rules(wanted)

@@ -11,10 +11,8 @@ which kopf lists again.
 import asyncio
 import json
 import logging
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -26,16 +24,13 @@ from yarl import URL
 from capelin.api import Resource
 from capelin.client import (
     Config,
-    Credentials,
     ObjectCache,
     describe_connection_error,
-    proxy_for,
     version_of,
 )
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.informer import Attempts, Informer
-from capelin.controller.logs import explained
-from capelin.controller.own_loop import in_own_loop
+from capelin.controller.kopf_thread import KopfThread, quiet_settings
 from capelin.controller.reconciler import UNREADABLE, Subscription
 from capelin.json_text import (
     MAX_LEVELS,
@@ -52,20 +47,11 @@ log = logging.getLogger(__name__)
 
 # Of a page of a list, with the longest pause before it.
 _PAGE_SECONDS = 90.0
-# Bookmarks come every minute.
-_SILENT_SECONDS = 70.0
 # A shorter watch without an event counts as a failure.
 _SHORT_SECONDS = 1.0
 _PROBE_SECONDS = 10.0
 # kopf has begun all lists in a second or two.
 _START_SECONDS = 60.0
-# The interval for reading certificate files again. A replaced token is read after the first 401.
-_LOGIN = timedelta(minutes=10)
-_LOGIN_SECONDS = 1.0
-
-
-class WatchLostError(Exception):
-    """kopf has ended, which must not happen."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +62,6 @@ class _Source:
     call: Callable[..., None]
     """Calls a function in the manager's event loop."""
     attempts: Attempts = field(default_factory=Attempts)
-    watcher: asyncio.Task[Any] | None = None
     is_watched: bool = False
     """Whether a watch has followed a complete list."""
     is_doubtful: bool = False
@@ -260,13 +245,11 @@ class Watching:
         self.listed = asyncio.Event()
         self.missing = ""
         """Why kinds cannot be watched yet."""
-        self._config, self._metrics, self._namespace = config, metrics, namespace
+        self._config = config
         self._queues = {
             id(subscription.queue): subscription.queue for subscription in subscriptions
         }.values()
-        self._answering, self._login_at = True, 0.0
-        self._operator: asyncio.Task[Any] | None = None
-        self._session: aiohttp.ClientSession | None = None
+        self._answering = True
         cache = ObjectCache() if cache is None else cache
         informers: dict[Resource, Informer] = {}
         for subscription in subscriptions:
@@ -275,6 +258,9 @@ class Watching:
                 informers[resource] = Informer(resource, cache.follow(resource))
             informers[resource].subscriptions.append(subscription)
         self.resources = list(informers)
+        self.kopf = KopfThread(
+            config, metrics, informers, namespace=namespace, send=self._send, response=_Response
+        )
         prefix = urlsplit(config.server.address).path.rstrip("/")
         self._sources = {
             prefix + resource.path(namespace): _Source(informer, self._tell)
@@ -291,88 +277,43 @@ class Watching:
             for problem in [source.attempts.problem]
         ]
 
-    @property
-    def watchers(self) -> dict[Resource, asyncio.Task[Any]]:
-        """The kopf task for each resource that is watched now, in kopf's own loop."""
-        sources = self._sources.values()
-        return {source.informer.resource: source.watcher for source in sources if source.watcher}
-
     async def run(self) -> None:
         """Watch until cancelled. After a WatchLostError, run it again: nothing will be missed."""
         self._loop = asyncio.get_running_loop()
-        self._lost = "kopf has stopped watching"
-        for source in self._sources.values():
-            source.watcher = None
-        try:
-            await in_own_loop("kopf", self._operate, self._log_out)
-        except Exception as error:
-            raise WatchLostError(self._lost) from error
-        raise WatchLostError(self._lost)
+        settings = quiet_settings()
+        await self.kopf.run(self._declare(settings), settings, setup=self._begin)
 
-    async def _operate(self) -> None:
-        settings = kopf.OperatorSettings()
+    def _declare(self, settings: kopf.OperatorSettings) -> kopf.OperatorRegistry:
         settings.posting.enabled = False
-        settings.scanning.disabled = True
-        settings.process.ultimate_exiting_timeout = None
         settings.queueing.idle_timeout = 0.5  # of the task that each object has after an event
         settings.networking.request_timeout = _PAGE_SECONDS
-        settings.networking.connect_timeout = 10
         settings.networking.error_backoffs = ()
-        settings.watching.inactivity_timeout = _SILENT_SECONDS
         settings.watching.chunk_size = 250
         registry = kopf.OperatorRegistry()
-        kopf.on.login(registry=registry, backoff=1)(self._login)
         for source in self._sources.values():
             group, version, plural = names = _names(source.informer.resource)
             add = kopf.on.event(group, version, plural, id=".".join(names), registry=registry)
             add(partial(self._changed, source.informer))
             if labels := source.informer.selector:
                 settings.watching.label_selectors[partial(_is, names)] = labels
-        where: dict[str, Any] = {"clusterwide": True}
-        if self._namespace is not None:
-            where = {"namespaces": [self._namespace]}
-        self._operator = asyncio.current_task()
-        asyncio.get_running_loop().call_later(_START_SECONDS, self._check_start)
-        await kopf.operator(registry=registry, settings=settings, standalone=True, **where)
+        return registry
 
-    async def _log_out(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+    def _begin(self) -> None:
+        asyncio.get_running_loop().call_later(_START_SECONDS, self._check_start)
 
     async def _changed(self, informer: Informer, *, event: kopf.RawEvent, **_: Any) -> None:
         changed = partial(informer.changed, deleted=event["type"] == "DELETED")
         self._tell(changed, event["object"])
 
-    async def _login(self, **_: Any) -> kopf.AiohttpSession:
-        clock, server = asyncio.get_running_loop().time, self._config.server
-        await asyncio.sleep(self._login_at + _LOGIN_SECONDS - clock() if self._login_at else 0)
-        self._login_at = clock()
-        proof = await Credentials(self._config).proof()
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=proof.tls or True),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=[("User-Agent", "capelin"), *proof.headers],
-            middlewares=[self._send],
-            proxy=server.proxy or proxy_for(server.address, os.environ),
-            response_class=_Response,
-            trace_configs=[self._metrics.trace()],
-        )
-        expiration = datetime.now(UTC) + _LOGIN
-        return kopf.AiohttpSession(
-            aiohttp_session=self._session, server=server.address, expiration=expiration
-        )
-
     async def _send(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
         """Request metadata only, pause after failures, and keep failures of a watch from kopf."""
-        request.server_hostname = self._config.server.tls_server_name
         source, query = self._sources.get(request.url.path), request.url.query
         if source is None:
             return await handler(request)
         is_watch = "watch" in query
         request.headers["Accept"] = source.accept(watch=is_watch)
-        self._guard(source)
         await source.attempts.pause()
         try:
             response = cast("_Response", await handler(request))
@@ -418,7 +359,7 @@ class Watching:
 
         It sends no event then until its versions reach that of the watch.
         """
-        session = cast("aiohttp.ClientSession", self._session)
+        session = cast("aiohttp.ClientSession", self.kopf.session)
         accept = {"Accept": source.accept(watch=False)}
         name = self._config.server.tls_server_name
         try:
@@ -435,29 +376,11 @@ class Watching:
         source.is_doubtful = False
         return 0 < version < int(url.query.get("resourceVersion", "0"))
 
-    def _guard(self, source: _Source) -> None:
-        """Detect the end of the task that watches: kopf may continue without it."""
-        task = asyncio.current_task()
-        if task is not None and task is not source.watcher:
-            source.watcher = task
-            task.add_done_callback(partial(self._ended, source))
-
     def _check_start(self) -> None:
         """Detect a kind that kopf does not watch, because it was removed when kopf started."""
-        for source in self._sources.values():
-            if source.watcher is None and self._operator is not None:
-                self._end(f"the watch of {source.informer.resource.plural} has not started")
-
-    def _ended(self, source: _Source, task: asyncio.Task[Any]) -> None:
-        error = None if task.cancelled() else task.exception()
-        why = "" if error is None else f": {explained(error)}"
-        self._end(f"the watch of {source.informer.resource.plural} has ended{why}")
-
-    def _end(self, lost: str) -> None:
-        if self._operator is not None:
-            self._lost = lost
-            self._operator.cancel()
-            self._operator = None
+        for resource in self.resources:
+            if resource not in self.kopf.watchers:
+                self.kopf.end(f"the watch of {resource.plural} has not started")
 
     def _tell(self, call: Callable[..., object], *arguments: Any) -> None:
         self._loop.call_soon_threadsafe(call, *arguments)

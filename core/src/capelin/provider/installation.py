@@ -20,7 +20,9 @@ from capelin.provider.roles import aggregated_roles, is_aggregated
 from capelin.provider.topology import topology_owned
 
 if TYPE_CHECKING:
-    from capelin.controller import Reconciler
+    from kopf import OperatorRegistry
+
+    from capelin.controller import Permission, Reconciler
 
     Reconcilers = Sequence[type[Reconciler[Any]]]
 
@@ -77,6 +79,8 @@ class Provider:
         programs: Sequence[str] = (),
         objects: Sequence[Unstructured] = (),
         on_request: bool = False,
+        kopf: "OperatorRegistry | None" = None,
+        permissions: "Sequence[Permission]" = (),
     ) -> Self:
         """A provider that consists of these reconcilers.
 
@@ -97,6 +101,8 @@ class Provider:
             programs: Names of the binaries that it runs on this machine.
             objects: Additional objects, such as admission policies.
             on_request: Whether environments have it only on request.
+            kopf: The plain kopf handlers of its manager.
+            permissions: Permissions of these handlers, besides those that kopf needs.
 
         Raises:
             ValueError: The name, the version or a kind is invalid.
@@ -138,7 +144,7 @@ class Provider:
             manager=manager,
             # Most commands need only the name and the programs of a provider.
             crds=_Lazy(crds),
-            rules=_Lazy(lambda: rbac(reconcilers)),
+            rules=_Lazy(lambda: rbac(reconcilers, kopf=kopf, permissions=permissions)),
             arguments=arguments,
             programs=programs,
             objects=[*policies, *objects],

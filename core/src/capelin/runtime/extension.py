@@ -1,7 +1,8 @@
 """An extension: its handlers, and their discovery."""
 
+import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
@@ -26,6 +27,11 @@ HookT_co = TypeVar("HookT_co", bound=Hook[Any, Any], covariant=True)
 SettingsT_co = TypeVar("SettingsT_co", covariant=True)
 RequestT = TypeVar("RequestT", bound=Message)
 ResultT = TypeVar("ResultT", bound=Awaitable[HandlerResult] | HandlerResult)
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+"""An ASGI application."""
+
+_MOUNT = re.compile(r"/[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
 """Resources that are open while the server runs, for example a client."""
@@ -110,6 +116,31 @@ class Extension:
         self.lifespan = lifespan
         self._is_discovered = is_discovered
         self._handlers: list[Handler] = []
+        self._mounts: dict[str, Application] = {}
+
+    def mount(self, path: str, app: Application) -> None:
+        """Serve an ASGI application, such as FastAPI's, for all paths below `path`.
+
+        The server of the hooks serves it, with its certificate, its authentication of clients, its
+        bounds of requests, and at most 30 seconds for each. Its lifespan is that of the server.
+        `/openapi.json` describes an application of FastAPI together with the hooks.
+
+        Raises:
+            InvalidExtensionError: Another application or the server itself has the path.
+        """
+        if not _MOUNT.fullmatch(path) or path in {"/docs", "/openapi.json"}:
+            raise InvalidExtensionError(
+                f"{path!r} cannot be the path of an application: write a word such as /reports,"
+                " other than /docs"
+            )
+        if path in self._mounts:
+            raise InvalidExtensionError(f"another application has the path {path}")
+        self._mounts[path] = app
+
+    @property
+    def mounts(self) -> Mapping[str, Application]:
+        """The mounted applications by their paths."""
+        return self._mounts
 
     @property
     def handlers(self) -> tuple[Handler, ...]:

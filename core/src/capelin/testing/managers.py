@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, cast
 
+from kopf import OperatorRegistry
+
 from capelin.client import Client, Config
 from capelin.controller import (
     Context,
@@ -77,7 +79,11 @@ async def reconcile_once(
 
 @asynccontextmanager
 async def running(
-    *reconcilers: Reconciler[Any], config: Config, name: str = "capelin-test", **options: Any
+    *reconcilers: Reconciler[Any],
+    config: Config,
+    name: str = "capelin-test",
+    kopf: OperatorRegistry | None = None,
+    **options: Any,
 ) -> AsyncGenerator[Manager]:
     """Run a manager during a block, and stop it at the end.
 
@@ -88,7 +94,7 @@ async def running(
             the block, which might wait for ever.
     """
     quiet: dict[str, Any] = {"metrics_address": None, "health_address": None, "grace_period": 5}
-    manager = Manager(name, reconcilers, Options(**(quiet | options)), config)
+    manager = Manager(name, reconcilers, Options(**(quiet | options)), config, kopf=kopf)
     work = asyncio.create_task(manager.run())
     block = cast("asyncio.Task[Any]", asyncio.current_task())
     inside, in_vain = True, False

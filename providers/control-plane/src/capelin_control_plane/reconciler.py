@@ -11,7 +11,7 @@ from typing import Any
 from capelin.api import BaseObject
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Deployment, Pod, Secret, Service, StatefulSet
-from capelin.client import Client, ClientError, Config
+from capelin.client import Client, ClientError
 from capelin.contract import (
     ASLEEP,
     BLOCK_MOVE_ANNOTATION,
@@ -54,19 +54,16 @@ from capelin_control_plane.desired.endpoints import endpoint_conflict
 from capelin_control_plane.desired.instances import Endpoint, Observed, Phase
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.encryption_keys import EncryptionKeys, find_encryption_keys
-from capelin_control_plane.keys.rotation import Progress
 from capelin_control_plane.keys.secrets import (
     AUTHORITIES_ANNOTATION,
     ensure_authorities,
     ensure_kubeconfig,
 )
-from capelin_control_plane.operations.backup import ControlPlaneData
 from capelin_control_plane.operations.encryption import (
     ENCRYPTION_AT_REST,
 )
 from capelin_control_plane.operations.engine import key_of
 from capelin_control_plane.operations.move import (
-    MoveCheck,
     Moves,
     MovingBackend,
     abandon_move,
@@ -75,6 +72,7 @@ from capelin_control_plane.operations.move import (
 from capelin_control_plane.operations.move_phases import is_handed_over, is_moving
 from capelin_control_plane.operations.restore import complete_restore
 from capelin_control_plane.operations.runner import Operations
+from capelin_control_plane.operations.situation import Situation
 from capelin_control_plane.operations.sleep import sleep_state, stays_asleep, waiting_requests
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
@@ -260,28 +258,13 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             await ensure_kubeconfig(
                 ctx.client, obj, desired, endpoint=endpoint, authorities=authorities, now=now
             )
-        move = MoveCheck()
-        if isinstance(backend, MovingBackend):
-            move = await check_move(ctx, obj, desired, observed, endpoint=endpoint, backend=backend)
-            ctx.set_conditions(*move.conditions)
+        situation = Situation(obj, desired, observed, authorities, keys, endpoint, backend)
+        move = await check_move(ctx, situation)
+        ctx.set_conditions(*move.conditions)
         if desired.asleep:
-            moments = (sleep.next, move.next)
-            return self._sleep(
-                ctx, obj, desired, observed, progress=authorities.progress, moments=moments
-            )
-        config = partial(backend.client_config, endpoint)
-        etcd, lock = partial(backend.etcd, key), self._operations.snapshot_lock(key)
-        data = ControlPlaneData.of(obj, desired, authorities, etcd, lock)
+            return self._sleep(ctx, situation, sleep.next, move.next)
         operations = await self._operations.reconcile(
-            ctx,
-            data,
-            observed,
-            authorities=authorities,
-            keys=keys,
-            backend=backend,
-            config=config,
-            is_moving=move.accepted is not None,
-            awake_since=sleep.since,
+            ctx, situation, is_moving=move.accepted is not None, awake_since=sleep.since
         )
         ctx.set_status(
             conditions.running_status(
@@ -299,25 +282,22 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         ctx.set_conditions(_workload_before(obj, observed))
         if observed.answers:
             await ctx.send_status()
-            objects = await self._sync_workload(key, config(), endpoint, desired, authorities)
+            objects = await self._sync_workload(situation)
             ctx.set_conditions(objects)
             if objects.status == "False":
                 return After(_RETRY_SECONDS)
-        await complete_restore(ctx, obj, desired, observed, authorities=authorities, config=config)
+        await complete_restore(ctx, situation)
         return _requeue(desired, observed, now, operations.next, move.next, sleep.next)
 
     def _sleep(
         self,
         ctx: ControlPlaneContext,
-        obj: CapelinControlPlane,
-        desired: ControlPlane,
-        observed: Observed,
-        *,
-        progress: Progress,
-        moments: tuple[datetime | None, ...],
+        situation: Situation,
+        *moments: datetime | None,
     ) -> Result:
         """Report a control plane that sleeps. Its tasks stop."""
-        key = key_of(obj)
+        key, obj, observed = situation.key, situation.obj, situation.observed
+        desired, progress = situation.desired, situation.authorities.progress
         self._operations.forget(key)
         self._workload.forget(key)
         waiting = waiting_requests(obj, desired, observed, progress)
@@ -418,19 +398,14 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             )
         return backend
 
-    async def _sync_workload(
-        self,
-        key: ObjectKey,
-        config: Config,
-        endpoint: Endpoint,
-        desired: ControlPlane,
-        authorities: Authorities,
-    ) -> ConditionSpec:
-        type_ = conditions.WORKLOAD_OBJECTS_AVAILABLE
-        objects = workload_objects(desired, endpoint, authorities.bundle("ca"))
+    async def _sync_workload(self, situation: Situation) -> ConditionSpec:
+        type_, desired = conditions.WORKLOAD_OBJECTS_AVAILABLE, situation.desired
+        ca = situation.authorities.bundle("ca")
+        objects = workload_objects(desired, situation.endpoint, ca)
         try:
             async with asyncio.timeout(_WORKLOAD_SECONDS):
-                await self._workload.apply(key, config, objects, desired.now)
+                config = situation.config()
+                await self._workload.apply(situation.key, config, objects, desired.now)
         except (ClientError, TimeoutError) as error:
             reason = str(error) or f"the workload cluster took more than {_WORKLOAD_SECONDS:g} s"
             message = f"cannot apply them: {reason}"

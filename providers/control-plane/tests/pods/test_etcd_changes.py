@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 from capelin.testing.fake_client import FakeClient
-from capelin_control_plane.backends.pods import Names, PodsBackend
-from capelin_control_plane.backends.pods.membership import EtcdMembers
+from capelin_control_plane.backends.pods import Names, PodsBackend, etcd_changes
 from capelin_control_plane.etcd.rules import Membership
 
 from tests.support.kills import KilledError, MortalServer
@@ -33,10 +32,10 @@ async def test_no_volume_of_a_former_member_remains(
         kind = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
         await client.create({**kind, "metadata": metadata, "spec": {}})
 
-    async def read(_: EtcdMembers) -> Membership:
+    async def read(_: object) -> Membership:
         return listed(0)
 
-    monkeypatch.setattr(EtcdMembers, "read", read)
+    monkeypatch.setattr(etcd_changes, "read_members", read)
     one = replace(rig.desired, etcd_replicas=1)
     server.life.writes = writes
     for _ in range(3):

@@ -9,11 +9,13 @@ from functools import partial
 import pytest
 from capelin.api.core import ConfigMap
 from capelin.testing.waiting import until
-from capelin_control_plane.backends.processes import member_data, members
+from capelin_control_plane.backends import etcd_members
+from capelin_control_plane.backends.processes import backend, member_data
+from capelin_control_plane.backends.processes.members import ProcessMembers
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired.control_plane import ComponentSettings, ControlPlane
 from capelin_control_plane.desired.instances import Observed, Plan
-from capelin_control_plane.etcd.rules import AddLearner, Membership, MoveLeadership, Promote, Remove
+from capelin_control_plane.etcd.rules import MemberChange, Membership
 from capelin_embedded.processes import Process
 
 from tests.faults.http2 import Http2Load
@@ -184,7 +186,7 @@ async def test_a_resize_continues_after_the_provider_is_killed_at_every_write(
     """Each write to etcd or of the plan takes effect, and nothing after it."""
     await rig.until(etcd_only(1), has_members(1))
     killed: list[str] = []
-    write_plan, change_members = StateDir.write_plan, member_data.change_members
+    write_plan, change_members = StateDir.write_plan, etcd_members.change_members
 
     def write_and_die(state_dir: StateDir, plan: Plan) -> None:
         write_plan(state_dir, plan)
@@ -192,18 +194,14 @@ async def test_a_resize_continues_after_the_provider_is_killed_at_every_write(
         raise KilledError
 
     async def change_and_die(
-        state_dir: StateDir,
-        change: AddLearner | Promote | Remove | MoveLeadership,
-        present: Membership,
-        *,
-        through: int,
+        members: ProcessMembers, change: MemberChange, present: Membership
     ) -> None:
-        await change_members(state_dir, change, present, through=through)
+        await change_members(members, change, present)
         killed.append(type(change).__name__)
         raise KilledError
 
     monkeypatch.setattr(StateDir, "write_plan", write_and_die)
-    monkeypatch.setattr(member_data, "change_members", change_and_die)
+    monkeypatch.setattr(backend, "change_members", change_and_die)
     for size in (3, 1):
         while True:
             try:
@@ -224,7 +222,7 @@ async def test_an_unfinished_growth_is_undone(rig: Rig, monkeypatch: pytest.Monk
         raise KilledError
 
     with monkeypatch.context() as patched:
-        patched.setattr(members, "start_learner", stop)
+        patched.setattr(ProcessMembers, "start_learner", stop)
         with pytest.raises(KilledError):
             await rig.until(etcd_only(3), has_members(3))
     await rig.backend.release(KEY)
@@ -233,6 +231,7 @@ async def test_an_unfinished_growth_is_undone(rig: Rig, monkeypatch: pytest.Monk
 
     async def has_one_member() -> bool:
         await rig.reconcile(etcd_only(1))
-        return len((await member_data.membership(state_dir, through=0)).members) == 1
+        async with member_data.connect(state_dir, 0) as api:
+            return len(await api.members()) == 1
 
     await until(has_one_member)

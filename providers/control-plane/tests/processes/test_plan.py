@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 from capelin_control_plane.backends.processes.plan import (
-    MemberReplacement,
     is_complete,
     needs_membership,
     next_plan,
@@ -26,6 +25,7 @@ from capelin_control_plane.etcd.rules import (
     MoveLeadership,
     Promote,
     Remove,
+    Replacement,
     StartLearner,
 )
 from hypothesis import given
@@ -275,7 +275,7 @@ def test_a_lost_member_is_stopped_before_it_is_replaced() -> None:
     )
     assert next_step(desired, stopping).replacement is None
     stopped = replace(stopping, stopping=frozenset[str]())
-    assert next_step(desired, stopped).replacement == MemberReplacement(desired.etcd[1], through=0)
+    assert next_step(desired, stopped).replacement == Replacement(1, 0, Loss.GONE)
 
 
 def test_no_ready_member_is_restarted_while_another_is_replaced() -> None:
@@ -441,7 +441,7 @@ def test_a_lost_member_that_etcd_removed_joins_as_a_learner() -> None:
     # etcd expects it as a full member: an interrupted replacement continues.
     listed = {**listed_members(0, 2), 1: ListedMember("1", "https://peer-1", started=False)}
     observed = replace(resized(plan, desired, listed), losses={1: Loss.GONE})
-    assert next_step(desired, observed).replacement == MemberReplacement(desired.etcd[1], 0)
+    assert next_step(desired, observed).replacement == Replacement(1, 0, Loss.GONE)
 
 
 def test_flags_for_the_first_start_do_not_restart_a_member() -> None:

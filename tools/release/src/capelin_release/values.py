@@ -236,7 +236,7 @@ class Permissions(DescribedModel):
     """Whether it may run Jobs in all namespaces of the management cluster, for the action `job`."""
     secrets: bool = False
     """Whether it may read Secrets of all namespaces: kubeconfigs of workload clusters, for the
-    actions `apply`, `backup` and `job`, and credentials of the action `http`."""
+    actions `apply` and `job`."""
     machines: bool = False
     """Whether it may read Machines and CapelinMachines, for the flag `--in-place-updates`."""
 

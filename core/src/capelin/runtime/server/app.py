@@ -1,4 +1,4 @@
-"""The ASGI application of an extension: hooks, and documents for all other paths.
+"""The ASGI application of an extension: hooks, and FastAPI for all other paths.
 
 Hooks bypass FastAPI, which costs more per request than most handlers do (decision 40).
 """
@@ -23,9 +23,11 @@ from capelin.runtime.server.body import (
     ClientGoneError,
     Receive,
     read_body,
+    replayed,
 )
 from capelin.runtime.server.deadlines import DeadlineExceededError, Deadlines, RespondedError
 from capelin.runtime.server.metrics import Metrics
+from capelin.runtime.v1alpha1.discovery import MAX_TIMEOUT_SECONDS
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +36,8 @@ Send = Callable[[Any], Awaitable[None]]
 
 _JSON = (b"content-type", b"application/json")
 _CLOSE = (b"connection", b"close")
+
+_STATUS = {DeadlineExceededError: 504, BodyTooLargeError: 413, OverloadedError: 503}
 
 _MAX_QUERY_BYTES = 256
 
@@ -57,7 +61,7 @@ class App:
             return
         runner = self._runners.get(scope["path"])
         if runner is None or scope["method"] != "POST":
-            await self._documents(scope, receive, send)
+            await self._other(scope, receive, send)
             return
         handler = runner.handler
         hook = handler.hook.id.name
@@ -96,6 +100,36 @@ class App:
             outcome = "abandoned"
         self.metrics.count(runner.handler.path, outcome, time.perf_counter() - start)
         return outcome
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A mounted application or the documents, within the bounds of hooks."""
+        status, started = 504, False
+
+        async def track(message: Any) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        async def fail() -> None:
+            if not started:
+                headers = [(b"content-length", b"0"), _CLOSE]
+                await send({"type": "http.response.start", "status": status, "headers": headers})
+                await send({"type": "http.response.body"})
+
+        try:
+            with self._deadlines.call(receive, MAX_TIMEOUT_SECONDS, fail) as call:
+                try:
+                    body = await read_body(receive, call, self._budget)
+                    await self._documents(scope, replayed(body, receive), track)
+                finally:
+                    self._budget.release(call)
+        except RespondedError as error:
+            await error.responding
+        except ClientGoneError:
+            return
+        except (DeadlineExceededError, BodyTooLargeError, OverloadedError) as error:
+            status = _STATUS[type(error)]
+            await fail()
 
     async def _respond_late(self, send: Send, runner: HandlerRunner, start: float) -> None:
         _log.warning("handler %s did not respond in time", runner.handler.name)
@@ -142,6 +176,9 @@ async def _run_lifespan(extension: Extension, receive: Receive, send: Send) -> N
         try:
             if extension.lifespan is not None:
                 await stack.enter_async_context(extension.lifespan())
+            for app in extension.mounts.values():
+                if (router := getattr(app, "router", None)) is not None:
+                    await stack.enter_async_context(router.lifespan_context(app))
         except Exception as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             raise

@@ -62,3 +62,13 @@ async def read_body(
             return b"".join(pieces)
         message = await receive()
     raise ClientGoneError
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """The messages of a request whose body was read."""
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Any:
+        return pending.pop() if pending else await receive()
+
+    return again

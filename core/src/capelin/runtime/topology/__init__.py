@@ -1,7 +1,7 @@
 """Changes templates of a cluster: patches, variables, and tests that guard released handlers."""
 
 from capelin.json_patches import PatchError, apply_json_patch, apply_merge_patch
-from capelin.runtime.topology.cow import UnexpectedTemplateError
+from capelin.runtime.topology.draft import UnexpectedTemplateError
 from capelin.runtime.topology.golden import changed_patches, record_patches
 from capelin.runtime.topology.mutations import Mutations, NoVariables
 from capelin.runtime.topology.patches import (

@@ -11,7 +11,7 @@ from capelin.api import Model, Unstructured
 from capelin.json_patches import PatchError
 from capelin.runtime.extension import Call
 from capelin.runtime.results import Failure
-from capelin.runtime.topology.cow import CopyOnWrite, UnexpectedTemplateError
+from capelin.runtime.topology.draft import Draft, UnexpectedTemplateError
 from capelin.runtime.topology.patches import is_object, merge_patch
 from capelin.runtime.topology.templates import Builtins, Selector, Template, TemplateRef
 from capelin.runtime.topology.variables import RequestVariables, variable_schemas
@@ -129,7 +129,7 @@ class Mutations(Generic[VariablesT]):
 
     def _changed(
         self, item: GeneratePatchesRequestItem, variables: RequestVariables[VariablesT]
-    ) -> CopyOnWrite | None:
+    ) -> Draft | None:
         """The template after all changes, or `None` if none applies to it."""
         # The kind may be anything: only a string can be registered.
         rules = self._rules.get(str(item.object.get("kind")), ())
@@ -142,7 +142,7 @@ class Mutations(Generic[VariablesT]):
         matching = [rule for rule in known if rule.matches(ref)]
         if not matching:
             return None
-        draft = CopyOnWrite(item.object)
+        draft = Draft(item.object)
         template = Template(draft, variables.typed(item.variables), ref)
         try:
             for rule in matching:
@@ -154,7 +154,7 @@ class Mutations(Generic[VariablesT]):
     def _patch(
         self,
         item: GeneratePatchesRequestItem,
-        draft: CopyOnWrite,
+        draft: Draft,
         variables: RequestVariables[VariablesT],
     ) -> Any:
         try:

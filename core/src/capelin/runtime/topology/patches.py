@@ -4,7 +4,7 @@ Two documents are the same if their JSON is, in any order of their fields: 1, 1.
 although Python calls them equal.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import orjson
@@ -32,25 +32,15 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def json_patch(before: Any, after: Any, path: str = "") -> list[Operation]:
+def json_patch(before: Any, after: Any) -> list[Operation]:
     """The steps from one document to another (RFC 6902).
 
     Fields come in alphabetical order. In a list, equal items at the beginning and the end stay
     untouched, and the rest is compared by position.
-
-    Args:
-        before: The current document.
-        after: The desired document.
-        path: The pointer to them, if they are only a part of the document.
     """
     steps: list[Operation] = []
-    _compare(before, after, path, steps)
+    _compare(before, after, "", steps)
     return steps
-
-
-def pointer(path: Iterable[str]) -> str:
-    """The fields on the way to a value as one text (RFC 6901)."""
-    return "".join([f"/{_escaped(key)}" for key in path])
 
 
 def merge_patch(before: Any, after: Any) -> Any:
@@ -144,7 +134,7 @@ def _compare_objects(
             different.append(key)
             continue
         new -= 1
-        # A copy may share unchanged parts with the original.
+        # A copy shares strings and numbers with the original.
         if other is not value and (other != value or not _equals_are_same(value, other)):
             different.append(key)
     if new:

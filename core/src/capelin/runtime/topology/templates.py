@@ -9,7 +9,7 @@ from pydantic import Field
 
 from capelin.api import Unstructured
 from capelin.runtime.messages import Part, read
-from capelin.runtime.topology.cow import CopyOnWrite
+from capelin.runtime.topology.draft import Draft
 from capelin.runtime.topology.patches import is_object
 from capelin.runtime.v1alpha1 import HolderReference
 
@@ -139,7 +139,7 @@ class Template(TemplateRef, Generic[VariablesT_co]):
     Cluster API accepts changes of `spec` and of the template's own labels and annotations.
     """
 
-    def __init__(self, draft: CopyOnWrite, variables: VariablesT_co, ref: TemplateRef) -> None:
+    def __init__(self, draft: Draft, variables: VariablesT_co, ref: TemplateRef) -> None:
         super().__init__(ref.holder, ref.builtin)
         self._draft = draft
         self.variables = variables
@@ -154,8 +154,8 @@ class Template(TemplateRef, Generic[VariablesT_co]):
 
     @property
     def object(self) -> Unstructured:
-        """The whole template. Accessing only the part to change is faster."""
-        return self._draft.whole()
+        """The whole template."""
+        return self._draft.document
 
     @property
     def own_metadata(self) -> dict[str, Any]:

@@ -74,8 +74,6 @@ class ActionRunner(Protocol):
     keeps_up: bool
     """Whether it runs again when a policy whose result is done changes. The objects that it
     created then stay for as long as the policy, and not for as long as the result."""
-    cleans_up: bool
-    """Whether it deletes what it created when the policy or the result is deleted."""
 
     async def reconcile(self, run: Run) -> Verdict:
         """Start the work if it has not started, and report its progress."""
@@ -84,13 +82,3 @@ class ActionRunner(Protocol):
     async def cleanup(self, run: Cleanup) -> None:
         """Delete the objects that must not stay."""
         ...
-
-
-class Lasting:
-    """The base of actions that create nothing, or leave it on purpose."""
-
-    keeps_up = False
-    cleans_up = False
-
-    async def cleanup(self, run: Cleanup) -> None:
-        del run

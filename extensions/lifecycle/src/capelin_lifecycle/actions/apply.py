@@ -1,6 +1,8 @@
 """Applies manifests to a workload cluster, waits until they are ready, and prunes old ones."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from capelin.api import Unstructured
@@ -8,33 +10,77 @@ from capelin.client import ApiError, Client, NotServed
 from capelin.contract import CLUSTER_NAME_LABEL, label_value
 from capelin.controller import redact
 
-from capelin_lifecycle.actions.action import POLICY_LABEL, Cleanup, Run
+from capelin_lifecycle.actions.action import MANAGER, POLICY_LABEL, Cleanup, Run
 from capelin_lifecycle.actions.sources import SourceError, read_source
-from capelin_lifecycle.actions.workload import created_object, delete_all, workload_client
+from capelin_lifecycle.actions.workload import (
+    created_object,
+    delete_all,
+    find_or_create,
+    unique_name,
+    workload_client,
+)
 from capelin_lifecycle.api.actions import Source
 from capelin_lifecycle.api.results import CreatedObject, LifecycleResult
-from capelin_lifecycle.policies.selection import in_range
+from capelin_lifecycle.policies.selection import KnownPolicy, in_range
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, waiting
+from capelin_lifecycle.sandbox.expressions import ExpressionError
+from capelin_lifecycle.sandbox.pool import SANDBOX, OverloadError, Question
 
+_VARIABLES: Final = ("object",)
 _FIRST: Final = ("CustomResourceDefinition", "Namespace")
 _POLL_SECONDS: Final = 5
 _MOST_OBJECTS: Final = 512
 """As many as a result records."""
 
 
+@dataclass(frozen=True, slots=True)
+class SourcedObject:
+    """An object to apply, with the source of its manifest."""
+
+    manifest: Unstructured
+    source: Source
+    is_generated: bool
+    """Whether it is created once in each attempt, and stays."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.manifest['kind']} {self.manifest['metadata']['name']}"
+
+
+def apply_expressions(policy: KnownPolicy) -> dict[str, Question]:
+    apply = policy.spec.action.apply
+    found: dict[str, Question] = {}
+    for number, source in enumerate(apply.sources if apply else []):
+        if source.until is not None:
+            found[f"sources[{number}].until"] = _until(source.until)
+        if source.failure is not None:
+            found[f"sources[{number}].failure"] = Question(source.failure, _VARIABLES)
+    return found
+
+
+def _until(text: str) -> Question:
+    return Question(text, _VARIABLES, boolean=True)
+
+
 class ApplyRunner:
     keeps_up = True
-    cleans_up = True
 
     async def reconcile(self, run: Run) -> Verdict:
         """Apply all objects, prune old ones, and check whether they are ready."""
         apply = run.policy.spec.action.apply
         try:
-            manifests = await _read(run, apply.sources if apply else [])
+            found = await _read(run, apply.sources if apply else [])
         except SourceError as error:
             return waiting(str(error), SLOW_SECONDS)
         async with workload_client(run) as client:
-            return await _apply(run, client, await placed(client, manifests))
+            manifests = await placed(
+                client, [(manifest, _namespace(each)) for manifest, each in found]
+            )
+            entries = [
+                _sourced(run, manifest, source)
+                for manifest, (_, source) in zip(manifests, found, strict=True)
+            ]
+            return await _apply(run, client, entries)
 
     async def cleanup(self, run: Cleanup) -> None:
         if run.result.created and run.has_workload:
@@ -42,9 +88,9 @@ class ApplyRunner:
                 await delete_all(client, run.result.created, run.policy_label)
 
 
-async def _apply(run: Run, client: Client, manifests: Sequence[Unstructured]) -> Verdict:
+async def _apply(run: Run, client: Client, entries: Sequence[SourcedObject]) -> Verdict:
     before = await _created_before(run)
-    wanted = [created_object(manifest) for manifest in manifests]
+    wanted = [created_object(entry.manifest) for entry in entries]
     # Record objects before applying them: a replica may die in between.
     kept = {entry.identity for entry in wanted}
     former = [entry for entry in before if entry.identity not in kept]
@@ -52,22 +98,83 @@ async def _apply(run: Run, client: Client, manifests: Sequence[Unstructured]) ->
     if any(entry not in run.created for entry in everything):
         return Verdict("Running", "manifests are being applied", _POLL_SECONDS, everything)
     problems: list[str] = []
-    for manifest in manifests:
-        name = f"{manifest['kind']} {manifest['metadata']['name']}"
+    for entry in entries:
         try:
-            applied = await client.apply(with_labels(manifest, run.labels))
+            live = await _write(run, client, entry)
         except NotServed:
-            problems.append(f"{name} has a kind that is not installed")
+            problems.append(f"{entry.name} has a kind that is not installed")
             continue
         except ApiError as error:
-            problems.append(f"{name} cannot be applied: {redact(str(error))}")
+            problems.append(f"{entry.name} cannot be applied: {redact(str(error))}")
             continue
-        if (reason := unreadiness(applied)) is not None:
-            problems.append(f"{name} {reason}")
+        if failure := await _failure(run, entry.source, live):
+            text = f"{entry.name} has failed: {redact(failure)}"
+            return Verdict("Failed", text, created=everything)
+        if (reason := await _unreadiness(run, entry.source, live)) is not None:
+            problems.append(f"{entry.name} {reason}")
     if problems:
         return Verdict("Running", "; ".join(problems), _POLL_SECONDS, everything)
     await delete_all(client, former, run.policy.key.label)
-    return Verdict("Done", f"{len(manifests)} objects are applied and ready", created=wanted)
+    names = ", ".join(entry.name for entry in entries if entry.is_generated)
+    message = f"{len(entries)} objects are applied and ready{': ' if names else ''}{names}"
+    return Verdict("Done", message, created=wanted)
+
+
+def _sourced(run: Run, manifest: Unstructured, source: Source) -> SourcedObject:
+    """An object with a name. One with `generateName` has another name in each attempt."""
+    metadata = cast("dict[str, Any]", manifest["metadata"])
+    if "name" in metadata:
+        return SourcedObject(manifest, source, is_generated=False)
+    text = json.dumps(manifest, sort_keys=True)
+    name = unique_name(metadata["generateName"], *run.result.attempt_id, text)
+    named = {**manifest, "metadata": {**metadata, "name": name}}
+    return SourcedObject(named, source, is_generated=True)
+
+
+async def _write(run: Run, client: Client, entry: SourcedObject) -> Unstructured:
+    if not entry.is_generated:
+        return await client.apply(with_labels(entry.manifest, run.labels))
+    # Without the label of the policy, neither pruning nor a cleanup deletes it.
+    labels = {
+        "app.kubernetes.io/managed-by": MANAGER,
+        CLUSTER_NAME_LABEL: label_value(run.cluster.name),
+    }
+    resource = await client.resource_of(entry.manifest)
+    return await find_or_create(client, resource, with_labels(entry.manifest, labels))
+
+
+async def _failure(run: Run, source: Source, live: Unstructured) -> str:
+    """Why an object has failed. Empty if it has not, or if that is not known yet."""
+    if source.failure is None:
+        return ""
+    value = await _value(run, Question(source.failure, _VARIABLES), live)
+    return "" if isinstance(value, ExpressionError) else str(value or "")
+
+
+async def _unreadiness(run: Run, source: Source, live: Unstructured) -> str | None:
+    if source.until is None:
+        return unreadiness(live)
+    value = await _value(run, _until(source.until), live)
+    if value is True:
+        return None
+    problem = f" ({redact(str(value))})" if isinstance(value, ExpressionError) else ""
+    return f"waits until {source.until}{problem}"
+
+
+async def _value(run: Run, question: Question, live: Unstructured) -> Any:
+    """The value of an expression about an object, or why it has none yet."""
+    try:
+        owner = run.policy.owner(run.cluster.namespace or "")
+        return await SANDBOX.value(owner, question, {"object": live})
+    except OverloadError:
+        raise
+    except ExpressionError as error:
+        return error
+
+
+def _namespace(source: Source) -> str:
+    """The namespace of objects that name none."""
+    return source.chart.namespace if source.chart else "default"
 
 
 async def _created_before(run: Run) -> list[CreatedObject]:
@@ -88,17 +195,16 @@ def with_labels(manifest: Unstructured, labels: Mapping[str, str]) -> Unstructur
     return {**manifest, "metadata": {**metadata, "labels": merged}}
 
 
-async def _read(run: Run, sources: Iterable[Source]) -> list[tuple[Unstructured, str]]:
-    """The manifests of all sources, each with the namespace of objects that name none."""
+async def _read(run: Run, sources: Iterable[Source]) -> list[tuple[Unstructured, Source]]:
+    """The manifests of all sources, each with its source."""
     topology = run.cluster.spec.topology
     version = run.result.spec.to_version or (topology.version if topology else None) or ""
     owner = run.policy.owner(run.cluster.namespace or "")
-    found: list[tuple[Unstructured, str]] = []
+    found: list[tuple[Unstructured, Source]] = []
     for source in sources:
         if source.versions is None or in_range(source.versions, version):
-            namespace = source.chart.namespace if source.chart else "default"
             read = await read_source(run.client, owner, run.secrets_namespace, source, version)
-            found += [(manifest, namespace) for manifest in read]
+            found += [(manifest, source) for manifest in read]
     if len(found) > _MOST_OBJECTS:
         raise SourceError(f"the sources have {len(found)} objects, more than {_MOST_OBJECTS}")
     return sorted(found, key=lambda entry: _order(entry[0]))

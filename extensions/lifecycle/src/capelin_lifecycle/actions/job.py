@@ -15,7 +15,7 @@ from capelin_lifecycle.actions.workload import (
     delete_all,
     delete_own,
     find_own,
-    new_manifest,
+    unique_name,
     workload_client,
 )
 from capelin_lifecycle.api.actions import Job
@@ -42,7 +42,6 @@ def job_problems(policy: KnownPolicy) -> list[str]:
 
 class JobRunner:
     keeps_up = False
-    cleans_up = True
 
     async def reconcile(self, run: Run) -> Verdict:
         job = run.policy.spec.action.job or Job(template={})
@@ -113,7 +112,13 @@ def job_manifest(run: Run, job: Job) -> Unstructured:
     spec.setdefault("activeDeadlineSeconds", max(1, int(run.policy.spec.timeout.total_seconds())))
     spec.setdefault("backoffLimit", 0)
     namespace = job.namespace if job.target == "Workload" else run.cluster.namespace
-    return new_manifest(run, JOBS, namespace, run.policy.name, spec)
+    name = unique_name(run.policy.name, *run.result.attempt_id)
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {"name": name, "namespace": namespace, "labels": run.labels},
+        "spec": spec,
+    }
 
 
 def finished(job: Unstructured) -> str | None:

@@ -18,11 +18,12 @@ from capelin_lifecycle.actions.registry import (
     Reference,
     login_of,
 )
-from capelin_lifecycle.api.actions import ClientCertificate, OciArtifact, SecretKey, Source
+from capelin_lifecycle.api.actions import OciArtifact, Source
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.sandbox.pool import SANDBOX, ManifestError, Owner
 
 _TEMPLATE: Final = re.compile(r"^# Source: (\S{1,200})$", re.MULTILINE)
+_LOGINS: Final = ".dockerconfigjson"
 
 
 class SourceError(Exception):
@@ -32,36 +33,14 @@ class SourceError(Exception):
 async def source_problems(client: Client, policy: KnownPolicy, namespace: str) -> list[str]:
     """Problems of the sources that a policy names. The namespace is the extension's own."""
     namespace = policy.namespace or namespace
-    action, owner = policy.spec.action, policy.owner(namespace)
-    credentials = (action.http.token, action.http.client_certificate) if action.http else ()
+    apply, owner = policy.spec.action.apply, policy.owner(namespace)
     problems: list[str] = []
-    for source in (*(action.apply.sources if action.apply else ()), *filter(None, credentials)):
+    for source in apply.sources if apply else ():
         try:
-            if isinstance(source, Source):
-                await read_source(client, owner, namespace, source)
-            else:
-                await read_secret(client, namespace, source)
+            await read_source(client, owner, namespace, source)
         except SourceError as error:
             problems.append(str(error))
     return problems
-
-
-async def read_secret(
-    client: Client, namespace: str, credential: SecretKey | ClientCertificate
-) -> Mapping[str, bytes]:
-    """The Secret with a credential.
-
-    Raises:
-        SourceError: it is missing, or lacks a key.
-    """
-    name = f"Secret {namespace}/{credential.name}"
-    secret = await client.find(Secret, credential.name, namespace)
-    if secret is None:
-        raise SourceError(f"there is no {name}")
-    keys = (credential.key,) if isinstance(credential, SecretKey) else ("tls.crt", "tls.key")
-    if missing := [key for key in keys if key not in secret.data]:
-        raise SourceError(f"{name} has no key {' and no key '.join(missing)}")
-    return secret.data
 
 
 async def read_source(
@@ -136,12 +115,16 @@ async def _layers(
 ) -> Sequence[Layer]:
     login = None
     if oci.pull_secret is not None:
-        key = SecretKey(name=oci.pull_secret, key=".dockerconfigjson")
-        data = await read_secret(client, namespace, key)
+        name = f"Secret {namespace}/{oci.pull_secret}"
+        secret = await client.find(Secret, oci.pull_secret, namespace)
+        if secret is None:
+            raise SourceError(f"there is no {name}")
+        if _LOGINS not in secret.data:
+            raise SourceError(f"{name} has no key {_LOGINS}")
         try:
-            login = login_of(data[key.key], Reference.parse(oci.reference).host)
+            login = login_of(secret.data[_LOGINS], Reference.parse(oci.reference).host)
         except ValueError:
-            raise SourceError(f"{key.key} of Secret {key.name} is not usable") from None
+            raise SourceError(f"{_LOGINS} of {name} is not usable") from None
     return await ARTIFACTS.layers(owner, oci.reference, Access(login, oci.ca_bundle))
 
 
@@ -192,10 +175,10 @@ def objects_of(documents: Sequence[Any]) -> list[Unstructured]:
 def _check(item: Any) -> None:
     manifest = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
     metadata: Any = manifest.get("metadata")
+    names = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}
     if (
         not isinstance(manifest.get("apiVersion"), str)
         or not isinstance(manifest.get("kind"), str)
-        or not isinstance(metadata, dict)
-        or not isinstance(cast("dict[str, Any]", metadata).get("name"), str)
+        or not isinstance(names.get("name", names.get("generateName")), str)
     ):
-        raise ManifestError("each needs apiVersion, kind and metadata.name")
+        raise ManifestError("each needs apiVersion, kind, and a name or generateName in metadata")

@@ -36,28 +36,12 @@ async def workload_client(run: Run | Cleanup) -> AsyncGenerator[Client]:
         yield client
 
 
-def new_manifest(
-    run: Run, resource: Resource, namespace: str | None, prefix: str, spec: Unstructured, *more: str
-) -> Unstructured:
-    """An object that the action creates once for each attempt, or for each of `more`."""
-    return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {
-            "name": unique_name(prefix, *run.result.attempt_id, *more),
-            "namespace": namespace,
-            "labels": run.labels,
-        },
-        "spec": spec,
-    }
-
-
 async def find_or_create(
     client: Client, resource: Resource, manifest: Unstructured
 ) -> Unstructured:
     """The object of the manifest's name, as it is."""
     metadata = manifest["metadata"]
-    live = await client.find(resource, metadata["name"], metadata["namespace"])
+    live = await client.find(resource, metadata["name"], metadata.get("namespace"))
     if live is not None:
         return live
     try:

@@ -1,6 +1,7 @@
 """API types of the actions of policies."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 from capelin.api import (
@@ -12,7 +13,9 @@ from capelin.api import (
     KubernetesVersion,
     Model,
     Quantity,
+    Rule,
     Time,
+    Unstructured,
     map_list,
     rule,
     set_list,
@@ -21,53 +24,10 @@ from pydantic import Field
 
 from capelin_lifecycle.api.names import (
     Expression,
-    Key,
     LabelKey,
     Text,
     VersionRange,
 )
-
-# Connections
-
-
-class SecretKey(Model):
-    """A key of a Secret.
-
-    The Secret is in the policy's namespace, or for a cluster-wide policy in the extension's.
-    """
-
-    name: DNSSubdomain
-    """Name of the Secret."""
-    key: Key
-    """Key in the Secret."""
-
-
-class ClientCertificate(Model):
-    """A client certificate in a Secret of type `kubernetes.io/tls`."""
-
-    name: DNSSubdomain
-    """Name of the Secret."""
-
-
-class Http(Model):
-    """A service that decides. The guide describes its request and response."""
-
-    url: Annotated[
-        str,
-        MinLen(9),
-        MaxLen(1024),
-        Field(pattern=r"^https://[!-\"$-.0->A-~]+(/[!-\"$->@-~]*)?$"),
-    ]
-    """URL for the POST request. HTTPS only, without redirects."""
-    ca_bundle: Annotated[str, MaxLen(32768)] | None = None
-    """Certificates of the CAs to trust, in PEM. The CAs of the system, if unset."""
-    token: SecretKey | None = None
-    """A token, sent as `Authorization: Bearer`."""
-    client_certificate: ClientCertificate | None = None
-    """The client certificate for the service."""
-    timeout_seconds: Annotated[int, Ge(1), Le(30)] = 10
-    """How long to wait for a response."""
-
 
 # Actions
 
@@ -94,10 +54,7 @@ class QuotaLimit(Model):
 
 
 class Quota(Model):
-    """Limits the resources that all Clusters of a group have together.
-
-    To ask a quota system of your own, use the action `http` with the hook BeforeClusterCreate.
-    """
+    """Limits the resources that all Clusters of a group have together."""
 
     group_by: Literal["Namespace", "Label", "Class", "All"] = "Namespace"
     """How the Clusters that the policy selects are grouped."""
@@ -202,6 +159,17 @@ class Source(Model):
 
     They are compared with the version that an upgrade leads to, or else with the Cluster's own.
     """
+    until: Expression | None = None
+    """CEL expression that is true when an object of the source is ready.
+
+    Its variable is `object`, the object in the workload cluster. If unset, the extension waits for
+    kinds such as Deployments and Jobs.
+    """
+    failure: Expression | None = None
+    """CEL expression for the reason of a failure: a text, and empty without a failure.
+
+    Its variable is `object`. With a failure of any object, the result is `Failed`.
+    """
 
     rules = (
         rule(
@@ -214,7 +182,9 @@ class Source(Model):
 class Apply(Model):
     """Applies manifests to the workload cluster and waits until they are ready.
 
-    They are pruned when the policy no longer has them, or is deleted.
+    They are pruned when the policy no longer has them, or is deleted. A manifest with
+    `generateName` instead of a name creates an object in each attempt. The extension never changes
+    or deletes these objects.
     """
 
     sources: Annotated[list[Source], MinLen(1), MaxLen(16)]
@@ -236,43 +206,6 @@ class Job(Model):
     or the policy."""
     log_lines: Annotated[int, Ge(0), Le(50)] = 10
     """Number of last lines of the log that the result shows. Use 0 if they may contain secrets."""
-
-
-class Velero(Model):
-    """A backup by Velero in the workload cluster."""
-
-    namespace: DNSLabel = "velero"
-    """Namespace of Velero."""
-    spec: AnyObject = {}
-    """Spec of the Backup."""
-
-
-class VolumeSnapshots(Model):
-    """A CSI snapshot of the volume of every bound claim."""
-
-    class_name: DNSSubdomain | None = None
-    """Name of the VolumeSnapshotClass. The default class, if unset."""
-    namespaces: Annotated[list[DNSLabel], MaxLen(64), set_list()] = []
-    """Namespaces of the claims. All, if empty."""
-
-
-class Backup(Model):
-    """Backs up the workload cluster and waits until the backup is complete.
-
-    Backups stay when the policy or the Cluster is deleted.
-    """
-
-    velero: Velero | None = None
-    """Settings of a backup by Velero."""
-    volume_snapshots: VolumeSnapshots | None = None
-    """Settings of CSI snapshots."""
-
-    rules = (
-        rule(
-            "has(self.velero) != has(self.volumeSnapshots)",
-            "choose either velero or volumeSnapshots",
-        ),
-    )
 
 
 class ValidationRule(Model):
@@ -411,10 +344,26 @@ class ApprovedPlan(Model):
 
 
 ACTIONS = (
-    *("quota", "apply", "job", "backup", "patches", "approval", "http", "upgradePlan", "validate"),
+    *("quota", "apply", "job", "patches", "approval", "upgradePlan", "validate"),
     "approvedPlan",
 )
 """The names of actions in YAML."""
+
+REMOVED: Final[Mapping[str, str]] = {
+    "backup": "the action backup was removed: create a policy with apply, and a source with until,"
+    " as in docs/lifecycle/backups.md",
+    "http": "the action http was removed: run a Runtime Extension that answers the hook, or create"
+    " a policy with a job that calls the service",
+}
+"""Former actions, and what users write instead. Policies may be stored that still have them."""
+
+
+class _NewOnly(Rule):
+    """A rule with an optional `oldSelf`, so that stored objects can be changed and deleted."""
+
+    def mark(self, schema: Unstructured) -> None:
+        super().mark(schema)
+        schema["x-kubernetes-validations"][-1]["optionalOldSelf"] = True
 
 
 class Action(Model):
@@ -426,14 +375,14 @@ class Action(Model):
     """Applies manifests to the workload cluster."""
     job: Job | None = None
     """Runs a Job."""
-    backup: Backup | None = None
-    """Backs up the workload cluster."""
+    backup: AnyObject | None = None
+    """Removed: use `apply` with `until`."""
     patches: Patches | None = None
     """Patches templates."""
     approval: Approval | None = None
     """Waits for a person or a maintenance window."""
-    http: Http | None = None
-    """Calls a service."""
+    http: AnyObject | None = None
+    """Removed: use a Runtime Extension of your own, or `job`."""
     upgrade_plan: UpgradePlan | None = None
     """Plans upgrades."""
     validate_: Validate | None = Field(
@@ -444,8 +393,15 @@ class Action(Model):
     """Holds changes with another effect than the approved plan."""
 
     rules = (
+        *(
+            _NewOnly(
+                f"!has(self.{name}) || (oldSelf.hasValue() && has(oldSelf.value().{name}))", instead
+            )
+            for name, instead in REMOVED.items()
+        ),
         rule(
-            f"[{', '.join(f'has(self.{name})' for name in ACTIONS)}].filter(a, a).size() == 1",
+            f"[{', '.join(f'has(self.{name})' for name in (*ACTIONS, *REMOVED))}]"
+            ".filter(a, a).size() == 1",
             f"an action has exactly one of {', '.join(ACTIONS)}",
         ),
         rule(

@@ -39,7 +39,6 @@ PolicyKind = Literal["LifecyclePolicy", "ClusterLifecyclePolicy"]
 Expression = Annotated[str, MinLen(1), MaxLen(4096)]
 Text = Annotated[str, MaxLen(1024)]
 LabelKey = Annotated[str, MinLen(1), MaxLen(317)]
-Key = Annotated[str, MinLen(1), MaxLen(253), Field(pattern=r"^[-._a-zA-Z0-9]+$")]
 VersionRange = Annotated[
     str,
     MinLen(1),

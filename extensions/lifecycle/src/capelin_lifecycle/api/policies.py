@@ -147,14 +147,9 @@ class PolicySpec(Model):
             _only("approval", *BLOCKING_HOOKS),
             "an approval is for hooks that can block a Cluster",
         ),
-        rule(_only("http", *LIFECYCLE_HOOKS), "http is for the hooks of a Cluster's life"),
         rule(
             _only("apply", *_WITH_WORKLOAD),
             "apply needs a workload cluster, which does not exist before BeforeClusterCreate",
-        ),
-        rule(
-            _only("backup", *_WITH_WORKLOAD),
-            "backup needs a workload cluster, which does not exist before BeforeClusterCreate",
         ),
         rule(
             _only("job", *LIFECYCLE_HOOKS)

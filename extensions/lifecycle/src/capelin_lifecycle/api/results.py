@@ -60,7 +60,7 @@ class ResultSpec(Model):
     id: Annotated[str, MaxLen(64)] = ""
     """Identifies the occurrence of the hook, in every management cluster.
 
-    Names of Jobs and backups, requests to services, and approvals contain it.
+    Names of Jobs and of generated objects, and approvals, contain it.
     """
     called: Time | None = None
     """When Cluster API first called the hook."""

@@ -30,6 +30,7 @@ from capelin.controller import (
 from capelin_lifecycle.actions import CHECKS, EXPRESSIONS
 from capelin_lifecycle.actions.action import POLICY_LABEL
 from capelin_lifecycle.actions.sources import source_problems
+from capelin_lifecycle.api.actions import REMOVED
 from capelin_lifecycle.api.names import GROUP
 from capelin_lifecycle.api.policies import (
     ClusterLifecyclePolicy,
@@ -124,6 +125,8 @@ def unreadable_status(entry: UnreadableObject, now: str) -> Unstructured:
 
 def policy_problem(policy: Policy) -> str | None:
     """Why a policy without expressions cannot be used. An error concerns this policy only."""
+    if (instead := REMOVED.get(policy.spec.action.name)) is not None:
+        return instead
     check = CHECKS.get(policy.spec.action.name)
     try:
         problems = [] if check is None else check(KnownPolicy.of(policy))
@@ -240,8 +243,7 @@ async def _reconcile(store: Store, ctx: Context, policy: Policy, namespace: str)
     status, specs = status_of(policy, problem, results, missing, undiscovered)
     await _patch_conditions(ctx, policy, status, [*specs, pause])
     # Sources are not watched: that would need the right to list all Secrets.
-    action = policy.spec.action
-    return After(_SOURCES_SECONDS) if action.apply or action.http else Done()
+    return After(_SOURCES_SECONDS) if policy.spec.action.apply else Done()
 
 
 async def _patch_conditions(

@@ -92,8 +92,6 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         Permission("cluster.x-k8s.io", ("clusters",), ("get", "list", "watch")),
         Permission("", ("namespaces",), ("list", "watch")),
         Permission("", ("secrets", "configmaps"), ("get",)),
-        # The manifests that restore snapshots.
-        Permission("", ("configmaps",), ("create",)),
         # Jobs whose target is the management cluster.
         Permission("batch", ("jobs",), ("create", "delete", "get")),
         Permission("", ("pods",), ("list",)),
@@ -258,8 +256,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             await _write_record(ctx, result, next_attempt(result.record, policy))
         if (resumed := after_pause(result, self._clock())) is not None:
             await _write_record(ctx, result, resumed)
-        runner = RUNNERS.get(result.spec.action)
-        if runner is not None and runner.cleans_up:
+        if result.spec.action in RUNNERS:
             await ctx.add_finalizer(result, RESULT_FINALIZER)
         if policy.spec.action.name not in RUNNERS:
             outcome = await self._verdict(run)

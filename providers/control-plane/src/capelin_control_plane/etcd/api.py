@@ -3,7 +3,7 @@
 import base64
 import json
 import ssl
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,18 +11,7 @@ from typing import Any
 import aiohttp
 from capelin.client import read_at_most
 
-from capelin_control_plane.etcd.rules import (
-    MOST_MEMBERS,
-    AddLearner,
-    AddMember,
-    ListedMember,
-    Membership,
-    MoveLeadership,
-    Promote,
-    Remove,
-    RemoveMember,
-    next_membership_change,
-)
+from capelin_control_plane.etcd.rules import ListedMember
 
 DEFAULT_QUOTA = 2 * 2**30
 """The quota of etcd's database without `quota-backend-bytes`."""
@@ -41,9 +30,6 @@ _ANSWER_BYTES = 256 << 10
 _REVISION_BYTES = 64 << 20
 """The most that one revision may change, with its keys: etcd accepts requests of 1.5 MiB."""
 _MESSAGE_CHARACTERS = 300
-
-PeerUrl = Callable[[int], str]
-"""The peer URL of the member of an index."""
 
 
 class MembershipError(Exception):
@@ -322,69 +308,6 @@ def ready_member(ready: Sequence[int], index: int | None) -> int:
     if index is not None and index not in ready:
         raise MembershipError(f"etcd-{index} is not ready")
     return ready[-1] if index is None else index
-
-
-async def make_room(url: str, trust: ssl.SSLContext, peer_url: str) -> None:
-    """Have a cluster expect a new member in place of a lost one.
-
-    Args:
-        url: Where a member that is ready answers clients.
-        trust: The certificates of a client of etcd.
-        peer_url: The peer URL of the lost member, and of the new one.
-
-    Raises:
-        MembershipError: etcd does not answer or refuses the change.
-    """
-    async with connect(url, trust) as api:
-        while True:
-            match next_membership_change(peer_url, await api.members()):
-                case RemoveMember(id):
-                    await api.remove_member(id)
-                case AddMember(address):
-                    await api.add_member(address)
-                case None:
-                    return
-
-
-async def read_membership(api: EtcdApi, peer_url: PeerUrl) -> Membership:
-    """The cluster's list of its members, and which of them leads.
-
-    Raises:
-        MembershipError: the member does not answer, or lists a member at another address.
-    """
-    listed = await api.members()
-    leader = (await api.status()).leader
-    indexes = {peer_url(index): index for index in range(MOST_MEMBERS)}
-    unknown = [member.peer_url for member in listed if member.peer_url not in indexes]
-    if unknown:
-        raise MembershipError(f"etcd lists a member at {unknown[0]}")
-    leading = (indexes[member.peer_url] for member in listed if member.id == leader)
-    return Membership(
-        members={indexes[member.peer_url]: member for member in listed},
-        leader=next(leading, None),
-    )
-
-
-async def change_members(
-    api: EtcdApi,
-    change: AddLearner | Promote | Remove | MoveLeadership,
-    present: Membership,
-    peer_url: PeerUrl,
-) -> None:
-    """Change the cluster's list of members, or its leader.
-
-    Raises:
-        MembershipError: etcd refuses it now, for example because a learner has not caught up.
-    """
-    match change:
-        case AddLearner(index):
-            await api.add_learner(peer_url(index))
-        case Promote(index):
-            await api.promote_member(present.members[index].id)
-        case Remove(index):
-            await api.remove_member(present.members[index].id)
-        case MoveLeadership(_, to):
-            await api.move_leadership(present.members[to].id)
 
 
 def _short(message: object) -> str:

@@ -29,7 +29,7 @@ from capelin_control_plane.desired.control_plane import (
     InvalidSpecError,
     annotated_moment,
 )
-from capelin_control_plane.desired.instances import Endpoint, Observed, Remains
+from capelin_control_plane.desired.instances import Remains
 from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.operations.backup import BackupJob, ControlPlaneData
@@ -47,6 +47,7 @@ from capelin_control_plane.operations.move_phases import (
     not_requested,
     user_objects,
 )
+from capelin_control_plane.operations.situation import Situation
 
 _POLL_SECONDS: Final = 0.5
 _RETRY_SECONDS: Final = 5.0
@@ -228,16 +229,11 @@ class MoveCheck:
     """When to look again."""
 
 
-async def check_move(
-    ctx: Context,
-    obj: CapelinControlPlane,
-    desired: ControlPlane,
-    observed: Observed,
-    *,
-    endpoint: Endpoint,
-    backend: MovingBackend,
-) -> MoveCheck:
-    """Check whether a control plane may move."""
+async def check_move(ctx: Context, situation: Situation) -> MoveCheck:
+    """Check whether a control plane may move. On processes, nothing can."""
+    obj, desired, backend = situation.obj, situation.desired, situation.backend
+    if not isinstance(backend, MovingBackend):
+        return MoveCheck()
     try:
         request = move_request(obj, desired.now)
     except InvalidSpecError as error:
@@ -253,9 +249,14 @@ async def check_move(
         for (kind, name), each in zip(named, found, strict=True)
         if each is None or MOVE_LABEL not in each.metadata.labels
     ]
-    hosts = await backend.own_hosts(key_of(obj))
+    hosts = await backend.own_hosts(situation.key)
     condition = movable(
-        obj, desired, observed, host=endpoint.host, own_hosts=hosts, staying=staying
+        obj,
+        desired,
+        situation.observed,
+        host=situation.endpoint.host,
+        own_hosts=hosts,
+        staying=staying,
     )
     return MoveCheck((condition,), accepted_move(obj, condition), request.next)
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from capelin.api import Resource, Unstructured
-from capelin.client import Client, ClientError, Config, Invalid
+from capelin.client import Client, ClientError, Invalid
 from capelin.contract import ConditionSpec
 from capelin.controller import Context, ObjectKey
 from capelin.provider import Blocked, ControlPlaneContext
@@ -33,8 +33,7 @@ from capelin_control_plane.backup.restores import (
     source_of,
 )
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION, ControlPlane
-from capelin_control_plane.desired.instances import Observed, Phase
-from capelin_control_plane.keys.certificates import Authorities
+from capelin_control_plane.desired.instances import Phase
 from capelin_control_plane.keys.rotation_clients import (
     NODES,
     SECRETS,
@@ -43,6 +42,7 @@ from capelin_control_plane.keys.rotation_clients import (
 )
 from capelin_control_plane.operations.backup import ControlPlaneData, encryption_key
 from capelin_control_plane.operations.engine import Declaration, Engine, Operation, Run
+from capelin_control_plane.operations.situation import Situation
 
 VOLUMES: Final = Resource("", "v1", "PersistentVolume", "persistentvolumes", namespaced=False)
 ATTACHMENTS: Final = Resource(
@@ -159,19 +159,12 @@ class Restores(Engine[None]):
         return (failure or _condition(desired, phase),)
 
 
-async def complete_restore(
-    ctx: ControlPlaneContext,
-    obj: CapelinControlPlane,
-    desired: ControlPlane,
-    observed: Observed,
-    *,
-    authorities: Authorities,
-    config: Callable[[], Config],
-) -> bool:
+async def complete_restore(ctx: ControlPlaneContext, situation: Situation) -> bool:
     """Remove the annotation if the restored control plane serves. Returns whether it did.
 
     A copy is first separated from its source. In place, tokens of a dropped key may be back.
     """
+    obj, desired, observed = situation.obj, situation.desired, situation.observed
     is_ready = observed.complete and observed.answers and all(s.ready for s in observed.statuses)
     if observed.restore is not Phase.STARTING or desired.restore is None or not is_ready:
         return False
@@ -179,14 +172,14 @@ async def complete_restore(
     try:
         async with (
             asyncio.timeout(_SEPARATION_SECONDS),
-            Client(config(), manager="capelin-restore") as workload,
+            Client(situation.config(), manager="capelin-restore") as workload,
         ):
             if source is not None:
                 # The moment of the request is later than all data of the source.
                 moment = moment_of(desired.restore) or desired.now
                 await separate_from_source(workload, moment)
-            if source is not None or authorities.progress.stage is None:
-                await remove_old_tokens(workload, account_key_id(authorities))
+            if source is not None or situation.authorities.progress.stage is None:
+                await remove_old_tokens(workload, account_key_id(situation.authorities))
     except (ClientError, TimeoutError) as error:
         text = str(error) or f"the API took more than {_SEPARATION_SECONDS:g} s"
         whose = "the backup" if source is None else f"Cluster {source}"

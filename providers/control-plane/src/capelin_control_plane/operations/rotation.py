@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from capelin.client import Client, ClientError, Config
+from capelin.client import Client, ClientError
 from capelin.contract import ConditionSpec, secret_name
 from capelin.controller import Context, ObjectKey
 
@@ -22,7 +22,6 @@ from capelin_control_plane.desired.control_plane import (
 )
 from capelin_control_plane.desired.instances import Observed
 from capelin_control_plane.desired.schedules import around, is_future, is_older, occurrences
-from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.rotation import (
     PURPOSES,
     Clients,
@@ -38,7 +37,8 @@ from capelin_control_plane.keys.rotation_clients import (
     with_ages_of_machines,
 )
 from capelin_control_plane.keys.secrets import advance
-from capelin_control_plane.operations.engine import Operation, key_of, obstacle, waiting_text
+from capelin_control_plane.operations.engine import Operation, obstacle, waiting_text
+from capelin_control_plane.operations.situation import Situation
 
 ROTATE_ANNOTATION: Final = "controlplane.cluster.x-k8s.io/rotate-authorities-before"
 """Its value is a moment. CAs and keys that were created before it are replaced."""
@@ -105,29 +105,21 @@ class Rotations:
     async def reconcile(
         self,
         ctx: Context,
-        obj: CapelinControlPlane,
-        desired: ControlPlane,
-        observed: Observed,
+        situation: Situation,
         *,
         running: Collection[Operation],
-        authorities: Authorities,
-        config: Callable[[], Config],
         awake_since: datetime | None = None,
     ) -> RotationReport:
         """Take the next step, unless it has to wait.
 
         Args:
             ctx: The context of the reconcile.
-            obj: The control plane.
-            desired: Its desired state.
-            observed: Its observed state.
+            situation: The control plane.
             running: The operations in progress.
-            authorities: Its CAs and keys.
-            config: How to reach its API servers.
             awake_since: When it last woke.
         """
-        key, progress = key_of(obj), authorities.progress
-        now = desired.now
+        key, obj, desired = situation.key, situation.obj, situation.desired
+        progress, now = situation.authorities.progress, desired.now
         if progress.stage is None:
             self.forget(key)
         try:
@@ -135,22 +127,14 @@ class Rotations:
             if progress.stage is None and not requests.includes(progress.created):
                 return RotationReport(next=requests.next)
             drop, force = requested_drop(obj)
-            report = _delayed(progress, desired, observed, running)
+            report = _delayed(progress, desired, situation.observed, running)
         except InvalidSpecError as error:
             return RotationReport((_refused(str(error)),))
         if drop is not None and drop < progress.created and not is_future(progress.created, now):
             drop = None  # It was about an earlier rotation.
         confirmed = drop is not None and drop <= now
         if report is None and progress.stage == "Waiting" and not (confirmed and force):
-            report = await self._wait(
-                ctx,
-                desired,
-                authorities,
-                key=key,
-                config=config,
-                confirmed=confirmed,
-                awake_since=awake_since,
-            )
+            report = await self._wait(ctx, situation, confirmed=confirmed, awake_since=awake_since)
         if report is not None:
             return report
         for purpose in PURPOSES:
@@ -167,15 +151,13 @@ class Rotations:
     async def _wait(
         self,
         ctx: Context,
-        desired: ControlPlane,
-        authorities: Authorities,
+        situation: Situation,
         *,
-        key: ObjectKey,
-        config: Callable[[], Config],
         confirmed: bool,
         awake_since: datetime | None,
     ) -> RotationReport | None:
         """The clients that still need the old CAs. None if they can be dropped."""
+        key, desired, authorities = situation.key, situation.desired, situation.authorities
         now = desired.now
         since = authorities.progress.since or now
         found = self._found.get(key)
@@ -183,7 +165,7 @@ class Rotations:
             try:
                 async with (
                     asyncio.timeout(_CLIENT_SECONDS),
-                    Client(config(), manager="capelin-rotation") as workload,
+                    Client(situation.config(), manager="capelin-rotation") as workload,
                 ):
                     clients = await find_clients(workload, authorities)
             except (ClientError, TimeoutError) as error:

@@ -4,19 +4,15 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from capelin.client import Config
 from capelin.contract import ConditionSpec
 from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.api import Status
-from capelin_control_plane.backends import Backend
 from capelin_control_plane.backup.destinations import Stores
-from capelin_control_plane.desired.instances import Observed
-from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.keys.encryption import uses_keyring
-from capelin_control_plane.keys.encryption_keys import EncryptionKeys
 from capelin_control_plane.operations.archive import Archives
 from capelin_control_plane.operations.backup import (
     BackupMetrics,
@@ -28,6 +24,7 @@ from capelin_control_plane.operations.encryption import EncryptionReport, Encryp
 from capelin_control_plane.operations.engine import Engine, Operation, in_progress
 from capelin_control_plane.operations.restore import Restores
 from capelin_control_plane.operations.rotation import Rotations
+from capelin_control_plane.operations.situation import Situation
 from capelin_control_plane.operations.space import SpaceTasks
 
 
@@ -66,10 +63,6 @@ class Operations:
         """The metrics of backups."""
         return self._backups.metrics
 
-    def snapshot_lock(self, key: ObjectKey) -> asyncio.Lock:
-        """Held while a snapshot of a control plane's etcd is read, or a member defragments."""
-        return self._locks.setdefault(key, asyncio.Lock())
-
     def plugin_key(self, key: ObjectKey, now: datetime) -> tuple[str, str] | None:
         """The name of a key, and the KMS plugin's key that all API servers use for it."""
         return self._plugins.settled_key(key, now)
@@ -77,13 +70,8 @@ class Operations:
     async def reconcile(
         self,
         ctx: Context,
-        data: ControlPlaneData,
-        observed: Observed,
+        situation: Situation,
         *,
-        authorities: Authorities,
-        keys: EncryptionKeys | None,
-        backend: Backend,
-        config: Callable[[], Config],
         is_moving: bool = False,
         awake_since: datetime | None = None,
     ) -> OperationsReport:
@@ -91,33 +79,31 @@ class Operations:
 
         Args:
             ctx: The context of the reconcile.
-            data: The control plane.
-            observed: Its observed state.
-            authorities: Its CAs and keys.
-            keys: Its keys of encryption at rest.
-            backend: Its backend.
-            config: How to reach its API servers.
+            situation: The control plane.
             is_moving: Whether the next pause is that of a move.
             awake_since: When it last woke.
         """
-        running = in_progress(data.desired, observed, is_moving=is_moving)
+        key, observed = situation.key, situation.observed
+        running = in_progress(situation.desired, observed, is_moving=is_moving)
+        data = ControlPlaneData.of(
+            situation.obj,
+            situation.desired,
+            situation.authorities,
+            partial(situation.backend.etcd, key),
+            self._locks.setdefault(key, asyncio.Lock()),
+        )
         backup, archive = self._back_up(ctx, data)
-        space = self._check_space(ctx, data, observed, backend, running)
-        encryption = await self._encrypt(ctx, data, observed, keys, config, running=running)
+        space = self._check_space(ctx, situation, data.snapshot_lock, running)
+        encryption = await self._encrypt(ctx, situation, running)
         if encryption.changing:
             # It may have begun just now.
             running |= {Operation.ENCRYPTION}
         rotation = await self._rotations.reconcile(
-            ctx,
-            data.obj,
-            data.desired,
-            observed,
-            running=running,
-            authorities=authorities,
-            config=config,
-            awake_since=awake_since,
+            ctx, situation, running=running, awake_since=awake_since
         )
-        restore = self._restores.reconcile(ctx, data, backend=backend, phase=observed.restore)
+        restore = self._restores.reconcile(
+            ctx, data, backend=situation.backend, phase=observed.restore
+        )
         moments = (backup and backup.next, encryption.next, rotation.next)
         return OperationsReport(
             backup,
@@ -150,43 +136,35 @@ class Operations:
     def _check_space(
         self,
         ctx: Context,
-        data: ControlPlaneData,
-        observed: Observed,
-        backend: Backend,
+        situation: Situation,
+        lock: asyncio.Lock,
         running: Collection[Operation],
     ) -> ConditionSpec | None:
         """Check etcd's space, unless no API server answers."""
-        if not observed.answers:
-            last = self._space.last(data.key)
+        key = situation.key
+        if not situation.observed.answers:
+            last = self._space.last(key)
             return last and last.result
-        key = data.key
         return self._space.reconcile(
             ctx,
-            data.obj,
-            data.desired.etcd_replicas,
-            lambda index: backend.etcd(key, index),
-            lock=data.snapshot_lock,
+            situation.obj,
+            situation.desired.etcd_replicas,
+            partial(situation.backend.etcd, key),
+            lock=lock,
             waits=bool(self._space.operation.waits_for(running)),
         )
 
     async def _encrypt(
-        self,
-        ctx: Context,
-        data: ControlPlaneData,
-        observed: Observed,
-        keys: EncryptionKeys | None,
-        config: Callable[[], Config],
-        *,
-        running: Collection[Operation],
+        self, ctx: Context, situation: Situation, running: Collection[Operation]
     ) -> EncryptionReport:
         """Take the next stage of encryption, unless something else changes the API servers."""
-        is_ready = uses_keyring(data.desired, observed)
+        is_ready = uses_keyring(situation.desired, situation.observed)
         readiness = "" if is_ready else "every API server to be ready"
         return await self._encryptions.reconcile(
             ctx,
-            data.obj,
-            keys,
-            config,
+            situation.obj,
+            situation.encryption_keys,
+            situation.config,
             waiting=self._encryptions.operation.waits_for(running, readiness),
             restoring=Operation.RESTORE in running,
         )

@@ -28,7 +28,7 @@ from capelin_control_plane.backends.pods.deletion import (
     stop_clients,
     stop_pods,
 )
-from capelin_control_plane.backends.pods.etcd_changes import EtcdChanges
+from capelin_control_plane.backends.pods.etcd_changes import EtcdChanges, PodMembers
 from capelin_control_plane.backends.pods.exposure import (
     agents_endpoint_of,
     api_server_service,
@@ -353,7 +353,8 @@ class PodsBackend:
         known = self._known.get(key)
         if known is None:
             raise MembershipError("no etcd member is ready")
-        async with self._etcd.open(known, ready_member(known.ready_members, index)) as api:
+        members = PodMembers(self._own, known)
+        async with members.open(ready_member(members.ready, index)) as api:
             yield api
 
     async def prepare_restore(

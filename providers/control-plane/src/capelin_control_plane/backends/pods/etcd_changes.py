@@ -1,19 +1,16 @@
 """Takes the next step of etcd's members on pods: replace, restart, add or remove one."""
 
 import logging
-import ssl
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 
 from capelin.client import tls_context
 from capelin.provider import Blocked
 
-from capelin_control_plane.api.reasons import Reason
+from capelin_control_plane.backends.etcd_members import change_members, read_members, replace_member
 from capelin_control_plane.backends.pods.membership import (
-    EtcdMembers,
     forwarded_port,
     is_resized,
     next_change,
@@ -32,14 +29,13 @@ from capelin_control_plane.backends.pods.pod_status import (
 )
 from capelin_control_plane.backends.pods.rollout import are_api_servers_settled
 from capelin_control_plane.desired.control_plane import ControlPlane
-from capelin_control_plane.etcd.api import EtcdApi, MembershipError, connect, make_room
+from capelin_control_plane.etcd.api import EtcdApi, connect
 from capelin_control_plane.etcd.rules import (
     Loss,
     Member,
     Membership,
     Removed,
     Replacement,
-    StartLearner,
     next_replacement,
 )
 
@@ -56,16 +52,66 @@ class Resizing:
 
 
 @dataclass(frozen=True, slots=True)
+class PodMembers:
+    """The members of one control plane, as `backends.etcd_members` changes them."""
+
+    own: OwnObjects
+    known: Known
+
+    @property
+    def ready(self) -> Sequence[int]:
+        return self.known.ready_members
+
+    @asynccontextmanager
+    async def open(self, index: int) -> AsyncGenerator[EtcdApi]:
+        """A connection to a member, through the API server."""
+        names, client = self.known.names, self.known.etcd_client
+        trust = tls_context(self.known.etcd_ca, client.certificate_pem, client.private_key_pem)
+        async with (
+            forwarded_port(
+                self.own.client.config, names.namespace, names.member(index), ETCD_CLIENT_PORT
+            ) as port,
+            connect(f"https://127.0.0.1:{port}", trust) as api,
+        ):
+            yield api
+
+    def peer_url(self, index: int) -> str:
+        return peer_url(self.known.names, index)
+
+    async def start_learner(self, index: int, present: Membership) -> None:
+        """Delete the volume of an earlier member with its name, and then start its pod."""
+        del present
+        names = self.known.names
+        claim = await self.own.client.find(CLAIMS, names.claim(index), names.namespace)
+        if claim is None and all(pod.name != names.member(index) for pod in self.known.pods):
+            await self.scale(index + 1)
+        else:
+            await self.own.delete(names, CLAIMS, names.claim(index))
+
+    async def start_again(self, replacement: Replacement, listed: Collection[int]) -> None:
+        """Delete the volume and the pod of a lost member. The StatefulSet creates another pod."""
+        del listed
+        names = self.known.names
+        member = names.member(replacement.index)
+        await self.own.delete(names, CLAIMS, names.claim(replacement.index))
+        is_displaced = replacement.loss is Loss.DISPLACED
+        # It is not ready, so its budget allows the eviction. A lost kubelet never reports
+        # the end of its pod. If it still runs, the others reject it.
+        await self.own.evict(self.known.pod(member), 0 if is_displaced else STOP_SECONDS)
+        lost_part = "node" if is_displaced else "data"
+        _log.warning("%s lost its %s, and is replaced from the others", member, lost_part)
+
+    async def scale(self, members: int) -> None:
+        """Have the StatefulSet run so many members."""
+        manifest = self.known.objects.etcd.scaled(members).manifest
+        await self.own.ensure(manifest, self.known.live.get("etcd"))
+
+
+@dataclass(frozen=True, slots=True)
 class EtcdChanges:
     """Changes of the members of control planes."""
 
     own: OwnObjects
-
-    @asynccontextmanager
-    async def open(self, known: Known, index: int) -> AsyncGenerator[EtcdApi]:
-        """A connection to a member."""
-        async with self._address(known, index) as (url, trust), connect(url, trust) as api:
-            yield api
 
     async def read(self, known: Known, desired: ControlPlane) -> Resizing | None:
         """Read etcd's own list of members while their number changes, and store it.
@@ -76,7 +122,7 @@ class EtcdChanges:
         if "etcd" not in known.live or is_resized(known.etcd_state, known.planned(size), size):
             return None
         try:
-            membership = await self._members(known).read()
+            membership = await read_members(PodMembers(self.own, known))
         except Blocked as error:
             return Resizing(failure=error)
         if membership is not None:
@@ -99,7 +145,7 @@ class EtcdChanges:
         # While their number changes, only members that are down restart.
         restarts = await self._restart(known, others, 0 if resizing else desired.etcd_replicas)
         if replacement is not None:
-            await self._replace(known, replacement)
+            await replace_member(PodMembers(self.own, known), replacement)
             return True
         if resizing is None:
             return restarts
@@ -107,41 +153,22 @@ class EtcdChanges:
             raise resizing.failure
         return membership is not None and await self._resize(known, desired, membership)
 
-    async def _replace(self, known: Known, replacement: Replacement) -> None:
-        """Have an etcd member that lost its data copy that of the others."""
-        names = known.names
-        lost = names.member(replacement.index)
-        try:
-            async with self._address(known, replacement.through) as (url, trust):
-                await make_room(url, trust, peer_url(names, replacement.index))
-        except MembershipError as error:
-            raise Blocked(
-                Reason.ETCD_MEMBER_LOST, f"{lost} cannot be replaced yet: {error}"
-            ) from error
-        await self.own.delete(names, CLAIMS, names.claim(replacement.index))
-        is_displaced = replacement.loss is Loss.DISPLACED
-        # It is not ready, so its budget allows the eviction. A lost kubelet never reports
-        # the end of its pod. If it still runs, the others reject it.
-        await self.own.evict(known.pod(lost), 0 if is_displaced else STOP_SECONDS)
-        lost_part = "node" if is_displaced else "data"
-        _log.warning("%s lost its %s, and is replaced from the others", lost, lost_part)
-
     async def _restart(self, known: Known, members: Sequence[Member], size: int) -> bool:
         """Restart the members that may restart now. Returns whether anything changes."""
         restarts = ordered_restarts(members, None, size)
         if not restarts.members:
             return False
         if len(members) > 1 and all(member.ready for member in members):
-            etcd = self._members(known)
+            etcd = PodMembers(self.own, known)
             try:
-                membership = await etcd.read()
+                membership = await read_members(etcd)
             except Blocked as error:
                 # The restart may be the repair. Only its order depends on the list.
                 _log.warning("%s: the leader is not known: %s", known.names.control_plane, error)
                 membership = None
             restarts = ordered_restarts(members, membership, size)
             if restarts.move is not None and membership is not None:
-                await etcd.change(restarts.move, membership)
+                await change_members(etcd, restarts.move, membership)
                 return True
         for name in map(known.names.member, restarts.members):
             # A node that is drained at this moment obeys the same budget.
@@ -162,44 +189,15 @@ class EtcdChanges:
             size=desired.etcd_replicas,
             may_shrink=are_api_servers_settled(desired, known.statuses) and not ending,
         )
+        members = PodMembers(self.own, known)
         match change:
             case None:
                 return False
             case Removed(index):
                 # First, because the other write completes the step for the next provider.
                 await self.own.delete(known.names, CLAIMS, known.names.claim(index))
-                await self._scale(known, index)
-            case StartLearner(index):
-                # It joins without data: delete the data of an earlier member with its name.
-                if await self._has_data(known, index):
-                    await self.own.delete(known.names, CLAIMS, known.names.claim(index))
-                    return True
-                await self._scale(known, index + 1)
+                await members.scale(index)
             case _:
-                await self._members(known).change(change, membership)
+                await change_members(members, change, membership)
         _log.info("etcd of %s: %s", known.names.control_plane, change)
         return True
-
-    async def _scale(self, known: Known, members: int) -> None:
-        await self.own.ensure(known.objects.etcd.scaled(members).manifest, known.live.get("etcd"))
-
-    async def _has_data(self, known: Known, index: int) -> bool:
-        """Whether the pod or the volume of a member still exists."""
-        names = known.names
-        claim = await self.own.client.find(CLAIMS, names.claim(index), names.namespace)
-        return claim is not None or any(pod.name == names.member(index) for pod in known.pods)
-
-    def _members(self, known: Known) -> EtcdMembers:
-        return EtcdMembers(known.names, tuple(known.ready_members), partial(self.open, known))
-
-    @asynccontextmanager
-    async def _address(
-        self, known: Known, index: int
-    ) -> AsyncGenerator[tuple[str, ssl.SSLContext]]:
-        """The URL and the certificates with which the provider reaches a member."""
-        names, client = known.names, known.etcd_client
-        trust = tls_context(known.etcd_ca, client.certificate_pem, client.private_key_pem)
-        async with forwarded_port(
-            self.own.client.config, names.namespace, names.member(index), ETCD_CLIENT_PORT
-        ) as port:
-            yield f"https://127.0.0.1:{port}", trust

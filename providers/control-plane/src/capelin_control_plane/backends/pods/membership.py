@@ -1,31 +1,22 @@
 """Changes of etcd's members on pods: through learners, and with the leader last.
 
-`capelin_control_plane.etcd` decides. This module reads and changes etcd's own list of members. The
-provider reaches a member through the API server like kubectl port-forward, also from outside of the
-management cluster, and network policies need no exception for it.
+`capelin_control_plane.etcd` decides. This module has the state that outlives pods, and connections.
+The provider reaches a member through the API server like kubectl port-forward, also from outside of
+the management cluster, and network policies need no exception for it.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, cast
 
 import aiohttp
 from capelin.api import Unstructured
 from capelin.client import Config, Credentials
-from capelin.provider import Blocked
 
-from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends.pods.names import ETCD_PEER_PORT, Names, fields_at, value_at
-from capelin_control_plane.etcd.api import (
-    EtcdApi,
-    MembershipError,
-    change_members,
-    read_membership,
-)
 from capelin_control_plane.etcd.rules import (
     AddLearner,
     ClusterState,
@@ -55,9 +46,6 @@ RESTORED_KEY = "restored"
 _VOTERS_KEY = "voters"
 
 _MEMBER = re.compile(r"-(\d+)=")
-OpenMember = Callable[[int], AbstractAsyncContextManager[EtcdApi]]
-"""Opens a connection to the member of an index."""
-
 Change = AddLearner | Promote | Remove | MoveLeadership | StartLearner | Removed
 """A step of a resize: a change of etcd's list, or of the number of pods."""
 
@@ -291,65 +279,3 @@ def ordered_restarts(
     known = [replace(member, leader=member.index == leader) for member in members]
     indexes = next_restarts(known, size)
     return Restarts(indexes, next_leadership(known, indexes))
-
-
-@dataclass(frozen=True, slots=True)
-class EtcdMembers:
-    """etcd's own list of the members of a control plane."""
-
-    names: Names
-    ready: tuple[int, ...]
-    open: OpenMember
-
-    async def read(self) -> Membership | None:
-        """The list. None if no member is ready.
-
-        Raises:
-            Blocked: no ready member returns it.
-        """
-        failure: Exception | None = None
-        for index in self.ready:
-            try:
-                async with self.open(index) as api:
-                    return await read_membership(api, partial(peer_url, self.names))
-            except (OSError, MembershipError) as error:
-                failure = error
-        if failure is not None:
-            raise Blocked(
-                Reason.ETCD_RESIZING, f"etcd does not list its members: {failure}"
-            ) from failure
-        return None
-
-    async def change(
-        self, change: AddLearner | Promote | Remove | MoveLeadership, present: Membership
-    ) -> None:
-        """Change the list, or the leader.
-
-        Raises:
-            Blocked: etcd refuses it now, for example because a learner has not caught up.
-        """
-        async with self._through(change, present) as api:
-            await change_members(api, change, present, partial(peer_url, self.names))
-
-    @asynccontextmanager
-    async def _through(
-        self, change: AddLearner | Promote | Remove | MoveLeadership, present: Membership
-    ) -> AsyncGenerator[EtcdApi]:
-        """A member that carries out a change: only the leader itself moves leadership."""
-        voters = [
-            index
-            for index in self.ready
-            if index in present.members and not present.members[index].learner
-        ]
-        match change:
-            case MoveLeadership(leader, _):
-                through = leader
-            case _:
-                through = next((index for index in voters if index != change.index), None)
-        if through is None:
-            raise Blocked(Reason.ETCD_RESIZING, "no other etcd member is ready")
-        try:
-            async with self.open(through) as api:
-                yield api
-        except (OSError, MembershipError) as error:
-            raise Blocked(Reason.ETCD_RESIZING, f"etcd refuses a change: {error}") from error

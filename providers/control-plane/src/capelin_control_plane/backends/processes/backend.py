@@ -24,7 +24,8 @@ from capelin_embedded.processes import (
 from capelin_control_plane.api.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.backends import ReadSnapshot, Wake
-from capelin_control_plane.backends.processes import member_data, members, restore_files
+from capelin_control_plane.backends.etcd_members import change_members, read_members, replace_member
+from capelin_control_plane.backends.processes import member_data, restore_files
 from capelin_control_plane.backends.processes.components import (
     Program,
     desired_components,
@@ -40,6 +41,7 @@ from capelin_control_plane.backends.processes.instance_status import (
     instance_statuses,
     notify_relay,
 )
+from capelin_control_plane.backends.processes.members import ProcessMembers
 from capelin_control_plane.backends.processes.plan import (
     Step,
     is_complete,
@@ -139,11 +141,11 @@ class ProcessesBackend:
             components = self._components(desired, endpoint, supervised, programs)
             try:
                 if needs_membership(plan, components) or not supervised.compared:
-                    membership = await members.membership(supervised)
-            except MembershipError as error:
+                    membership = await read_members(ProcessMembers(supervised, components))
+            except Blocked as error:
                 # A restart continues: only its order depends on the list.
                 if blocked is None and not is_resized(plan, components):
-                    blocked = Blocked(Reason.ETCD_RESIZING, str(error))
+                    blocked = error
         alive = await supervised.alive(asleep=desired.asleep)
         states = supervised.supervisor.states
         names = {instance.name for instance in plan.instances}
@@ -184,16 +186,15 @@ class ProcessesBackend:
         if observed.desired is None:
             return False
         step = next_step(observed.desired, observed)
-        await self._take(key, step)
         supervised = self._supervised[key]
+        members = ProcessMembers(supervised, observed.desired)
+        await self._take(members, step)
         if observed.membership is not None:
             # After a change, the desired number of members may be the planned one again.
             supervised.compared = step.change is None
         if step.change is not None and observed.membership is not None:
             with disk_errors_block():
-                await members.change_members(
-                    supervised, step.change, observed.desired, observed.membership
-                )
+                await change_members(members, step.change, observed.membership)
             # etcd's list has changed, and no process: take the next step.
             self._wake(key)
         return not (
@@ -203,9 +204,9 @@ class ProcessesBackend:
             and step.change is None
         )
 
-    async def _take(self, key: ObjectKey, step: Step) -> None:
+    async def _take(self, members: ProcessMembers, step: Step) -> None:
         """Declare the plan of a step, and replace the etcd member that it names."""
-        supervised = self._supervised[key]
+        supervised = members.supervised
         state_dir = supervised.state_dir
         with disk_errors_block():
             for member in supervised.plan.of("etcd"):
@@ -225,7 +226,7 @@ class ProcessesBackend:
                     "the data of etcd-%s is unusable, and set aside as %s", step.set_aside, aside
                 )
             if step.replacement is not None:
-                await members.replace_member(supervised, step.replacement)
+                await replace_member(members, step.replacement)
 
     async def prepare_restore(
         self, key: ObjectKey, desired: ControlPlane, read: ReadSnapshot, *, bump: int

@@ -1,36 +1,18 @@
-"""The data of etcd members on processes: whether it exists, and how a lost member is replaced."""
+"""The data of etcd members on processes: whether it exists, and whether a member lost it."""
 
 import shutil
-from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from ssl import SSLContext
 
 from capelin.client import tls_context
-from capelin.provider import Blocked
 from capelin_embedded.processes import write_private
 
-from capelin_control_plane.api.reasons import Reason
-from capelin_control_plane.backends.processes.components import (
-    etcd_peer_url,
-    etcd_port,
-    read_key_pair,
-)
+from capelin_control_plane.backends.processes.components import etcd_port, read_key_pair
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.etcd import api as etcd_api
-from capelin_control_plane.etcd.api import EtcdApi, MembershipError
-from capelin_control_plane.etcd.rules import (
-    MOST_MEMBERS,
-    AddLearner,
-    Loss,
-    Membership,
-    MoveLeadership,
-    Promote,
-    Remove,
-    loss_of,
-)
+from capelin_control_plane.etcd.api import EtcdApi
+from capelin_control_plane.etcd.rules import MOST_MEMBERS, Loss, loss_of
 
 
 def mark_joined(state_dir: StateDir, index: int) -> None:
@@ -95,67 +77,15 @@ def start_refusal(state_dir: StateDir, index: int) -> str:
     )
 
 
-async def make_room(state_dir: StateDir, index: int, *, through: int) -> Collection[int]:
-    """Have the cluster expect a new member with the index of a lost one.
-
-    Returns:
-        The indexes of all members that the cluster lists then.
-
-    Raises:
-        Blocked: the member `through` does not answer or refuses the change.
-    """
-    url, trust = _url_and_trust(state_dir, through)
-    try:
-        await etcd_api.make_room(url, trust, etcd_peer_url(state_dir, index))
-        return (await membership(state_dir, through=through)).members.keys()
-    except MembershipError as error:
-        raise Blocked(
-            Reason.ETCD_MEMBER_LOST, f"etcd-{index} cannot be replaced yet: {error}"
-        ) from error
-
-
-async def membership(state_dir: StateDir, *, through: int) -> Membership:
-    """The cluster's list of its members, and which of them leads.
-
-    Raises:
-        MembershipError: the member `through` does not answer, or lists a member at another address.
-    """
-    async with connect(state_dir, through) as api:
-        return await etcd_api.read_membership(api, partial(etcd_peer_url, state_dir))
-
-
-async def change_members(
-    state_dir: StateDir,
-    change: AddLearner | Promote | Remove | MoveLeadership,
-    present: Membership,
-    *,
-    through: int,
-) -> None:
-    """Change the cluster's list of members, or its leader.
-
-    Raises:
-        Blocked: etcd refuses it now, for example because a learner has not caught up.
-    """
-    try:
-        async with connect(state_dir, through) as api:
-            peer_url = partial(etcd_peer_url, state_dir)
-            await etcd_api.change_members(api, change, present, peer_url)
-    except MembershipError as error:
-        raise Blocked(Reason.ETCD_RESIZING, f"etcd refuses a change: {error}") from error
-
-
 def connect(state_dir: StateDir, through: int) -> AbstractAsyncContextManager[EtcdApi]:
-    return etcd_api.connect(*_url_and_trust(state_dir, through))
-
-
-def _url_and_trust(state_dir: StateDir, through: int) -> tuple[str, SSLContext]:
+    """A connection to a member."""
     pair = read_key_pair(state_dir.certificate("apiserver-etcd-client"))
     trust = tls_context(
         state_dir.ca("etcd").read_bytes(),
         pair.certificate_pem if pair else None,
         pair.private_key_pem if pair else None,
     )
-    return f"https://{state_dir.address}:{etcd_port(through)}", trust
+    return etcd_api.connect(f"https://{state_dir.address}:{etcd_port(through)}", trust)
 
 
 def _mark(state_dir: StateDir, index: int) -> Path:

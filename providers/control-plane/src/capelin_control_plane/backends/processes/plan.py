@@ -17,6 +17,7 @@ from capelin_control_plane.etcd.rules import (
     PlannedMember,
     Promoted,
     Removed,
+    Replacement,
     StartLearner,
     next_leadership,
     next_replacement,
@@ -29,22 +30,13 @@ _FIRST_START = "--initial-cluster"
 
 
 @dataclass(frozen=True, slots=True)
-class MemberReplacement:
-    """Replace an etcd member that lost its data."""
-
-    member: Instance
-    """The new member. It joins the others without data."""
-    through: int
-    """The index of a ready member, which changes the cluster's list of members."""
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
     plan: Plan
     """The instances that should run from now on."""
     serving: tuple[Instance, ...]
     """The API servers that get new connections."""
-    replacement: MemberReplacement | None = None
+    replacement: Replacement | None = None
+    """The etcd member that joins the others without data, in place of a lost one."""
     set_aside: int | None = None
     """The etcd member whose unusable data is moved away. It then counts as a lost one."""
     change: MemberChange | None = None
@@ -59,13 +51,12 @@ def next_step(desired: DesiredComponents, observed: Observed) -> Step:
     replacement, set_aside, change = None, None, None
     if lost is not None:
         planned = next((member for member in plan.of("etcd") if member.index == lost.index), None)
-        member = desired.etcd[lost.index]
         if lost.loss is Loss.UNUSABLE:
             set_aside = lost.index
         elif planned is not None:
             plan = plan.without(planned)
-        elif member.name not in observed.stopping:
-            replacement = MemberReplacement(member, lost.through)
+        elif f"etcd-{lost.index}" not in observed.stopping:
+            replacement = lost
     elif observed.membership is not None:
         plan, change = _resized(plan, desired, observed, observed.membership)
     leader = observed.membership and observed.membership.leader
