@@ -8,7 +8,13 @@ import pytest
 from capelin.client import Client, Config
 from capelin.testing.waiting import until
 from capelin_embedded.binaries import DEFAULT_KUBERNETES, KNOWN_KUBERNETES
-from capelin_embedded.management import all_environments, current_status, supervisor_process
+from capelin_embedded.management import (
+    Environment,
+    all_environments,
+    current_status,
+    supervisor_process,
+)
+from capelin_embedded.processes import kill_all
 from capelin_infra.plugin.clusters import FORGET
 
 from tests.e2e import kind_cluster
@@ -63,20 +69,17 @@ async def test_life_of_an_environment(bed: Bed, tmp_path: Path, record_property:
     async with Client(Config.from_kubeconfig(outputs["kubeconfig"].encode())) as client:
         assert (await client.request("GET", "/version"))["gitVersion"] == DEFAULT_KUBERNETES
 
-    # The environment stops without Pulumi, which forgets none of its resources.
+    # The supervisor stops without Pulumi: refresh detects that, and up starts it again.
     (environment,) = all_environments(bed.variables)
     supervisor = supervisor_process(environment)
     assert supervisor is not None
     await supervisor.stop(0)
-    names = [resource["urn"] for resource in await bed.resources(project)]
-    for command in (("refresh",), ("destroy", "--skip-preview")):
-        outage = await bed.run(project, *command, "--yes", fails=True)
-        assert FORGET in outage.output
-        assert [resource["urn"] for resource in await bed.resources(project)] == names
-    bed.variables[FORGET] = "true"
+    drift = await bed.run(project, "refresh", "--preview-only", "--expect-no-changes", fails=True)
+    assert "running" in drift.output
     await bed.run(project, "up", "--yes", "--skip-preview", "--refresh")
-    del bed.variables[FORGET]
     assert supervisor_process(environment) is not None
+
+    await nothing_is_forgotten(bed, project, environment)
 
     down = await bed.run(project, "destroy", "--yes", "--skip-preview")
     record_property("seconds of destroy", round(down.seconds, 1))
@@ -86,6 +89,21 @@ async def test_life_of_an_environment(bed: Bed, tmp_path: Path, record_property:
     record_property("seconds of an up from nothing", round(fresh.seconds, 1))
     await bed.run(project, "destroy", "--yes", "--skip-preview")
     await nothing_is_left(bed, project)
+
+
+async def nothing_is_forgotten(bed: Bed, project: Path, environment: Environment) -> None:
+    """An outage is an error, unless the user gives the management cluster up."""
+    for folder in (environment.supervisor, environment.processes):
+        await kill_all(folder)
+    names = [resource["urn"] for resource in await bed.resources(project)]
+    for command in (("refresh",), ("destroy", "--skip-preview")):
+        outage = await bed.run(project, *command, "--yes", fails=True)
+        assert FORGET in outage.output
+        assert [resource["urn"] for resource in await bed.resources(project)] == names
+    bed.variables[FORGET] = "true"
+    await bed.run(project, "up", "--yes", "--skip-preview", "--refresh")
+    del bed.variables[FORGET]
+    assert supervisor_process(environment) is not None
 
 
 async def nothing_is_left(bed: Bed, project: Path) -> None:
