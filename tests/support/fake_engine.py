@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -144,12 +144,13 @@ class FakeEngine:
 
 
 @asynccontextmanager
-async def fake_engine(folder: Path, state: FakeEngine) -> AsyncGenerator[Engine]:
+async def fake_engine(state: FakeEngine) -> AsyncGenerator[Engine]:
     """A client of an engine with this state."""
-    socket = str(folder / "engine.sock")
-    server = await asyncio.start_unix_server(state.serve, socket)
-    async with server:
-        yield Engine(socket)
+    # A path of a socket has at most 107 bytes, and pytest's folders may have more.
+    with TemporaryDirectory(prefix="engine-", dir="/tmp") as folder:
+        socket = f"{folder}/s"
+        async with await asyncio.start_unix_server(state.serve, socket):
+            yield Engine(socket)
 
 
 def _response(status: int, answer: object) -> bytes:

@@ -47,10 +47,8 @@ def state() -> FakeEngine:
 
 
 @pytest.fixture
-async def engine(
-    tmp_path: Path, state: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[Engine]:
-    async with fake_engine(tmp_path, state) as client:
+async def engine(state: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Engine]:
+    async with fake_engine(state) as client:
         monkeypatch.setenv("DOCKER_HOST", f"unix://{client.socket}")
         yield client
 

@@ -180,7 +180,7 @@ class Roll:
 
 
 def all_ready_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count every running process as ready."""
+    """Count every running process as ready, and none as hanging: they serve nothing."""
 
     def probe(*_: object) -> Probe:
         async def ask() -> AsyncGenerator[str, None]:
@@ -189,5 +189,9 @@ def all_ready_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return ask
 
+    def never(*_: object) -> None:
+        """No instance hangs."""
+
     monkeypatch.setattr(supervised, "readiness", probe)
     monkeypatch.setattr(supervised, "reachability", probe)
+    monkeypatch.setattr(supervised, "liveness", never)

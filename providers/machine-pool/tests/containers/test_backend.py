@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,11 +112,11 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncGenerator[Rig]:
+async def rig() -> AsyncGenerator[Rig]:
     machine, client = FakeMachine(), FakeClient()
     client.add(Secret.of("data", NAMESPACE, data={"value": DATA}))
     state = FakeEngine(run=machine.run)
-    async with fake_engine(tmp_path, state) as engine:
+    async with fake_engine(state) as engine:
         yield Rig(engine, state, machine, client)
 
 
