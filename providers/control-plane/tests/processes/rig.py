@@ -189,8 +189,7 @@ def all_ready_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return ask
 
-    def never(*_: object) -> None:
-        """No instance hangs."""
+    def never(*_: object) -> None: ...
 
     monkeypatch.setattr(supervised, "readiness", probe)
     monkeypatch.setattr(supervised, "reachability", probe)
