@@ -1,6 +1,7 @@
 """`pulumi up` in this folder installs a release into a cluster: copy it, and change it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pulumi
@@ -9,7 +10,10 @@ from capelin_infra.components import (
     CapelinCharts,
     CapelinChartsArgs,
     ClusterClass,
+    hook_client_ca,
+    hook_client_config_map,
     release_objects,
+    with_hook_client,
 )
 from capelin_infra.resources import AdmissionCheck, KindCluster, WorkloadCluster
 from pulumi_kubernetes.yaml.v2 import ConfigGroup
@@ -58,14 +62,19 @@ def options(*after: pulumi.Resource) -> pulumi.ResourceOptions:
 
 
 def installed(
-    label: str, *after: pulumi.Resource, variables: dict[str, str] | None = None
+    label: str,
+    *after: pulumi.Resource,
+    variables: dict[str, str] | None = None,
+    more: Sequence[dict[str, object]] = (),
 ) -> ConfigGroup:
     """The objects of a component file. Its pods run, and its kinds are established."""
     objects = release_objects(release / "clusterctl", label, variables)
-    return ConfigGroup(label, objs=objects, opts=options(*after))
+    if label == "cluster-api" and lifecycle:
+        objects = with_hook_client(objects)
+    return ConfigGroup(label, objs=[*objects, *more], opts=options(*after))
 
 
-def accepted(name: str, sample: dict[str, object], *after: pulumi.Resource) -> pulumi.Resource:
+def accepted(name: str, sample: dict[str, object], *after: pulumi.Resource) -> AdmissionCheck:
     """Webhooks that answer. Pods are ready before the API server has the CA of their webhook."""
     return AdmissionCheck(
         name,
@@ -76,7 +85,8 @@ def accepted(name: str, sample: dict[str, object], *after: pulumi.Resource) -> p
     )
 
 
-ready: list[pulumi.Resource] = []
+lifecycle = config.require_bool("lifecycle")
+ready: list[pulumi.CustomResource] = []
 if config.require_bool("certManager"):
     ready = [accepted("cert-manager-webhook", ISSUER, installed("cert-manager"))]
 if config.require_bool("clusterApi"):
@@ -103,16 +113,21 @@ kubernetes.rbac.v1.ClusterRole(
     opts=options(),
 )
 
-lifecycle = config.require_bool("lifecycle")
+# Core presents a certificate of this CA to the lifecycle extension.
+ca = hook_client_ca("hook-client", ready[-1], api_server) if lifecycle and ready else None
 providers: list[pulumi.Resource]
 if config.require("install") == "charts":
     (chart,) = release.glob("capelin-[0-9]*.tgz")
-    arguments = CapelinChartsArgs(chart=str(chart), values={"components": {"lifecycle": lifecycle}})
+    values = {"components": {"lifecycle": lifecycle}}
+    arguments = CapelinChartsArgs(chart=str(chart), values=values, hook_client_ca=ca)
     providers = [CapelinCharts("capelin-charts", arguments, options(*ready))]
 else:
-    labels = ["control-plane-capelin", "infrastructure-capelin"]
-    labels += ["runtime-extension-lifecycle"] if lifecycle else []
+    labels = ("control-plane-capelin", "infrastructure-capelin")
     providers = [installed(label, *ready) for label in labels]
+    if lifecycle:
+        label = "runtime-extension-lifecycle"
+        more = [hook_client_config_map(f"{label}-system", ca)] if ca else []
+        providers.append(installed(label, *ready, more=more))
 
 if config.require_bool("cluster"):
     cluster_class = ClusterClass("capelin", opts=options(*providers))

@@ -13,6 +13,7 @@ from capelin_infra.components import (
     ManagementCluster,
     ManagementClusterArgs,
     release_objects,
+    with_hook_client,
 )
 from capelin_infra.resources import KindCluster
 
@@ -166,8 +167,9 @@ def test_parts_of_a_release_depend_on_the_parts_that_they_need(
     assert "cert-manager" in before(resources, "cert-manager-webhook")
     assert "cert-manager-webhook" in before(resources, "cluster-api")
     assert {"cluster-api", "bootstrap-kubeadm"} <= before(resources, "cluster-api-webhooks")
-    (core,) = resources["cluster-api"].inputs["objs"]
+    core, *certificates = resources["cluster-api"].inputs["objs"]
     assert core["metadata"]["name"] == "cluster-api"
+    assert [each["kind"] for each in certificates] == ["Issuer", "Certificate"] * 2
     for name, type_ in providers.items():
         charts = [it for it in resources.values() if it.type == type_ and it.name == name]
         assert len(charts) == 1
@@ -184,6 +186,31 @@ def test_the_program_shows_the_role_that_it_aggregates_to_edit(tmp_path: Path) -
     assert role.inputs["metadata"]["labels"] == {
         "rbac.authorization.k8s.io/aggregate-to-edit": "true"
     }
+
+
+@pytest.mark.parametrize("install", ["charts", "components"])
+def test_the_lifecycle_extension_gets_the_ca_of_its_caller(tmp_path: Path, install: str) -> None:
+    run = program("e2e", release=str(a_release(tmp_path)), install=install)
+    resources = registered(run, OUTPUTS)
+    if install == "charts":
+        authority = resources["capelin-charts-hook-client-ca"].inputs
+        assert "capelin-charts-hook-client-ca" in before(resources, "capelin-clusterclass-capelin")
+    else:
+        _, authority = resources["runtime-extension-lifecycle"].inputs["objs"]
+    assert authority["metadata"]["name"] == "runtime-extension-client-ca"
+    assert authority["data"] == {"ca.crt": "CA of hooks"}
+
+
+def test_core_presents_its_client_certificate() -> None:
+    container = {"name": "manager", "args": ["--leader-elect"]}
+    pod = {"containers": [container]}
+    metadata = {"name": "capi-controller-manager", "namespace": "capi-system"}
+    core = {"kind": "Deployment", "metadata": metadata, "spec": {"template": {"spec": pod}}}
+    changed, *_ = with_hook_client([core])
+    pod = changed["spec"]["template"]["spec"]
+    flag = "--runtime-extension-client-cert-file=/runtime-extension-client/tls.crt"
+    assert pod["containers"][0]["args"][:2] == ["--leader-elect", flag]
+    assert pod["containers"][0]["volumeMounts"][0]["name"] == pod["volumes"][0]["name"]
 
 
 def test_a_provider_that_a_release_lacks_is_reported_with_the_existing_ones(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as kubernetes
 
+from capelin_infra.components.hook_client import hook_client_config_map
+
 
 @dataclass(frozen=True, slots=True)
 class CapelinChartsArgs:
@@ -20,6 +22,8 @@ class CapelinChartsArgs:
     """Namespace of the providers, which the component creates."""
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Values of the chart, such as `{"components": {"lifecycle": True}}`."""
+    hook_client_ca: pulumi.Input[str] | None = None
+    """The CA of core's client certificate, for which the lifecycle extension waits."""
 
 
 class CapelinCharts(pulumi.ComponentResource):
@@ -42,6 +46,17 @@ class CapelinCharts(pulumi.ComponentResource):
             # Pulumi does not pass the dependencies of a component on to its children.
             opts=pulumi.ResourceOptions(parent=self, depends_on=opts.depends_on if opts else None),
         )
+        before: list[pulumi.Resource] = [namespace]
+        if args.hook_client_ca is not None:
+            authority = hook_client_config_map(args.namespace, args.hook_client_ca)
+            before.append(
+                kubernetes.core.v1.ConfigMap(
+                    f"{resource_name}-hook-client-ca",
+                    metadata=authority["metadata"],
+                    data=authority["data"],
+                    opts=pulumi.ResourceOptions(parent=self, depends_on=[namespace]),
+                )
+            )
         kubernetes.helm.v4.Chart(
             resource_name,
             name="capelin",
@@ -49,6 +64,6 @@ class CapelinCharts(pulumi.ComponentResource):
             version=args.version,
             namespace=args.namespace,
             values=args.values,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[namespace]),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=before),
         )
         self.register_outputs({})
