@@ -1,7 +1,7 @@
 """The client certificate by which Cluster API's core calls the lifecycle extension.
 
-The extension answers nobody else: hooks decide about clusters. cert-manager issues the certificate
-from an authority in core's namespace.
+The extension answers only core, because hooks decide about clusters. cert-manager issues the
+certificate from an authority in core's namespace.
 """
 
 import base64
