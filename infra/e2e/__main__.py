@@ -114,7 +114,7 @@ kubernetes.rbac.v1.ClusterRole(
 )
 
 # Core presents a certificate of this CA to the lifecycle extension.
-ca = hook_client_ca("hook-client", ready[-1], api_server) if lifecycle and ready else None
+ca = hook_client_ca(kubeconfig, ready[-1]) if lifecycle and ready else None
 providers: list[pulumi.Resource]
 if config.require("install") == "charts":
     (chart,) = release.glob("capelin-[0-9]*.tgz")

@@ -16,7 +16,6 @@ OUTPUTS: Final[dict[str, dict[str, Any]]] = {
     "capelin:index:Environment": {"kubeconfig": "admin", "uid": "u", "running": True},
     "capelin:index:KindCluster": {"kubeconfig": "kind-admin", "uid": "k", "running": True},
     "capelin:index:WorkloadCluster": {"workloadKubeconfig": "workload", "endpoint": "h:1"},
-    "kubernetes:core/v1:Secret": {"data": {"ca.crt": "Q0Egb2YgaG9va3M="}},
 }
 
 

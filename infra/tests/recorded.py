@@ -61,10 +61,6 @@ class _Recorder(MockMonitor):
         with _own_loop():
             return super().RegisterResource(request)
 
-    def ReadResource(self, request: Any) -> Any:  # noqa: N802 - the name of the SDK
-        with _own_loop():
-            return super().ReadResource(request)
-
 
 @contextmanager
 def _own_loop() -> Generator[None]:

@@ -21,6 +21,16 @@ from .graph import OUTPUTS, PAGES, diagram, picture, with_picture
 from .recorded import Registered, program, project_config, registered
 
 
+@pytest.fixture(autouse=True)
+def authority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CA of core's certificate, without a cluster."""
+
+    async def read(_: str) -> str:
+        return "CA of hooks"
+
+    monkeypatch.setattr("capelin_infra.components.hook_client._read", read)
+
+
 def before(resources: dict[str, Registered], name: str) -> set[str]:
     """All direct and indirect dependencies of a resource."""
     found: set[str] = set()

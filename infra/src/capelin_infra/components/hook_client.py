@@ -4,13 +4,13 @@ The extension answers only core, because hooks decide about clusters. cert-manag
 certificate from an authority in core's namespace.
 """
 
-import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pulumi
 from capelin.api import Unstructured
-from pulumi_kubernetes.core.v1 import Secret
+from capelin.api.core import Secret
+from capelin.client import Client, Config
 
 NAMESPACE: Final = "capi-system"
 _NAME: Final = "runtime-extension-client"
@@ -26,19 +26,17 @@ def with_hook_client(objects: Sequence[Unstructured]) -> list[Unstructured]:
 
 
 def hook_client_ca(
-    resource_name: str, after: pulumi.CustomResource, provider: pulumi.ProviderResource
+    kubeconfig: pulumi.Input[str], after: pulumi.CustomResource
 ) -> pulumi.Output[str]:
     """The CA of the certificate, once it exists: as soon as core runs, after this resource."""
-    secret = Secret.get(
-        resource_name,
-        after.id.apply(lambda _: f"{NAMESPACE}/{_NAME}"),
-        opts=pulumi.ResourceOptions(provider=provider),
-    )
-    return secret.data.apply(_decoded)
+    # As a resource that Pulumi only reads, the Secret would differ in each refresh.
+    return pulumi.Output.all(kubeconfig, after.id).apply(lambda known: _read(str(known[0])))
 
 
-def _decoded(data: Mapping[str, str]) -> str:
-    return base64.b64decode(data["ca.crt"]).decode()
+async def _read(kubeconfig: str) -> str:
+    async with Client(Config.from_kubeconfig(kubeconfig.encode())) as client:
+        secret = await client.get(Secret, _NAME, NAMESPACE)
+    return secret.data["ca.crt"].decode()
 
 
 def hook_client_config_map(namespace: str, ca: pulumi.Input[str]) -> dict[str, Any]:
