@@ -1,11 +1,12 @@
 """Behaviour during `clusterctl move`, which the checks simulate in one management cluster."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from capelin.api import Resource, Unstructured
 from capelin.api.core import CustomResourceDefinition
-from capelin.client import NotServed
+from capelin.client import NotFound, NotServed
 from capelin.contract import CLUSTERCTL_LABEL
 
 from capelin_conformance.providers.bench import SECRET, STUBS, Bench
@@ -87,13 +88,17 @@ def _owners(obj: Unstructured) -> list[str]:
 
 
 async def _delete(bench: Bench, resource: Resource, obj: Unstructured) -> None:
-    """Delete an object of the source, without the work of its finalizers."""
-    metadata = {"finalizers": None, "annotations": {_DELETED_FOR_MOVE: ""}}
+    """Delete an object of the source, without the work of its finalizers.
+
+    Like clusterctl, it removes them after the deletion, when controllers cannot add them again.
+    """
     where = (resource, obj["metadata"]["name"], bench.namespace)
-    await bench.client.patch(*where, {"metadata": metadata})
+    await bench.client.patch(*where, {"metadata": {"annotations": {_DELETED_FOR_MOVE: ""}}})
     await bench.client.delete(*where)
 
     async def is_gone() -> bool:
+        with suppress(NotFound):
+            await bench.client.patch(*where, {"metadata": {"finalizers": None}})
         return await bench.client.find(*where) is None
 
     await bench.becomes(is_gone)
