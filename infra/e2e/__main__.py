@@ -61,17 +61,16 @@ def options(*after: pulumi.Resource) -> pulumi.ResourceOptions:
     return pulumi.ResourceOptions(providers=[api_server], depends_on=[*after], deleted_with=kind)
 
 
+def component(label: str) -> list[dict[str, object]]:
+    """The objects of a component file."""
+    return release_objects(release / "clusterctl", label, FEATURES)
+
+
 def installed(
-    label: str,
-    *after: pulumi.Resource,
-    variables: dict[str, str] | None = None,
-    more: Sequence[dict[str, object]] = (),
+    label: str, objects: Sequence[dict[str, object]], *after: pulumi.Resource
 ) -> ConfigGroup:
-    """The objects of a component file. Its pods run, and its kinds are established."""
-    objects = release_objects(release / "clusterctl", label, variables)
-    if label == "cluster-api" and lifecycle:
-        objects = with_hook_client(objects)
-    return ConfigGroup(label, objs=[*objects, *more], opts=options(*after))
+    """Objects whose pods run, and whose kinds are established."""
+    return ConfigGroup(label, objs=objects, opts=options(*after))
 
 
 def accepted(name: str, sample: dict[str, object], *after: pulumi.Resource) -> AdmissionCheck:
@@ -88,13 +87,14 @@ def accepted(name: str, sample: dict[str, object], *after: pulumi.Resource) -> A
 lifecycle = config.require_bool("lifecycle")
 ready: list[pulumi.CustomResource] = []
 if config.require_bool("certManager"):
-    ready = [accepted("cert-manager-webhook", ISSUER, installed("cert-manager"))]
+    cert_manager = installed("cert-manager", component("cert-manager"))
+    ready = [accepted("cert-manager-webhook", ISSUER, cert_manager)]
 if config.require_bool("clusterApi"):
-    core = [
-        installed(label, *ready, variables=FEATURES)
-        for label in ("cluster-api", "bootstrap-kubeadm")
-    ]
-    ready = [accepted("cluster-api-webhooks", CLUSTER, *core)]
+    objects = component("cluster-api")
+    objects = with_hook_client(objects) if lifecycle else objects
+    core = installed("cluster-api", objects, *ready)
+    bootstrap = installed("bootstrap-kubeadm", component("bootstrap-kubeadm"), *ready)
+    ready = [accepted("cluster-api-webhooks", CLUSTER, core, bootstrap)]
 
 # Everyone who may edit a namespace may have clusters in it.
 kubernetes.rbac.v1.ClusterRole(
@@ -123,11 +123,11 @@ if config.require("install") == "charts":
     providers = [CapelinCharts("capelin-charts", arguments, options(*ready))]
 else:
     labels = ("control-plane-capelin", "infrastructure-capelin")
-    providers = [installed(label, *ready) for label in labels]
+    providers = [installed(label, component(label), *ready) for label in labels]
     if lifecycle:
         label = "runtime-extension-lifecycle"
-        more = [hook_client_config_map(f"{label}-system", ca)] if ca else []
-        providers.append(installed(label, *ready, more=more))
+        authority = [hook_client_config_map(f"{label}-system", ca)] if ca else []
+        providers.append(installed(label, [*component(label), *authority], *ready))
 
 if config.require_bool("cluster"):
     cluster_class = ClusterClass("capelin", opts=options(*providers))

@@ -1,8 +1,8 @@
 """Plain kopf handlers in a manager, with its reconcilers or without any.
 
-kopf works as usual: it keeps its state in annotations and finalizers of the kinds
-that have such handlers, retries handlers that fail, and posts events. The manager adds its login,
-lease, metrics and log, and starts kopf again if it ends.
+kopf works as usual: it keeps its state in annotations and finalizers of the kinds that have such
+handlers, retries handlers that fail, and posts events. The manager adds its login, lease, metrics
+and log, and starts kopf again if it ends.
 """
 
 from collections import defaultdict
@@ -17,11 +17,10 @@ from capelin.controller.diagnostics import Metrics
 from capelin.controller.kopf_thread import KopfThread, quiet_settings
 from capelin.controller.reconciler import Permission
 
-# kopf has no public way to list the handlers of a registry.
 _GRACE: Final = 10.0
-_LOOK: Final = ("_indexing", "_watching")
+# kopf has no public way to list the handlers of a registry.
 _PATCH: Final = ("_changing", "_spawning")
-_WATCHES: Final = (*_LOOK, *_PATCH)
+_WATCHES: Final = ("_indexing", "_watching", *_PATCH)
 _ADMISSION: Final = "_webhooks"
 
 
@@ -51,7 +50,7 @@ class KopfHandlers:
             registry: The handlers.
             config: The API server, and the credentials.
             metrics: Count the requests.
-            connect: Creates a client for the handlers, as `memo.client`.
+            connect: Creates the client that handlers have in `memo.client`.
             namespace: The only namespace to watch. Default: all.
 
         Raises:

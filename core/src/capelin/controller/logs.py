@@ -129,8 +129,8 @@ class TextLines(_Lines):
     """One line for people, followed by the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        context = _current.get() or _object_of(record)
-        where = f"{context} " if context else ""
+        context, about = _current.get(), _object_of(record)
+        where = f"{context} " if context else f"{about}: " if about else ""
         line = f"{self.moment(record)} {record.levelname:<7} {where}{self.message(record)}"
         error_text = self.error(record)
         return f"{line}\n{error_text}" if error_text else line
@@ -154,7 +154,7 @@ class JsonLines(_Lines):
                 "reconcileID": context.reconcile_id,
             }
         elif about := _object_of(record):
-            line["object"] = about.removesuffix(":")
+            line["object"] = about
         if error_text := self.error(record):
             line["error"] = error_text
         return json.dumps(line, ensure_ascii=False)
@@ -163,7 +163,7 @@ class JsonLines(_Lines):
 def _object_of(record: logging.LogRecord) -> str:
     """The object of a plain kopf handler's line, or nothing."""
     ref: Any = getattr(record, "k8s_ref", None)
-    return f"{_reference(ref['kind'], ref['namespace'], ref['name'])}:" if ref else ""
+    return _reference(ref["kind"], ref["namespace"], ref["name"]) if ref else ""
 
 
 def explained(error: BaseException) -> str:

@@ -53,7 +53,7 @@ class Resizing:
 
 @dataclass(frozen=True, slots=True)
 class PodMembers:
-    """The members of one control plane, as `backends.etcd_members` changes them."""
+    """The members of one control plane, for `backends.etcd_members`."""
 
     own: OwnObjects
     known: Known
