@@ -4,15 +4,14 @@ Without such a file, it is the machine's.
 """
 
 import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 from capelin.client import Config
-from capelin.runtime.server import serve
-from capelin_lifecycle.__main__ import parse
+from capelin.runtime.server import read_options, serve
+from capelin_lifecycle.__main__ import LifecycleOptions
 from capelin_lifecycle.engine import Engine
-from capelin_lifecycle.hooks import build
+from capelin_lifecycle.hooks import NAME, build
 
 FILE = Path(os.environ["CLOCK"])
 
@@ -26,6 +25,6 @@ def clock() -> datetime:
 
 
 if __name__ == "__main__":
-    settings, others = parse(sys.argv[1:], os.environ)
-    settings.apply()
-    serve(build(Engine(Config.find, settings.engine, clock)), others)
+    options = read_options(LifecycleOptions, NAME)
+    options.apply()
+    serve(build(Engine(Config.find, options.engine, clock)), options)

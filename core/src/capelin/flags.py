@@ -39,6 +39,15 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def number_from(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isdecimal() and least <= int(text) <= most):
+            raise ValueError(f'"{text}" is not a number from {least} to {most}')
+        return int(text)
+
+    return read
+
+
 def truth(text: str) -> bool:
     if text.lower() not in {"true", "false"}:
         raise ValueError(f'"{text}" is neither true nor false')

@@ -92,4 +92,4 @@ def motto(template: Template[Variables]) -> None:
 
 
 if __name__ == "__main__":
-    serve(ext, sys.argv[1:])
+    serve(ext)

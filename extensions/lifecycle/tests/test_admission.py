@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Client
+from capelin.runtime.server import read_options
 from capelin.yaml import read_all_yaml
-from capelin_lifecycle.__main__ import parse, print_admission_policies
+from capelin_lifecycle.__main__ import LifecycleOptions, print_admission_policies
 from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
+from capelin_lifecycle.hooks import NAME
 from capelin_lifecycle.sandbox.pool import MIB, Budget
 
 from .factories import policy
@@ -66,28 +68,21 @@ async def test_the_api_server_accepts_the_admission_policies(client: Client) -> 
         await client.create(manifest, dry_run=True)
 
 
-def test_the_engine_consumes_its_own_flags() -> None:
-    settings, others = parse(["--port=1", "--leader-elect", "--extension-config", "x"], {})
-    assert (settings.engine.leader_elect, settings.engine.extension_config, others) == (
-        True,
-        "x",
-        ["--port=1"],
-    )
-    assert settings.expressions == Budget(0.1, 50 * MIB)
-    flags = {"CAPELIN_LEADER_ELECT": "true", "CAPELIN_EXPRESSION_CPU_MILLISECONDS": "200"}
-    settings, others = parse(["--expression-memory-mebibytes=64"], flags)
-    assert (settings.engine.leader_elect, settings.engine.extension_config, others) == (
-        True,
-        "lifecycle",
-        [],
-    )
-    assert settings.expressions == Budget(0.2, 64 * MIB)
+def test_options_limit_the_expressions_of_policies() -> None:
+    options = read_options(LifecycleOptions, NAME, ["--expression-memory-mebibytes=64"])
+    assert options.expressions == Budget(0.1, 64 * MIB)
 
 
 @pytest.mark.parametrize(
-    "flag", ["--expression-cpu-milliseconds=0", "--expression-memory-mebibytes=99999"]
+    ("flag", "bounds"),
+    [
+        ("--expression-cpu-milliseconds=0", "from 10 to 10000"),
+        ("--expression-memory-mebibytes=99999", "from 16 to 1024"),
+    ],
 )
-def test_a_budget_without_bounds_is_rejected(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_budget_without_bounds_is_rejected(
+    flag: str, bounds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        parse([flag], {})
-    assert "is not between" in capsys.readouterr().err
+        read_options(LifecycleOptions, NAME, [flag])
+    assert bounds in capsys.readouterr().err

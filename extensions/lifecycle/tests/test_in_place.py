@@ -8,8 +8,10 @@ from capelin.api import Resource, Unstructured
 from capelin.client import Client
 from capelin.runtime import Failure, Response
 from capelin.runtime.messages import RetryResponse
+from capelin.runtime.server import read_options
 from capelin.runtime.v1alpha1 import CanUpdateMachineSetRequest, UpdateMachineRequest
-from capelin_lifecycle.__main__ import parse
+from capelin_lifecycle.__main__ import LifecycleOptions
+from capelin_lifecycle.hooks import NAME
 from capelin_lifecycle.in_place import (
     MACHINES,
     can_update_machine_set,
@@ -161,15 +163,16 @@ async def test_live_objects_decide() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "answers"),
+    ("arguments", "variable", "answers"),
     [
-        ([], {}, False),
-        (["--in-place-updates"], {}, True),
-        ([], {"CAPELIN_IN_PLACE_UPDATES": "true"}, True),
+        ([], "", False),
+        (["--in-place-updates"], "", True),
+        ([], "true", True),
     ],
 )
 def test_in_place_updates_are_off_by_default(
-    arguments: list[str], environment: dict[str, str], answers: bool
+    arguments: list[str], variable: str, answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, _ = parse(arguments, environment)
-    assert settings.engine.in_place_updates is answers
+    monkeypatch.setenv("CAPELIN_IN_PLACE_UPDATES", variable)
+    options = read_options(LifecycleOptions, NAME, arguments)
+    assert options.engine.in_place_updates is answers

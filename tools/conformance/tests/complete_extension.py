@@ -1,6 +1,5 @@
 """An extension with a handler for every hook, to run as a process."""
 
-import sys
 from typing import Any
 
 from capelin.api import Model
@@ -64,4 +63,4 @@ for hook in CLUSTER_API:
         ext.handler(hook, name=hook.id.name.lower())(agree)
 
 if __name__ == "__main__":
-    serve(ext, sys.argv[1:])
+    serve(ext)

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from capelin import tracing
-from capelin.flags import OptionsError, flag, one_of, parse, report, truth
+from capelin.flags import OptionsError, flag, number_from, one_of, parse, report, seconds, truth
 from capelin.hosts import is_loopback
 from capelin.runtime.extension import Extension, InvalidExtensionError
 from capelin.runtime.server.process import PortTakenError, Process, listen
@@ -17,30 +17,20 @@ from capelin.tls import CertificateError, Certificates
 
 _log = logging.getLogger(__name__)
 
+OptionsT = TypeVar("OptionsT", bound="Options")
 
-def _port(text: str) -> int:
-    if not (text.isdecimal() and int(text) <= 65535):
-        raise ValueError(f"{text!r} is not a number from 0 to 65535")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1
-    if not 0 <= seconds <= 3600:
-        raise ValueError(f"{text!r} is not a number of seconds up to 3600")
-    return seconds
+_PORT = number_from(0, 65535)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
+    """The options of every extension. Extensions with additional options inherit from this."""
+
     host: str = flag(
         "", str, "Address to listen on, empty for all. Without --client-ca: loopback.", shown="all"
     )
-    port: int = flag(9443, _port, "Port for Cluster API, in HTTPS.")
-    probes_port: int = flag(9440, _port, "Port for /healthz, /readyz and /metrics, in HTTP.")
+    port: int = flag(9443, _PORT, "Port for Cluster API, in HTTPS.")
+    probes_port: int = flag(9440, _PORT, "Port for /healthz, /readyz and /metrics, in HTTP.")
     cert_dir: Path | None = flag(
         None, Path, "Folder of tls.crt and tls.key.", shown="~/.config/capelin/NAME"
     )
@@ -57,7 +47,7 @@ class Options:
         shown="none",
     )
     drain_seconds: float = flag(
-        5.0, _seconds, "How long to serve after SIGTERM, until callers have left.", shown="5"
+        5.0, seconds, "How long to serve after SIGTERM, until callers have left.", shown="5s"
     )
     log_level: str = flag(
         "info", one_of("debug", "info", "warning", "error"), "The least severe lines to log."
@@ -75,14 +65,19 @@ class AnonymousClientsError(Exception):
     """Clients without a certificate could call from other machines. The message has the remedy."""
 
 
-def options(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
+def read_options(
+    kind: type[OptionsT], name: str, arguments: Sequence[str] | None = None
+) -> OptionsT:
     """Read the command line, over the environment, over the defaults.
 
-    Raises:
-        OptionsError: An option is invalid, or options contradict each other.
+    If an option is invalid, this prints the problem and exits with code 2.
     """
     description = f"Serve the Runtime Extension {name} to Cluster API."
-    return parse(Options, name, description, arguments, environment)
+    try:
+        return parse(kind, name, description, sys.argv[1:] if arguments is None else arguments)
+    except OptionsError as error:
+        report(name, error)
+        sys.exit(2)
 
 
 def cert_dir_of(chosen: Options, name: str, environment: Mapping[str, str]) -> Path:
@@ -113,19 +108,14 @@ def host_of(chosen: Options) -> str:
     return chosen.host
 
 
-def serve(extension: Extension, arguments: Sequence[str] | None = None) -> NoReturn:
+def serve(extension: Extension, options: Options | None = None) -> NoReturn:
     """Serve an extension until SIGTERM, with options from the command line or environment."""
-    sys.exit(run(extension, arguments))
+    sys.exit(run(extension, options or read_options(Options, extension.name)))
 
 
-def run(extension: Extension, arguments: Sequence[str] | None = None) -> int:
+def run(extension: Extension, chosen: Options) -> int:
     """Serve an extension and return the exit code."""
     name, environment = extension.name, os.environ
-    try:
-        chosen = options(name, sys.argv[1:] if arguments is None else arguments, environment)
-    except OptionsError as error:
-        report(name, error)
-        return 2
     logging.basicConfig(
         format="%(asctime)s %(levelname)-7s %(message)s",
         level=chosen.log_level.upper(),
