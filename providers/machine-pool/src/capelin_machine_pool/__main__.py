@@ -17,7 +17,6 @@ from capelin_machine_pool.api import BackendName
 from capelin_machine_pool.backends import Backend
 from capelin_machine_pool.backends.containers import ContainersBackend
 from capelin_machine_pool.backends.hosts import HostsBackend
-from capelin_machine_pool.backends.kubelet import SimulatedKubelet
 from capelin_machine_pool.backends.simulated import SimulatedBackend
 from capelin_machine_pool.bootstrap import Archives
 from capelin_machine_pool.containers.desired import ContainerPolicy, read_images
@@ -74,8 +73,7 @@ class MachinePoolOptions(Options):
 
 
 def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
-    kubelet = SimulatedKubelet(options.state_folder)
-    simulated = SimulatedBackend(options.state_folder, Binaries(progress=PlainProgress()), kubelet)
+    simulated = SimulatedBackend(options.state_folder, Binaries(progress=PlainProgress()))
     policy = ContainerPolicy(
         images=options.container_images,
         network=options.container_network,
@@ -89,7 +87,7 @@ def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
     }
     return [
         ClusterReconciler(),
-        MachineReconciler(backends, serving=kubelet.serving, refresh=simulated.kwok.refresh),
+        MachineReconciler(backends, simulated.kwok.refresh),
         MachinePoolReconciler(),
         MachineTemplateReconciler(),
         HostReconciler(Destinations.from_environ(), archives, options.power_commands),

@@ -6,7 +6,6 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import cast
 
-import aiohttp
 import pytest
 from capelin.api import ObjectMeta
 from capelin.api.core import Lease, Node
@@ -16,9 +15,10 @@ from capelin.provider import Blocked
 from capelin_embedded.binaries import Binaries
 from capelin_machine_pool.api import CapelinMachine, Faults, MachineSpec, Simulated, Taint
 from capelin_machine_pool.backends import InstanceStatus
-from capelin_machine_pool.backends.kubelet import MESSAGE, KubeletEndpoint, SimulatedKubelet
 from capelin_machine_pool.backends.kwok_launcher import MANAGED_LABEL
 from capelin_machine_pool.backends.simulated import (
+    KUBELET,
+    MESSAGE,
     SIMULATED_ANNOTATION,
     NodeStep,
     SimulatedBackend,
@@ -62,41 +62,18 @@ def test_a_node_has_the_machines_provider_id_version_and_addresses() -> None:
     assert [address["type"] for address in node["status"]["addresses"]] == [
         "Hostname",
         "InternalIP",
+        "InternalDNS",
     ]
     assert node["metadata"]["labels"][MANAGED_LABEL] == "fake"
     assert node["metadata"]["annotations"] == {SIMULATED_ANNOTATION: MESSAGE}
 
 
-def test_a_node_reports_that_it_is_simulated_and_the_address_of_its_kubelet() -> None:
-    node = node_manifest(desired(), BOOTED, KubeletEndpoint("127.64.0.7"))
-    status = node["status"]
-    assert {"type": "InternalDNS", "address": "127.64.0.7"} in status["addresses"]
-    assert status["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
+def test_a_node_reports_that_it_is_simulated_and_has_no_kubelet() -> None:
+    status = node_manifest(desired(), BOOTED)["status"]
+    assert {"type": "InternalDNS", "address": KUBELET} in status["addresses"]
     assert status["nodeInfo"]["containerRuntimeVersion"] == "simulated://capelin"
     ready = next(c for c in status["conditions"] if c["type"] == "Ready")
     assert (ready["status"], ready["message"]) == ("True", MESSAGE)
-
-
-async def test_logs_explain_that_no_pod_runs_and_exec_is_not_implemented(tmp_path: Path) -> None:
-    kubelet = SimulatedKubelet(tmp_path)
-    async with kubelet.serving(), aiohttp.ClientSession() as session:
-        assert kubelet.endpoint is not None
-        url = f"https://{kubelet.endpoint.address}:{kubelet.endpoint.port}"
-        async with session.get(f"{url}/containerLogs/a/b/c?follow=true", ssl=False) as answer:
-            assert (answer.status, await answer.text()) == (200, f"{MESSAGE}\n")
-        for path in ("exec/a/b/c?command=id", "portForward/a/b", "attach/a/b/c"):
-            async with session.post(f"{url}/{path}", ssl=False) as answer:
-                assert (answer.status, (await answer.json())["message"]) == (501, MESSAGE)
-    assert kubelet.endpoint is None
-
-
-async def test_nodes_reach_the_same_kubelet_after_a_restart(tmp_path: Path) -> None:
-    addresses: list[object] = []
-    for _ in range(2):
-        kubelet = SimulatedKubelet(tmp_path)
-        async with kubelet.serving():
-            addresses.append(kubelet.endpoint)
-    assert addresses[0] == addresses[1]
 
 
 def test_a_node_has_the_capacity_labels_and_taints_of_its_spec() -> None:

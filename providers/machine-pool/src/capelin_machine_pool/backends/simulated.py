@@ -18,7 +18,6 @@ from capelin_embedded.binaries import Binaries
 
 from capelin_machine_pool.api import CapelinMachine
 from capelin_machine_pool.backends import InstanceStatus, Workload, node_taken
-from capelin_machine_pool.backends.kubelet import MESSAGE, KubeletEndpoint, SimulatedKubelet
 from capelin_machine_pool.backends.kwok import KwokProcesses
 from capelin_machine_pool.backends.kwok_launcher import LEASE_NAMESPACE, MANAGED_LABEL
 from capelin_machine_pool.desired import (
@@ -33,6 +32,10 @@ from capelin_machine_pool.reasons import Reason
 
 SIMULATED_ANNOTATION = "capelin.cluster.x-k8s.io/simulated"
 """Explains a simulated Node in `kubectl describe node`."""
+MESSAGE = "simulated by Capelin: nothing runs here"
+KUBELET = "simulated-by-capelin-nothing-runs-here-"
+"""The name of a kubelet that does not exist. `kubectl logs` shows it in its error. It ends with a
+hyphen, so that API servers reject it at once, without a request to a name server."""
 
 _HELD_AFTER = timedelta(seconds=2)
 """Age of a lease at which KWOK surely holds it in its records. Ages are in whole seconds."""
@@ -50,11 +53,8 @@ _ADDRESSES = 2**22
 class SimulatedBackend:
     """Machines that exist only as Node objects."""
 
-    def __init__(
-        self, state_folder: Path, binaries: Binaries, kubelet: SimulatedKubelet | None = None
-    ) -> None:
+    def __init__(self, state_folder: Path, binaries: Binaries) -> None:
         self.kwok = KwokProcesses(state_folder, binaries)
-        self._kubelet = kubelet
 
     @property
     def deletes_nodes(self) -> bool:
@@ -85,8 +85,7 @@ class SimulatedBackend:
             cluster = ObjectKey(instance.key.namespace, instance.cluster)
             await self.kwok.ensure(cluster, workload.kubeconfig)
         if step.create_node:
-            kubelet = self._kubelet.endpoint if self._kubelet else None
-            await _create_node(workload.client, node_manifest(instance, now, kubelet))
+            await _create_node(workload.client, node_manifest(instance, now))
         if step.set_heartbeats is False:
             lease = await workload.client.find(Lease, instance.key.name, LEASE_NAMESPACE)
             if not is_held(lease, now):
@@ -196,13 +195,8 @@ def is_held(lease: Lease | None, now: datetime) -> bool:
     return created is not None and now - created >= _HELD_AFTER
 
 
-def node_manifest(
-    instance: Instance, now: datetime, kubelet: KubeletEndpoint | None = None
-) -> Unstructured:
+def node_manifest(instance: Instance, now: datetime) -> Unstructured:
     """The Node of a machine, ready from the start.
-
-    Its internal DNS name leads to the server of simulated kubelets, if there is one: control planes
-    of this machine prefer it to the fictitious address.
 
     If it became ready a moment later, core would write each Machine's status twice more.
     """
@@ -220,8 +214,6 @@ def node_manifest(
         labels["topology.kubernetes.io/zone"] = instance.failure_domain
     information = dict.fromkeys(("bootID", "kernelVersion", "machineID", "systemUUID"), "")
     reached_at = [address.dump() for address in addresses(instance.key.name)]
-    if kubelet is not None:
-        reached_at.append({"type": "InternalDNS", "address": kubelet.address})
     spec: dict[str, Any] = {"providerID": instance.provider_id}
     if instance.simulated.taints:
         spec["taints"] = [taint.dump() for taint in instance.simulated.taints]
@@ -237,8 +229,7 @@ def node_manifest(
         "status": {
             "capacity": capacity,
             "allocatable": capacity,
-            "addresses": reached_at,
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port if kubelet else 0}},
+            "addresses": [*reached_at, {"type": "InternalDNS", "address": KUBELET}],
             "conditions": [
                 {
                     "type": type_,

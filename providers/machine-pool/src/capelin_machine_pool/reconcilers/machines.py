@@ -4,10 +4,8 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import (
-    AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
-    nullcontext,
 )
 from datetime import datetime
 from functools import partial
@@ -116,14 +114,9 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
     )
 
     def __init__(
-        self,
-        backends: Mapping[BackendName, Backend],
-        *,
-        serving: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
-        refresh: Refresh | None = None,
+        self, backends: Mapping[BackendName, Backend], refresh: Refresh | None = None
     ) -> None:
         self._backends = backends
-        self._serving = serving
         self._refresh = refresh
         self._kubeconfigs = KubeconfigSecrets()
         self._release_lock = asyncio.Lock()
@@ -131,13 +124,8 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[object]:
-        """Serve the simulated kubelets while the manager runs."""
         refresh = partial(self._refresh_kubeconfigs, ctx.client)
-        async with (
-            super().lifespan(ctx),
-            self._serving(),
-            ctx.background.running(kubeconfigs=refresh),
-        ):
+        async with super().lifespan(ctx), ctx.background.running(kubeconfigs=refresh):
             yield
 
     async def find_owner(
