@@ -23,11 +23,7 @@ def _encoded(value: bytes) -> str:
     return b64encode(value).decode()
 
 
-def _empty_for_null(value: object) -> object:
-    return [] if value is None else value
-
-
-NULL_IS_EMPTY = BeforeValidator(_empty_for_null)
+NULL_IS_EMPTY = BeforeValidator(lambda value: [] if value is None else value)
 """For lists that Go writes as `null` if they are empty."""
 
 Bytes = Annotated[bytes, BeforeValidator(_decoded), PlainSerializer(_encoded)]

@@ -47,6 +47,7 @@ def crd(
             f"the versions of {resource.kind} need a conversion webhook: pass client_config, or "
             f"let Provider.of generate the CRD"
         )
+    webhook = {"clientConfig": dict(client_config or {}), "conversionReviewVersions": ["v1"]}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -59,15 +60,8 @@ def crd(
             "names": _names(resource, definition),
             "scope": "Namespaced" if resource.namespaced else "Cluster",
             "versions": described,
-            **({"conversion": _webhook(client_config or {})} if converted else {}),
+            **({"conversion": {"strategy": "Webhook", "webhook": webhook}} if converted else {}),
         },
-    }
-
-
-def _webhook(client_config: Mapping[str, Any]) -> Unstructured:
-    return {
-        "strategy": "Webhook",
-        "webhook": {"clientConfig": dict(client_config), "conversionReviewVersions": ["v1"]},
     }
 
 
@@ -163,23 +157,19 @@ def _version(version: type[BaseObject], *, stored: bool) -> Unstructured:
     if structure.problems:
         what = f"{version.resource.api_version} {version.resource.kind}"
         raise SchemaError("\n  ".join([f"{what} cannot become a CRD:", *structure.problems]))
+    warning = definition.deprecated
+    deprecation = {"deprecated": True, "deprecationWarning": warning} if warning else {}
     version_entry: Unstructured = {
         "name": version.resource.version,
         "served": definition.served,
         "storage": stored,
-        **_deprecation(definition),
+        **deprecation,
         "schema": {"openAPIV3Schema": schema},
         "subresources": subresources,
         "selectableFields": [{"jsonPath": f".{path}"} for path in definition.selectable],
         "additionalPrinterColumns": [_column(column) for column in definition.columns],
     }
     return {key: value for key, value in version_entry.items() if value not in ({}, [])}
-
-
-def _deprecation(definition: Definition) -> Unstructured:
-    if not definition.deprecated:
-        return {}
-    return {"deprecated": True, "deprecationWarning": definition.deprecated}
 
 
 def _column(column: Column) -> Unstructured:

@@ -90,8 +90,9 @@ class ConditionSpec:
 def update_conditions(
     present: Iterable[Condition], wanted: Iterable[ConditionSpec], *, now: datetime, generation: int
 ) -> list[Condition]:
-    """The desired conditions in order, each with the time at which its status last changed.
+    """The desired conditions, each with the time at which its status last changed.
 
+    Available and Ready come first, Paused and Deleting last.
     This omits conditions of other controllers: server-side apply makes the sender their owner.
     """
     before = {condition.type: condition for condition in present}
@@ -100,12 +101,7 @@ def update_conditions(
         if aspect.type in after:
             raise ValueError(f"condition {aspect.type} is set twice")
         after[aspect.type] = _dated(aspect, before.get(aspect.type), now, generation)
-    return _in_order(after.values())
-
-
-def _in_order(conditions: Iterable[Condition]) -> list[Condition]:
-    """Conditions in reading order: Available and Ready first, Paused and Deleting last."""
-    return sorted(conditions, key=_place)
+    return sorted(after.values(), key=_place)
 
 
 class AnyCondition(Protocol):

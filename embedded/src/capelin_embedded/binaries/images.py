@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 from capelin.api import Model
+from capelin.client import read_at_most
 from pydantic import Field, ValidationError
 
 from capelin_embedded.binaries.cache import BuildDir
@@ -96,13 +97,17 @@ class Repository:
         """The digest that a tag (or digest) refers to, and the manifest for a platform."""
         digest, manifest = await self._manifest(name)
         if manifest.manifests:
-            matching = [image for image in manifest.manifests if _runs_on(image, platform)]
-            if not matching:
-                available = sorted({f"{p.os}/{p.architecture}" for p in _platforms(manifest)})
-                raise SourceFailedError(
-                    f"it has nothing for {platform}, only {', '.join(available)}"
-                )
-            _, manifest = await self._manifest(matching[0].digest)
+            # Attestations are listed with the platform `unknown`.
+            images = {
+                f"{system.os}/{system.architecture}": image
+                for image in reversed(manifest.manifests)
+                if (system := image.platform) is not None and system.os != "unknown"
+            }
+            name = f"{platform.system}/{platform.architecture}"
+            if name not in images:
+                available = ", ".join(sorted(images))
+                raise SourceFailedError(f"it has nothing for {platform}, only {available}")
+            _, manifest = await self._manifest(images[name].digest)
         elif manifest.config is not None:
             await self._check_platform(manifest.config, platform)
         if not manifest.layers:
@@ -144,12 +149,9 @@ class Repository:
 
     async def _document(self, path: str, headers: Mapping[str, str]) -> bytes:
         async with self._get(path, headers) as response:
-            body = bytearray()
-            async for chunk in response.content.iter_chunked(2**16):
-                body += chunk
-                if len(body) > _LARGEST_DOCUMENT:
-                    raise SourceFailedError(f"{path} is far larger than such a document should be")
-            return bytes(body)
+            if (body := await read_at_most(response, _LARGEST_DOCUMENT)) is None:
+                raise SourceFailedError(f"{path} is far larger than such a document should be")
+            return body
 
     @asynccontextmanager
     async def _get(
@@ -260,22 +262,6 @@ def _good(response: aiohttp.ClientResponse, path: str) -> aiohttp.ClientResponse
             raise GoneError(f"the registry has no {path.removeprefix('/manifests/')} of it")
         case status:
             raise SourceFailedError(f"it answers {path} with {status} {response.reason}")
-
-
-def _runs_on(image: Descriptor, platform: Platform) -> bool:
-    return image.platform is not None and (image.platform.os, image.platform.architecture) == (
-        platform.system,
-        platform.architecture,
-    )
-
-
-def _platforms(manifest: Manifest) -> list[System]:
-    return [
-        image.platform
-        for image in manifest.manifests
-        # Attestations are listed with the platform `unknown`.
-        if image.platform is not None and image.platform.os != "unknown"
-    ]
 
 
 def _first(error: ValidationError) -> str:

@@ -70,7 +70,11 @@ async def ensure_token(folder: Path, account: Account, ask: TokenSource, now: da
     private_folder(folder)
     _keep(folder / "kubeconfig", account.kubeconfig(folder / "token"))
     note = folder / "token.json"
-    if not token_due(_issued(note), now, account.uid) and (folder / "token").exists():
+    try:
+        issued = TokenRecord.read_json(note.read_bytes())
+    except (FileNotFoundError, ValueError):
+        issued = None
+    if not token_due(issued, now, account.uid) and (folder / "token").exists():
         return False
     token = await ask(account.namespace, account.name, TOKEN_VALIDITY)
     write_private(folder / "token", token.value.encode())
@@ -89,13 +93,6 @@ def ensure_certificate(
     private_folder(folder)
     leaf = Leaf(common_name=common_name, usages=("server", "client"), addresses=(address,))
     return KeyFiles(folder).ensure_leaf("tls", leaf, ca, now)
-
-
-def _issued(note: Path) -> TokenRecord | None:
-    try:
-        return TokenRecord.read_json(note.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
 
 
 def _keep(path: Path, content: bytes) -> None:

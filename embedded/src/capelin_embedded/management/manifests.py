@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -298,17 +299,11 @@ async def _established(client: Client, definitions: Iterable[Unstructured]) -> N
     }
     while missing:
         for group, version in sorted({(group, version) for group, version, _ in missing}):
-            served = await _served(client, f"{group}/{version}")
-            missing -= {(group, version, plural) for plural in served}
+            with suppress(NotServed):
+                served = await client.resources(f"{group}/{version}")
+                missing -= {(group, version, resource.plural) for resource in served}
         if missing:
             await asyncio.sleep(_POLL_SECONDS)
-
-
-async def _served(client: Client, group_version: str) -> set[str]:
-    try:
-        return {resource.plural for resource in await client.resources(group_version)}
-    except NotServed:
-        return set()
 
 
 def is_definition(manifest: Unstructured) -> bool:

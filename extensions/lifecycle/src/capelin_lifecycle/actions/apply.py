@@ -207,7 +207,8 @@ async def _read(run: Run, sources: Iterable[Source]) -> list[tuple[Unstructured,
             found += [(manifest, source) for manifest in read]
     if len(found) > _MOST_OBJECTS:
         raise SourceError(f"the sources have {len(found)} objects, more than {_MOST_OBJECTS}")
-    return sorted(found, key=lambda entry: _order(entry[0]))
+    order = {kind: index for index, kind in enumerate(_FIRST)}
+    return sorted(found, key=lambda entry: order.get(entry[0]["kind"], len(order)))
 
 
 async def placed(
@@ -245,11 +246,6 @@ async def _is_namespaced(
         return scopes.get((group, manifest["kind"]), True)
 
 
-def _order(manifest: Unstructured) -> int:
-    kind = manifest["kind"]
-    return _FIRST.index(kind) if kind in _FIRST else len(_FIRST)
-
-
 _CONDITIONS: Final = {
     "CustomResourceDefinition": ("Established", "is not established"),
     "APIService": ("Available", "is not available"),
@@ -264,7 +260,9 @@ def unreadiness(obj: Unstructured) -> str | None:
     kind = str(obj["kind"])
     if kind in _CONDITIONS:
         condition, reason = _CONDITIONS[kind]
-        return None if _is_true(status, condition) else reason
+        conditions = cast("list[dict[str, str]]", status.get("conditions") or [])
+        states = {entry["type"]: entry["status"] for entry in conditions}
+        return None if states.get(condition) == "True" else reason
     if kind in {"Deployment", "StatefulSet"}:
         wanted, name = spec.get("replicas", 1), "replicas"
         ready = min(status.get("readyReplicas", 0), status.get("updatedReplicas", 0))
@@ -276,8 +274,3 @@ def unreadiness(obj: Unstructured) -> str | None:
     if status.get("observedGeneration", 0) < obj["metadata"].get("generation", 0):
         return "has not been rolled out"
     return None if ready >= wanted else f"is ready on {ready} of {wanted} {name}"
-
-
-def _is_true(status: Mapping[str, Any], type_: str) -> bool:
-    conditions = cast("list[dict[str, str]]", status.get("conditions") or [])
-    return any(entry["type"] == type_ and entry["status"] == "True" for entry in conditions)

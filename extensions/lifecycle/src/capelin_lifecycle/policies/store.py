@@ -253,11 +253,12 @@ class Store:
         for key, uid in known.items():
             if now.get(key) != uid:
                 self.note(_gone(kind, key, uid), gone=True)
-        self._forget_unreadable(kind.resource)
+        for entry in [entry for entry in self.unreadable if entry[0] == kind.resource]:
+            del self.unreadable[entry]
         for obj in listing.items:
             self.note(obj)
-        for entry in listing.unreadable:
-            self._note_unreadable(entry)
+        for unreadable in listing.unreadable:
+            self._note_unreadable(unreadable)
         known.clear()
         known.update(now)
         return listing.resource_version
@@ -284,16 +285,14 @@ class Store:
                 self._policy_changed(obj, gone=gone)
             case LifecycleResult():
                 self._result_changed(obj, gone=gone)
+            case Namespace() if gone:
+                self.namespaces.pop(obj.name, None)
             case Namespace():
-                self._namespace_changed(obj, gone=gone)
+                self.namespaces[obj.name] = obj.metadata.labels
             case WholeCluster():
                 self._cluster_changed(obj, gone=gone)
             case _:
                 raise TypeError(f"no {obj.resource.plural} are followed")
-
-    def _forget_unreadable(self, resource: Resource) -> None:
-        for entry in [entry for entry in self.unreadable if entry[0] == resource]:
-            del self.unreadable[entry]
 
     def _note_unreadable(self, entry: UnreadableObject) -> None:
         """Continue without an object. A policy that was known still holds up its Clusters."""
@@ -338,12 +337,6 @@ class Store:
             self._of_cluster[known.cluster_key].add(key)
         if known is not None:
             self._tell("result", key, known.policy)
-
-    def _namespace_changed(self, namespace: Namespace, /, *, gone: bool) -> None:
-        if gone:
-            self.namespaces.pop(namespace.name, None)
-        else:
-            self.namespaces[namespace.name] = namespace.metadata.labels
 
     def _cluster_changed(self, cluster: WholeCluster, /, *, gone: bool) -> None:
         key = _key(cluster)

@@ -272,10 +272,6 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             return After(_RARELY if rarely else float(outcome.retry_seconds))
         return Done()
 
-    def _policy_of(self, result: KnownResult) -> KnownPolicy | None:
-        key = result.policy
-        return self._store.policy(key.kind, key.namespace, key.name)
-
     def _policy(self, reference: PolicyReference) -> KnownPolicy | None:
         return self._store.policy(reference.kind, reference.namespace, reference.name)
 
@@ -387,7 +383,8 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         """A policy of a smaller order that was done, and does not hold now."""
         own = self._store.result(ObjectKey(run.result.namespace or "", run.result.name))
         for other in self._store.results_of_cluster(own.cluster_key) if own else ():
-            policy = self._policy_of(other)
+            key = other.policy
+            policy = self._store.policy(key.kind, key.namespace, key.name)
             if (
                 own is None
                 or policy is None

@@ -67,7 +67,8 @@ def choose_host(hosts: Iterable[CapelinHost], request: HostRequest) -> CapelinHo
     domains = Counter(
         host.spec.failure_domain
         for host in suitable
-        if host.spec.claim is not None and _is_together(host.spec.claim, request.claim)
+        if (claim := host.spec.claim) is not None
+        and (claim.cluster, claim.pool) == (request.claim.cluster, request.claim.pool)
     )
     return min(
         filter(is_free, suitable),
@@ -227,10 +228,6 @@ async def _record(client: Client, machine: CapelinMachine, reference: HostRefere
         "spec": {"host": reference.dump()},
     }
     await client.patch(CapelinMachine, machine.name, machine.namespace, patch)
-
-
-def _is_together(one: HostClaim, other: HostClaim) -> bool:
-    return (one.cluster, one.pool) == (other.cluster, other.pool)
 
 
 def _preference(claim_id: str, host: str) -> bytes:

@@ -44,7 +44,8 @@ def next_node_step(version: str, hosts: Hosts, host: CapelinHost, node: Node) ->
     claim = host.spec.claim
     if claim is None or not can_be_updated(hosts):
         return NodeStep.NOTHING
-    done = NodeStep.UNCORDON if _is_cordoned(node) else NodeStep.NOTHING
+    is_cordoned = UPDATING_ANNOTATION in node.metadata.annotations
+    done = NodeStep.UNCORDON if is_cordoned else NodeStep.NOTHING
     if (claim.update_version or current_version(host, claim, node)) != version:
         # An update that runs is not interrupted. One that failed makes way.
         runs = not is_updated(host, claim) and failed_update(host) is None
@@ -147,10 +148,6 @@ def updated_claim(claim: HostClaim, version: str, hosts: Hosts) -> HostClaim:
             "install_commands": hosts.install_commands,
         }
     )
-
-
-def _is_cordoned(node: Node) -> bool:
-    return UPDATING_ANNOTATION in node.metadata.annotations
 
 
 def _names(names: Sequence[str]) -> str:

@@ -117,7 +117,11 @@ def _step_in_use(
     if machine is None or machine.spec.backend != "Hosts":
         # It may be in another management cluster, so its node is not cleaned.
         if request is None:
-            return _orphaned(claim)
+            message = (
+                f"the machine {claim.machine} of cluster {claim.cluster} no longer exists, but it"
+                f" did not release the host; {_confirmation(claim)}"
+            )
+            return Orphaned(Reason.MACHINE_MISSING, message)
         is_confirmed = request == claim.id
         message = f"no machine released the host: {_confirmation(claim)}"
         return Release() if is_confirmed else RejectRequest(message)
@@ -168,14 +172,6 @@ def is_bootstrapped(host: CapelinHost) -> bool:
     """
     status = own_status(host)
     return status is not None and status.phase in {"Ready", "Updating"}
-
-
-def _orphaned(claim: HostClaim) -> Orphaned:
-    message = (
-        f"the machine {claim.machine} of cluster {claim.cluster} no longer exists, but it did not"
-        f" release the host; {_confirmation(claim)}"
-    )
-    return Orphaned(Reason.MACHINE_MISSING, message)
 
 
 def _confirmation(claim: HostClaim) -> str:
