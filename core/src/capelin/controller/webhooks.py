@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final, cast
@@ -14,7 +14,6 @@ from capelin.api import (
     CONVERSION_PATH,
     VALIDATION_PATH,
     ConversionError,
-    Problem,
     Unstructured,
     convert_json,
     problems_of_json,
@@ -103,19 +102,16 @@ def _rejection(obj: Unstructured, old: Unstructured | None) -> Unstructured | No
         return _status(500, "InternalError", f"the validation of {kind} failed with {reason}")
     if not found:
         return None
+    causes = [
+        {"reason": "FieldValueInvalid", "field": problem.field, "message": problem.message}
+        for problem in found
+    ]
     status = _status(422, "Invalid", "; ".join(map(str, found)))
-    return {**status, "details": {"causes": _causes(found)}}
+    return {**status, "details": {"causes": causes}}
 
 
 def _status(code: int, reason: str, message: str) -> Unstructured:
     return {"code": code, "reason": reason, "message": message}
-
-
-def _causes(found: Sequence[Problem]) -> list[Unstructured]:
-    return [
-        {"reason": "FieldValueInvalid", "field": problem.field, "message": problem.message}
-        for problem in found
-    ]
 
 
 class Webhooks:

@@ -107,7 +107,12 @@ class Provider:
         Raises:
             ValueError: The name, the version or a kind is invalid.
         """
-        _check_names(name, version)
+        if not _NAME.fullmatch(name):
+            rule = "lowercase letters, digits and dashes, at most 40"
+            raise ValueError(f"the name of a provider consists of {rule}, and {name!r} does not")
+        if not _VERSION.fullmatch(version):
+            rule = "looks like v0.1.0"
+            raise ValueError(f"the version of a provider {rule}, and {version!r} does not")
         # Tools that only install providers do not import their managers.
         from capelin.controller import rbac  # noqa: PLC0415
         from capelin.provider.reconciler import (  # noqa: PLC0415
@@ -234,14 +239,6 @@ def _check_validators(kinds: Sequence[Sequence[type[BaseObject]]]) -> None:
                     f"@validates({kind.__name__}) is not called: {version} of the kind is stored, "
                     f"so write @validates({stored.__name__})"
                 )
-
-
-def _check_names(name: str, version: str) -> None:
-    if not _NAME.fullmatch(name):
-        rule = "lowercase letters, digits and dashes, at most 40"
-        raise ValueError(f"the name of a provider consists of {rule}, and {name!r} does not")
-    if not _VERSION.fullmatch(version):
-        raise ValueError(f"the version of a provider looks like v0.1.0, and {version!r} does not")
 
 
 class _Lazy(Sequence[Unstructured]):

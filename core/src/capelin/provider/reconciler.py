@@ -161,7 +161,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
 
     def base_status(self, obj: KindT) -> Model:
         """The initial status: the one that was read, plus constant fields."""
-        return obj.status or _status_type(type(obj))()
+        return obj.status or _field_type(type(obj), "status")()
 
     def is_reported(self, obj: KindT, change: Change) -> bool:  # noqa: ARG002
         """Whether a change becomes an event. An event is a write, also for a thousand machines."""
@@ -500,10 +500,6 @@ def _checked(cls: type[ProviderReconciler[Any]], kind: object) -> type[Any]:
             f"use @kind(..., definition=definition())"
         )
     return found
-
-
-def _status_type(kind: type[Any]) -> type[Model]:
-    return _field_type(kind, "status")
 
 
 def _field_type(kind: type[Any], field: str) -> type[Model]:

@@ -121,7 +121,12 @@ class ApiServer:
         listeners = _choose_listeners(folder)
         keys = KeyFiles(folder / "pki")
         keys.ensure(certificates(listeners.address, settings.service_cidr), datetime.now(UTC))
-        _write_kubeconfigs(folder, listeners, keys)
+        server = Server(_url(listeners), ca=keys.ca("ca").read_bytes())
+        for name in ("admin", "controller-manager"):
+            pair = keys.read(name)
+            user = User(certificate=pair.certificate_pem, key=pair.private_key_pem)
+            kubeconfig = new_kubeconfig(server, user, cluster="capelin", username=name)
+            write_private(folder / f"{name}.kubeconfig", kubeconfig)
         return cls(folder, listeners, _declared(folder, listeners, keys, settings, paths))
 
     @property
@@ -186,15 +191,6 @@ def read_listeners(file: Path) -> Listeners | None:
         return Listeners(**data)
     except (FileNotFoundError, ValueError, TypeError):
         return None
-
-
-def _write_kubeconfigs(folder: Path, listeners: Listeners, keys: KeyFiles) -> None:
-    server = Server(_url(listeners), ca=keys.ca("ca").read_bytes())
-    for name in ("admin", "controller-manager"):
-        pair = keys.read(name)
-        user = User(certificate=pair.certificate_pem, key=pair.private_key_pem)
-        kubeconfig = new_kubeconfig(server, user, cluster="capelin", username=name)
-        write_private(folder / f"{name}.kubeconfig", kubeconfig)
 
 
 def _declared(

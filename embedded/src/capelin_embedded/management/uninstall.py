@@ -31,7 +31,11 @@ async def remove_labelled(client: Client, mark: str) -> None:
     for resource in WEBHOOKS:
         await _delete(client, resource, mark)
     definitions = await _put_there(client, DEFINITIONS, mark)
-    await _delete_owned(client, {definition["spec"]["group"] for definition in definitions})
+    groups = {definition["spec"]["group"] for definition in definitions}
+    # Credentials of workload clusters. Without their owner's kind, GC ignores them.
+    for kind in (Secret, ConfigMap):
+        for obj in owned_only_by((await client.list(kind)).items, groups):
+            await client.delete(kind, obj.name, obj.namespace, uid=obj.uid)
     await _delete(client, DEFINITIONS, mark)
     while left := await _put_there(client, DEFINITIONS, mark):
         await asyncio.gather(*(_let_go(client, definition) for definition in left))
@@ -77,13 +81,6 @@ async def _delete(client: Client, resource: Resource, mark: str) -> None:
         await client.delete(
             resource, metadata["name"], metadata.get("namespace"), uid=metadata["uid"]
         )
-
-
-async def _delete_owned(client: Client, groups: set[str]) -> None:
-    """Delete credentials of workload clusters. Without their owner's kind, GC ignores them."""
-    for kind in (Secret, ConfigMap):
-        for obj in owned_only_by((await client.list(kind)).items, groups):
-            await client.delete(kind, obj.name, obj.namespace, uid=obj.uid)
 
 
 async def _let_go(client: Client, definition: Unstructured) -> None:

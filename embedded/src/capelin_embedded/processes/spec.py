@@ -126,7 +126,12 @@ class ProcessSpec:
     """Seconds between SIGTERM and SIGKILL."""
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
+        # Names become file names.
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"{self.name!r} cannot name a process: use 1 to 100 lower case letters, digits,"
+                " '-' and '.'"
+            )
 
 
 def check_specs(specs: Iterable[ProcessSpec]) -> dict[str, ProcessSpec]:
@@ -149,11 +154,3 @@ def check_specs(specs: Iterable[ProcessSpec]) -> dict[str, ProcessSpec]:
     except CycleError as error:
         raise ValueError(f"processes wait for each other: {' → '.join(error.args[1])}") from error
     return by_name
-
-
-def _check_name(name: str) -> None:
-    # Names become file names.
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{name!r} cannot name a process: use 1 to 100 lower case letters, digits, '-' and '.'"
-        )

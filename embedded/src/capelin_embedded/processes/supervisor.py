@@ -227,7 +227,10 @@ class Supervisor:
         for name in state_dir.recorded_names(self._folder):
             process = Process.adopt(self._folder, name)
             if process is None:
-                self._remember_lost(name)
+                record = state_dir.read_record(self._folder, name)
+                # A reboot ended all of them, which is not their failure.
+                if record is not None and record.identity.boot == proc.boot_id():
+                    self._lost[name] = record.restarts + 1
                 state_dir.remove_record(self._folder, name)
             else:
                 self._lifecycle(name).adopt(process)
@@ -235,12 +238,6 @@ class Supervisor:
         remembered = {lifecycle.process.pid for lifecycle in lifecycles if lifecycle.process}
         marked = await asyncio.to_thread(proc.marked_processes, self._folder)
         await asyncio.gather(*map(proc.kill, strays(marked, remembered)))
-
-    def _remember_lost(self, name: str) -> None:
-        record = state_dir.read_record(self._folder, name)
-        # A reboot ended all of them, which is not their failure.
-        if record is not None and record.identity.boot == proc.boot_id():
-            self._lost[name] = record.restarts + 1
 
     def _check_working(self) -> None:
         if (failure := self.failure) is not None:

@@ -52,7 +52,9 @@ def can_update_machine_set(request: CanUpdateMachineSetRequest) -> CanUpdateMach
     if not (_is_updatable(old) and _is_updatable(new) and _is_next(before, after)):
         return CanUpdateMachineSetResponse(status="Success")
     template: Patch | None = None
-    if _installs_differently(_hosts(old), _hosts(new)):
+    before_hosts, after_hosts = _hosts(old), _hosts(new)
+    # They may differ in the way to install programs, and in nothing else.
+    if before_hosts != after_hosts and _others(before_hosts) == _others(after_hosts):
         template = _replacing("/spec/template/spec/hosts", _hosts(new))
     return CanUpdateMachineSetResponse(
         status="Success",
@@ -127,11 +129,6 @@ def _is_next(before: str | None, after: str | None) -> bool:
         return upgrade_problem(before, after) is None
     except ValueError:
         return False
-
-
-def _installs_differently(before: Unstructured, after: Unstructured) -> bool:
-    """Whether the settings of hosts differ in the way to install programs, and in nothing else."""
-    return before != after and _others(before) == _others(after)
 
 
 def _others(hosts: Unstructured) -> Unstructured:

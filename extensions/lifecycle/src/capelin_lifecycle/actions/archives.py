@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from capelin_lifecycle.actions.registry import ArtifactError, Descriptor, Layer
+from capelin_lifecycle.actions.registry import ArtifactError, Layer
 
 MAX_TEXT: Final = 2**20
 """The most that a file may have: as much as a ConfigMap."""
@@ -46,7 +46,9 @@ def texts_of(layers: Sequence[Layer]) -> dict[str, bytes]:
             continue
         if blob.media_type == _CHART:
             raise ArtifactError("it is a Helm chart: set chart")
-        if _is_text(blob):
+        # ORAS names single files, whatever their type is.
+        is_file = blob.title.endswith(_ENDINGS) and not blob.is_folder
+        if blob.media_type in _TEXTS or is_file:
             texts[blob.title or f"layer {number}"] = layer.content
         elif blob.media_type.endswith(_PACKED):
             left = MAX_UNPACKED - sum(map(len, texts.values()))
@@ -59,11 +61,6 @@ def texts_of(layers: Sequence[Layer]) -> dict[str, bytes]:
         if len(content) > MAX_TEXT:
             raise ArtifactError(f"{name} has more than {MAX_TEXT // 2**20} MiB")
     return texts
-
-
-def _is_text(blob: Descriptor) -> bool:
-    # ORAS names single files, whatever their type is.
-    return blob.media_type in _TEXTS or (blob.title.endswith(_ENDINGS) and not blob.is_folder)
 
 
 def _unpacked(archive: bytes, most: int) -> Iterator[tuple[str, bytes]]:

@@ -80,7 +80,9 @@ class Artifacts:
         content = hashlib.sha256(archive).digest()
         settings = orjson.dumps(chart.dump(), option=orjson.OPT_SORT_KEYS)
         key = (owner, content, settings, version)
-        self._attach()
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._rendering, self._turns = loop, asyncio.Lock(), WeakValueDictionary()
         # One process at a time. Namespaces take turns.
         turn = self._turns.setdefault(owner.namespace, asyncio.Lock())
         async with turn, self._rendering:
@@ -101,11 +103,6 @@ class Artifacts:
             self._failures.popitem(last=False)
         if key in self._failures:
             raise ArtifactError(self._failures[key][1])
-
-    def _attach(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._rendering, self._turns = loop, asyncio.Lock(), WeakValueDictionary()
 
 
 class _Kept(Generic[ValueT]):

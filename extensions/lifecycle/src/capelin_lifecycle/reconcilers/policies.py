@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from capelin.api import Unstructured
-from capelin.client import Client, ClientError, UnreadableObject
+from capelin.client import ClientError, UnreadableObject
 from capelin.contract import (
     DELETE_FOR_MOVE_ANNOTATION,
     ConditionSpec,
@@ -262,7 +262,9 @@ async def _patch_conditions(
 async def _delete(ctx: Context, policy: Policy) -> Result:
     """Delete its results, which clean up. Records of work stay, without the objects of the work."""
     is_waiting = False
-    for result in await _results(ctx.client, policy):
+    labels = {POLICY_LABEL: KnownPolicy.of(policy).key.label}
+    results = await ctx.client.list(LifecycleResult, policy.namespace, labels=labels)
+    for result in results.items:
         if result.metadata.deletion_timestamp is None and is_record(result):
             # The reconciler of results removes this finalizer when it has cleaned up.
             is_waiting |= RESULT_FINALIZER in result.metadata.finalizers
@@ -274,11 +276,6 @@ async def _delete(ctx: Context, policy: Policy) -> Result:
         return After(1.0)
     await ctx.remove_finalizer(policy, FINALIZER)
     return Done()
-
-
-async def _results(client: Client, policy: Policy) -> list[LifecycleResult]:
-    labels = {POLICY_LABEL: KnownPolicy.of(policy).key.label}
-    return (await client.list(LifecycleResult, policy.namespace, labels=labels)).items
 
 
 class _PolicyReconciler(Reconciler[PolicyT]):
