@@ -36,6 +36,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from tests.support.web import api_server
+
 from .runtime.server_process import certificate, serving, write
 
 REMOTE_TRACE, REMOTE_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -75,15 +77,8 @@ class ApiServer:
 @pytest.fixture
 async def server() -> AsyncGenerator[ApiServer]:
     server = ApiServer()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.respond)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield server
-    await runner.cleanup()
+    async with api_server(server.respond) as server.url:
+        yield server
 
 
 class Angler(Reconciler[ConfigMap]):

@@ -1,5 +1,6 @@
 """API servers with scripted answers, and Secrets with kubeconfigs for them."""
 
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,17 +13,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def api_server(handler: Handler) -> AsyncGenerator[str]:
+async def api_server(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncGenerator[str]:
     """The address of a server that passes every request to the handler."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app, handler_cancellation=True)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
         host, port, *_ = runner.addresses[0]
-        yield f"http://{host}:{port}"
+        yield f"{'https' if tls else 'http'}://{host}:{port}"
     finally:
         await runner.cleanup()
 

@@ -22,6 +22,8 @@ from capelin.controller.reconciler import Subscription, concerned
 from capelin.controller.watching import Watching, bounded_line
 from capelin.testing.waiting import until
 
+from tests.support.web import api_server
+
 
 @kind(group="watching.test", version="v1")
 class Crab(Object[dict[str, Any], dict[str, Any]]):
@@ -175,15 +177,8 @@ class FakeQueue:
 async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
     monkeypatch.setattr("capelin.controller.informer._FIRST_PAUSE", 0.01)
     api = Api()
-    app = web.Application()
-    app.router.add_get("/{path:.*}", api.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.01)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0]
-    api.address = f"http://{host}:{port}"
-    yield api
-    await runner.cleanup()
+    async with api_server(api.answer) as api.address:
+        yield api
 
 
 def watching(

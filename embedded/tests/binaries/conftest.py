@@ -8,6 +8,7 @@ import json
 import ssl
 import tarfile
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from aiohttp import web
 from capelin.testing.waiting import until
 from capelin_embedded.binaries import Binaries, ProgressEvent
 from capelin_embedded.binaries.catalog import Platform
+
+from tests.support.web import api_server
 
 HERE = Platform.current()
 
@@ -247,23 +250,13 @@ Serve = Callable[..., Any]
 
 @pytest.fixture
 async def serve() -> AsyncGenerator[Serve]:
-    runners: list[web.AppRunner] = []
+    async with AsyncExitStack() as stack:
 
-    async def start(registry: Registry, tls: ssl.SSLContext | None = None) -> Registry:
-        application = web.Application()
-        application.router.add_get("/{path:.*}", registry.answer)
-        runner = web.AppRunner(application, shutdown_timeout=0.1)
-        runners.append(runner)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        registry.url = f"{'https' if tls else 'http'}://{host}:{port}"
-        return registry
+        async def start(registry: Registry, tls: ssl.SSLContext | None = None) -> Registry:
+            registry.url = await stack.enter_async_context(api_server(registry.answer, tls))
+            return registry
 
-    yield start
-    for runner in runners:
-        await runner.cleanup()
+        yield start
 
 
 @pytest.fixture

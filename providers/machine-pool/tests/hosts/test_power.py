@@ -30,6 +30,8 @@ from capelin_machine_pool.hosts.power import PowerError, PowerSwitch, begin_cycl
 from capelin_machine_pool.hosts.redfish import RedfishError, System, reset_of
 from capelin_machine_pool.hosts.status import failed_visit, host_status, outcome
 
+from tests.support.web import api_server
+
 from .objects import NAMESPACE, NOW, a_claim, a_host
 
 CA = new_ca("bmc", now=datetime.now(UTC))
@@ -199,16 +201,9 @@ async def controller(folder: Path) -> AsyncGenerator[Controller]:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(path)
     served = Controller(answer=system("On", "ForceRestart").dump())
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", served.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-        served.address = f"https://127.0.0.1:{runner.addresses[0][1]}/redfish/v1/Systems/1"
+    async with api_server(served.handle, tls) as address:
+        served.address = f"{address}/redfish/v1/Systems/1"
         yield served
-    finally:
-        await runner.cleanup()
 
 
 async def fails(switch: PowerSwitch, client: FakeClient, host: CapelinHost) -> str:
