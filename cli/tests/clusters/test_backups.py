@@ -17,9 +17,9 @@ from capelin_cli.clusters.backup_places import (
     credentials_of,
 )
 from capelin_cli.clusters.backups import age_text, next_second
-from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.operations import Persistent, check_awake
 from capelin_cli.clusters.sleep import not_asleep_reason, not_awake_reason
+from capelin_cli.environments.connection import ClusterName
 from capelin_control_plane.api import (
     BackupDestination,
     BackupRetention,

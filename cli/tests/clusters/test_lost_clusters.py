@@ -9,12 +9,12 @@ from capelin.api.capi import Cluster, MachinePool
 from capelin.api.core import Namespace, Secret
 from capelin.errors import InvalidInputError, UserError
 from capelin.testing.fake_client import FakeClient
-from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.lost_clusters import (
     IN_PROGRESS,
     LostCluster,
     create_again,
 )
+from capelin_cli.environments.connection import ClusterName
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backup.manifests import Manifest
 from capelin_control_plane.backup.objects import ClusterObjects

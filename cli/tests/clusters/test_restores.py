@@ -5,9 +5,9 @@ import re
 import pytest
 from capelin.errors import UserError
 from capelin.testing.fake_client import FakeClient
-from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.operations import ControlPlaneOperation
 from capelin_cli.clusters.restores import RestorePlan, request_restore
+from capelin_cli.environments.connection import ClusterName
 from capelin_cli.terminal.checklist import Checklist
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION

@@ -26,7 +26,7 @@ from capelin_cli.clusters.backup_places import (
     open_backups,
     required_settings,
 )
-from capelin_cli.clusters.cluster_verbs import ClusterName
+from capelin_cli.environments.connection import ClusterName
 from capelin_cli.terminal.checklist import Checklist
 
 LATEST: Final = "latest"

@@ -24,9 +24,8 @@ from capelin_control_plane.operations.backup import encryption_key
 from pydantic import ValidationError
 
 from capelin_cli.clusters.backups import backup_folder, backup_settings
-from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.operations import find_control_plane
-from capelin_cli.environments.connection import find_environment
+from capelin_cli.environments.connection import ClusterName, find_environment
 
 KEY_ID: Final = "AWS_ACCESS_KEY_ID"
 SECRET: Final = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - the name of a variable

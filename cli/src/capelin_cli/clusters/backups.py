@@ -11,9 +11,8 @@ from capelin_control_plane.backup.snapshots import StoredBackup, stored_backups
 from capelin_control_plane.operations.backup import BACKUP_HEALTHY
 from capelin_embedded.management import Environment
 
-from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.operations import Failure, check_awake, condition_of, operation
-from capelin_cli.environments.connection import find_environment
+from capelin_cli.environments.connection import ClusterName, find_environment
 from capelin_cli.terminal.tables import Column, Format, print_list
 
 

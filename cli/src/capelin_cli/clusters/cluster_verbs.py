@@ -1,17 +1,14 @@
 """The verbs of workload clusters: sent to Cluster API, and followed until they are done."""
 
-import shlex
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from tempfile import gettempdir
 
 import yaml
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
-from capelin.client import AlreadyExists, ApiError, Client, Config, Unavailable, Unreachable
+from capelin.client import AlreadyExists, ApiError, Client, Unavailable, Unreachable
 from capelin.errors import InvalidInputError, MissingError, NotReadyError, WaitTimeoutError
 from capelin_embedded.management import Environment, UpRequest, workload_programs
 from rich.console import Console
@@ -34,7 +31,7 @@ from capelin_cli.clusters.topology import (
     upgrade_patch,
 )
 from capelin_cli.environments.bring_up import UP_SECONDS, bring_up_environment
-from capelin_cli.environments.connection import client_of, find_environment
+from capelin_cli.environments.connection import ClusterName, find_environment
 from capelin_cli.environments.kubeconfigs import find_cluster
 from capelin_cli.environments.kubernetes_versions import parse_version
 from capelin_cli.environments.program_cache import fetch_workload_programs, is_cached
@@ -46,45 +43,6 @@ from capelin_cli.terminal.waiting import Deadline, wait_for
 
 BOOTSTRAP_PROVIDER = "kubeadm-bootstrap"
 """Machines of our ClusterClass join with its data."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterName:
-    """The cluster that a verb is for."""
-
-    name: str
-    namespace: str = "default"
-    environment: str = "default"
-    kubeconfig: Path | None = None
-    """That of a management cluster that `capelin up` did not start, in place of an environment."""
-
-    def client(self) -> Client:
-        """A client of its management cluster."""
-        if self.kubeconfig is not None:
-            return Client(Config.from_kubeconfig(self.kubeconfig), manager="capelin-cli")
-        return client_of(find_environment(self.environment))
-
-    def folder(self) -> Path:
-        """An existing folder with room for decrypted data, which only this user can read."""
-        if self.kubeconfig is not None:
-            return Path(gettempdir())
-        return find_environment(self.environment).folder
-
-    def delete_command(self) -> str:
-        """The command that deletes this cluster, also in other management clusters."""
-        if self.kubeconfig is None:
-            return self.command("delete")
-        options = ("-n", self.namespace, "--kubeconfig", str(self.kubeconfig))
-        return f"kubectl {shlex.join(('delete', 'cluster', self.name, *options))}"
-
-    def command(self, verb: str, *options: str) -> str:
-        """The command that applies a verb to this cluster."""
-        namespace = [] if self.namespace == "default" else ["-n", self.namespace]
-        environment = [] if self.environment == "default" else ["-e", self.environment]
-        if self.kubeconfig is not None:
-            environment = ["--kubeconfig", str(self.kubeconfig)]
-        arguments = (verb, "cluster", self.name, *options, *namespace, *environment)
-        return f"capelin {shlex.join(arguments)}"
 
 
 @dataclass(slots=True)
@@ -121,7 +79,7 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
     environment = find_environment(which.environment)
     settings = environment.settings()
     wanted = options.version or (settings.kubernetes_version if settings else "latest")
-    async with client_of(environment) as client:
+    async with which.client() as client:
         cluster_class = await _cluster_class(client, which, options)
         template = cluster_class.spec.control_plane
         reference = template.template_ref if template else None

@@ -36,7 +36,7 @@ from capelin_cli.clusters.backup_places import (
     key_of,
     open_backups,
 )
-from capelin_cli.clusters.cluster_verbs import ClusterName
+from capelin_cli.environments.connection import ClusterName
 
 IN_PROGRESS: Final = "controlplane.cluster.x-k8s.io/capelin-restored-from"
 """On a Cluster that is being created again, `SOURCE/BACKUP`: the backup and its cluster."""

@@ -10,7 +10,6 @@ from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.desired.control_plane import MOVE_ANNOTATION
 from capelin_control_plane.operations.move_phases import MOVABLE
 
-from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.operations import (
     BEGINS,
     ControlPlaneOperation,
@@ -19,6 +18,7 @@ from capelin_cli.clusters.operations import (
     condition_of,
     operation,
 )
+from capelin_cli.environments.connection import ClusterName
 
 _HINT = "Check whether the provider runs: capelin status."
 

@@ -18,7 +18,7 @@ from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from capelin_control_plane.api import CapelinControlPlane, Status
 from rich.console import Console
 
-from capelin_cli.clusters.cluster_verbs import ClusterName
+from capelin_cli.environments.connection import ClusterName
 from capelin_cli.environments.kubeconfigs import find_cluster
 from capelin_cli.status.readiness import follow_until_ready
 from capelin_cli.terminal.checklist import Checklist

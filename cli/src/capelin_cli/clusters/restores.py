@@ -26,7 +26,7 @@ from capelin_cli.clusters.backup_places import (
     open_backups,
 )
 from capelin_cli.clusters.backups import age_text, backup_settings
-from capelin_cli.clusters.cluster_verbs import ClusterName, start_bootstrap_provider
+from capelin_cli.clusters.cluster_verbs import start_bootstrap_provider
 from capelin_cli.clusters.lost_clusters import LostCluster, create_again, create_secrets
 from capelin_cli.clusters.operations import (
     BEGINS,
@@ -36,7 +36,7 @@ from capelin_cli.clusters.operations import (
     find_control_plane,
     operation,
 )
-from capelin_cli.environments.connection import find_environment
+from capelin_cli.environments.connection import ClusterName, find_environment
 from capelin_cli.terminal.checklist import Checklist
 
 

@@ -9,7 +9,6 @@ from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
 from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
 
-from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.operations import (
     BEGINS,
     ControlPlaneOperation,
@@ -18,6 +17,7 @@ from capelin_cli.clusters.operations import (
     condition_of,
     operation,
 )
+from capelin_cli.environments.connection import ClusterName
 
 _FILES = (
     "Nodes that joined before still trust the old CA in their files. The documentation's page on"

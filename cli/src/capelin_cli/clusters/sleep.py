@@ -4,8 +4,8 @@ from capelin.contract import ASLEEP, AVAILABLE
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 
-from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.operations import BEGINS, condition_of, operation
+from capelin_cli.environments.connection import ClusterName
 
 
 async def sleep_cluster(which: ClusterName, within: float | None) -> None:

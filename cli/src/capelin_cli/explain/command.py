@@ -3,8 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from capelin_cli.clusters.cluster_verbs import ClusterName
-from capelin_cli.environments.connection import find_environment
+from capelin_cli.environments.connection import ClusterName, find_environment
 from capelin_cli.environments.kubeconfigs import missing_cluster
 from capelin_cli.explain.model import Chain, Explanation
 from capelin_cli.explain.reading import read_facts
