@@ -23,8 +23,7 @@ from capelin.pki import issue, new_ca
 from capelin.runtime.fixtures import ClusterFixture, UsedPatch, sample_cluster
 from capelin.runtime.v1alpha1 import ExtensionHandler, GeneratePatches
 from capelin_cli.hooks import targets
-from capelin_cli.hooks.requests import RequestOptions
-from capelin_cli.hooks.targets import registered
+from capelin_cli.hooks.targets import RequestOptions, registered
 from capelin_cli.hooks.verbs import Listed, by_extension, percentile, preview
 from capelin_conformance.extensions import RULES
 from capelin_embedded.management import CORE, environment_named

@@ -14,7 +14,6 @@ from capelin_embedded.management import Environment, UpRequest, workload_program
 from rich.console import Console
 
 from capelin_cli.clusters.demo import apply_cluster_class, demo_class, find_class
-from capelin_cli.clusters.rejections import rejected_cluster
 from capelin_cli.clusters.topology import (
     DEMO_CLASS,
     ClusterOptions,
@@ -26,6 +25,7 @@ from capelin_cli.clusters.topology import (
     new_cluster,
     patch_text,
     plan_upgrade,
+    rejected_cluster,
     scale_patch,
     topology_version,
     upgrade_patch,

@@ -15,13 +15,13 @@ from capelin.errors import MissingError
 from capelin_embedded.addresses import free_port
 from capelin_embedded.management import render_template
 
-from capelin_cli.clusters.rejections import rejected_cluster
 from capelin_cli.clusters.topology import (
     DEMO_CLASS,
     MACHINES_LABEL,
     POD_NETWORK,
     ClusterOptions,
     new_cluster,
+    rejected_cluster,
 )
 from capelin_cli.environments.containers import ContainerMachines, version_for
 from capelin_cli.status.readiness import wait_until_ready

@@ -38,14 +38,7 @@ async def recover_cluster(which: ClusterName, data: Path | None, within: float) 
                 async with paused(client, key):
                     survivor = await _recover(environment, key, data, checklist, line)
                 line.detail = f"from {data or survivor}, with the other data set aside"
-            await follow_until_ready(
-                checklist,
-                client,
-                which.name,
-                which.namespace,
-                within,
-                title=f"cluster {which.name} ready",
-            )
+            await follow_until_ready(checklist, client, which.name, which.namespace, within)
 
 
 async def _recover(

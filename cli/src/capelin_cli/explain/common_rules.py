@@ -6,8 +6,16 @@ from typing import Final
 
 from capelin.contract import PAUSED_ANNOTATION
 
-from capelin_cli.explain.facts import ACTIVITIES, SUMMARIES, Facts, Observation, Subject
-from capelin_cli.explain.finding import Finding, describe, reported
+from capelin_cli.explain.facts import (
+    ACTIVITIES,
+    SUMMARIES,
+    Facts,
+    Finding,
+    Observation,
+    Subject,
+    describe,
+    reported,
+)
 from capelin_cli.explain.model import Reference
 
 WEBHOOK: Final = re.compile(r'failed calling webhook "(?P<name>[^"]+)"')

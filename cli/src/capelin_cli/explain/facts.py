@@ -1,7 +1,7 @@
-"""The objects that explain a Cluster, as one reading of the API server found them. Pure."""
+"""The objects that explain a Cluster, as one reading found them, and findings. Pure."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Protocol, cast
@@ -10,10 +10,9 @@ from capelin.api import Resource, Time, Unstructured
 from capelin.contract import PAUSED_ANNOTATION, find_condition
 from pydantic import ValidationError
 
-from capelin_cli.explain.model import Reference
+from capelin_cli.explain.model import Cause, Reference
 from capelin_cli.status.cluster_tree import ClusterObject, StatusCondition, state_of
-from capelin_cli.status.condition_messages import one_line
-from capelin_cli.status.hook_reasons import HookReason
+from capelin_cli.status.condition_messages import HookReason, one_line
 
 # The best explanations first: conditions that are true during work, then those that should be true.
 ACTIVITIES: Final = ("Deleting", "RollingOut", "Remediating", "ScalingUp", "ScalingDown")
@@ -280,3 +279,67 @@ class Facts:
         """The controller of an object, in words."""
         label = self.labels.get((reference.group, reference.kind))
         return label or f"the controller of {reference.kind}"
+
+
+YOU: Final = "you"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why an object is not as desired."""
+
+    cause: Cause
+    """The rule's name, if no other object explains more."""
+    text: str
+    responsible: str
+    evidence: str = ""
+    since: datetime | None = None
+    command: str = ""
+    about: Reference | None = None
+    """The object that causes it, if that is another one."""
+    because: Sequence[Reference] = ()
+    """Objects that may explain more."""
+
+
+Rule = Callable[[Subject, Facts], Iterable[Finding]]
+
+
+def reported(
+    observed: Observation,
+    cause: Cause,
+    responsible: str,
+    *,
+    text: str = "",
+    command: str = "",
+    about: Reference | None = None,
+    because: Sequence[Reference] = (),
+) -> Finding:
+    """A finding whose evidence is a condition or an event."""
+    return Finding(
+        cause,
+        text or observed.text,
+        responsible,
+        observed.evidence,
+        observed.since,
+        command,
+        about,
+        because,
+    )
+
+
+def waits(reference: Reference, responsible: str, observed: Observation | None) -> Finding:
+    """An object waits for another one, which may explain more."""
+    return Finding(
+        "Waits",
+        observed.text if observed else f"{reference} is not as desired",
+        responsible,
+        observed.evidence if observed else "",
+        observed.since if observed else None,
+        describe(reference),
+        because=[reference],
+    )
+
+
+def describe(reference: Reference) -> str:
+    """The command that shows an object with its events."""
+    return f"kubectl describe {reference.words}"

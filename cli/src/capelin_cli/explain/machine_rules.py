@@ -5,8 +5,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from capelin_cli.explain.common_rules import WEBHOOK, missing, template_missing
-from capelin_cli.explain.facts import Facts, Subject, at, text_at
-from capelin_cli.explain.finding import YOU, Finding, describe, reported, waits
+from capelin_cli.explain.facts import (
+    YOU,
+    Facts,
+    Finding,
+    Subject,
+    at,
+    describe,
+    reported,
+    text_at,
+    waits,
+)
 from capelin_cli.explain.model import Reference
 
 _BUDGET: Final = re.compile(

@@ -25,11 +25,11 @@ from capelin_embedded.processes import Phase
 from capelin_lifecycle.api import LifecycleResult
 from pydantic import ValidationError
 
-from capelin_cli.explain.class_rules import class_of, templates_of
+from capelin_cli.explain.cluster_rules import class_of, templates_of
 from capelin_cli.explain.facts import Controller, Facts, Subject, Warned, text_at, typed
 from capelin_cli.explain.model import Reference
 from capelin_cli.status.cluster_tree import ClusterObject
-from capelin_cli.status.hook_reasons import blocking_responses, hook_reasons
+from capelin_cli.status.condition_messages import blocking_responses, hook_reasons
 from capelin_cli.status.policies import read_results
 from capelin_cli.status.readiness import ObservedCluster, not_ready_reason
 

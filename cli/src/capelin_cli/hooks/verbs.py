@@ -34,8 +34,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from capelin_cli.environments.connection import client_of, find_environment
-from capelin_cli.hooks.requests import RequestOptions
-from capelin_cli.hooks.targets import Target, registered
+from capelin_cli.hooks.targets import RequestOptions, Target, registered
 from capelin_cli.status.policies import policy_list, read_policies, read_results
 from capelin_cli.terminal.invocation import as_invoked
 from capelin_cli.terminal.plain_text import printable

@@ -42,7 +42,7 @@ from capelin_cli.status.cluster_tree import (
     read_referenced,
     with_children,
 )
-from capelin_cli.status.hook_reasons import hook_reasons
+from capelin_cli.status.condition_messages import hook_reasons
 from capelin_cli.status.policies import read_results, reason_nodes
 from capelin_cli.terminal.invocation import as_invoked
 from capelin_cli.terminal.plain_text import plain, printable

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from capelin_cli.status.cluster_tree import Node
-from capelin_cli.status.hook_reasons import HookReason
+from capelin_cli.status.condition_messages import HookReason
 from capelin_cli.terminal.plain_text import plain
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)

@@ -10,12 +10,13 @@ from capelin.contract import ASLEEP, find_condition
 from capelin_lifecycle.api import LifecycleResult
 
 from capelin_cli.status.cluster_tree import ClusterObject, StatusCondition, read_referenced
-from capelin_cli.status.condition_messages import one_line, topology_summary
-from capelin_cli.status.hook_reasons import (
+from capelin_cli.status.condition_messages import (
     DELETION_HOOK,
     blocking_responses,
     hook_reasons,
     hooks_text,
+    one_line,
+    topology_summary,
 )
 from capelin_cli.status.policies import read_results
 from capelin_cli.terminal.checklist import Checklist
@@ -95,19 +96,12 @@ async def wait_until_ready(
 
 
 async def follow_until_ready(
-    checklist: Checklist,
-    client: Client,
-    name: str,
-    namespace: str,
-    within: float,
-    *,
-    title: str = "",
-    done: str = "",
+    checklist: Checklist, client: Client, name: str, namespace: str, within: float
 ) -> None:
     """Wait until a Cluster is ready, and show the progress in a checklist."""
-    with checklist.step(title or f"cluster {name}") as line:
+    with checklist.step(f"cluster {name} ready") as line:
         await wait_until_ready(client, name, namespace, within, checklist.showing(line))
-        line.detail = done
+        line.detail = ""
 
 
 def not_ready_reason(observed: ObservedCluster) -> str | None:

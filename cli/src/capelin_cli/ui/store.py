@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from capelin_cli.explain.facts import text_at
 from capelin_cli.explain.model import Explanation
-from capelin_cli.status.hook_reasons import blocking_responses
+from capelin_cli.status.condition_messages import blocking_responses
 from capelin_cli.ui.observed import (
     Key,
     Machine,

@@ -18,7 +18,7 @@ from capelin_cli.status.cluster_tree import (
     with_children,
     worst,
 )
-from capelin_cli.status.hook_reasons import hook_reasons
+from capelin_cli.status.condition_messages import hook_reasons
 from capelin_cli.status.policies import reason_nodes
 from capelin_cli.ui.model import (
     Changes,

@@ -252,9 +252,8 @@ def dev(
     """
     from capelin_embedded.management import UpRequest
 
-    from capelin_cli.clusters.develop import develop
     from capelin_cli.clusters.topology import ClusterOptions
-    from capelin_cli.clusters.up import UpOptions
+    from capelin_cli.clusters.up import UpOptions, develop
 
     demo = None if management_only else ClusterOptions()
     options = UpOptions(environment, UpRequest(providers=_names(with_)), demo, within=within)

@@ -9,8 +9,7 @@ from capelin_cli.verbs.options import Environment, Output, Within, given, group
 from capelin_cli.verbs.runner import run
 
 if TYPE_CHECKING:
-    from capelin_cli.hooks.requests import RequestOptions
-    from capelin_cli.hooks.targets import Target
+    from capelin_cli.hooks.targets import RequestOptions, Target
 
 Extension = Annotated[
     str,
@@ -110,7 +109,7 @@ def request_of(
     *, request: Request = None, cluster: Cluster = None, to: To = None, patch: Patch = None
 ) -> "RequestOptions":
     """The source of the request that a verb sends."""
-    from capelin_cli.hooks.requests import RequestOptions
+    from capelin_cli.hooks.targets import RequestOptions
 
     if request is not None and cluster is not None:
         raise typer.BadParameter("use --request or --cluster, not both")
@@ -287,7 +286,7 @@ def conformance(
     (or the one that --cluster names). The exit code is 1 if a rule does not hold. Advice does not
     count.
     """
-    from capelin_cli.hooks.requests import RequestOptions
+    from capelin_cli.hooks.targets import RequestOptions
     from capelin_cli.hooks.verbs import conformance as run_conformance
 
     options = RequestOptions(None, cluster, to)

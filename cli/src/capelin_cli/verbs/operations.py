@@ -139,12 +139,12 @@ def restore(
     With --as, the cluster stays as it is. The new one has a copy of its objects, an endpoint and
     CAs of its own, and no workers.
     """
-    from capelin_cli.clusters.backup_maintenance import create_backup_as_of, parse_moment
-    from capelin_cli.clusters.backup_places import BackupPlace
+    from capelin_cli.clusters.backups import BackupPlace, create_backup_as_of, parse_moment
     from capelin_cli.clusters.copies import begun_copy, copy_of
-    from capelin_cli.clusters.lost_clusters import is_lost, read_lost_cluster
     from capelin_cli.clusters.restores import (
+        is_lost,
         plan_restore,
+        read_lost_cluster,
         restore_cluster,
         restore_lost_cluster,
     )
@@ -234,8 +234,7 @@ def verify(
     ca_file: CAFile = None,
 ) -> None:
     """Verify a backup: decrypt it, restore it into a throw-away etcd, and count its keys."""
-    from capelin_cli.clusters.backup_maintenance import verify_stored
-    from capelin_cli.clusters.backup_places import BackupPlace
+    from capelin_cli.clusters.backups import BackupPlace, verify_stored
 
     place = BackupPlace(key_file, bucket, region, ca_file)
     run(verify_stored(which, place, backup))
@@ -251,8 +250,7 @@ def prune(
     yes: Yes = False,
 ) -> None:
     """Delete the backups of a cluster that its retention does not keep."""
-    from capelin_cli.clusters.backup_maintenance import delete_expired, expired_backups
-    from capelin_cli.clusters.backup_places import BackupPlace
+    from capelin_cli.clusters.backups import BackupPlace, delete_expired, expired_backups
 
     place = BackupPlace(None, bucket, region, ca_file)
     expired = run(expired_backups(which, place))
@@ -278,7 +276,7 @@ def move(
 
     Then run clusterctl move. Without a request, it waits and fails.
     """
-    from capelin_cli.clusters.moves import move_cluster
+    from capelin_cli.clusters.operations import move_cluster
 
     moving = move_cluster(which, within, check_only=check)
     run(moving, interrupted="The request is withdrawn.")
@@ -335,7 +333,7 @@ def rotate(
     """
     from capelin.errors import InvalidInputError
 
-    from capelin_cli.clusters.rotation import Drop, rotate_cluster
+    from capelin_cli.clusters.operations import Drop, rotate_cluster
 
     if force and not drop:
         raise InvalidInputError(
@@ -359,7 +357,7 @@ def sleep(which: "ClusterName", *, within: Within = 300) -> None:
 
     Cluster API neither deletes nor replaces machines meanwhile. Changes wait until it wakes.
     """
-    from capelin_cli.clusters.sleep import sleep_cluster
+    from capelin_cli.clusters.operations import sleep_cluster
 
     run(sleep_cluster(which, within), interrupted=_CONTINUES)
 
@@ -367,6 +365,6 @@ def sleep(which: "ClusterName", *, within: Within = 300) -> None:
 @given(cluster_of)
 def wake(which: "ClusterName", *, within: Within = 600) -> None:
     """Wake the control plane of a cluster, and wait until the cluster is ready."""
-    from capelin_cli.clusters.sleep import wake_cluster
+    from capelin_cli.clusters.operations import wake_cluster
 
     run(wake_cluster(which, within), interrupted=_CONTINUES)

@@ -55,7 +55,7 @@ def kubectl(
 
     For example: capelin kubectl get clusters -A, or capelin kubectl -c demo get nodes
     """
-    from capelin_cli.environments.tools import prepare_tool, run_tool
+    from capelin_cli.environments.kubeconfigs import prepare_tool, run_tool
 
     program, variables = run(prepare_tool("kubectl", environment, cluster, namespace))
     run_tool(program, arguments or [], variables)
@@ -70,7 +70,7 @@ def clusterctl(
 
     For example: capelin clusterctl describe cluster demo
     """
-    from capelin_cli.environments.tools import prepare_tool, run_tool
+    from capelin_cli.environments.kubeconfigs import prepare_tool, run_tool
 
     program, variables = run(prepare_tool("clusterctl", environment, None, "default"))
     run_tool(program, arguments or [], variables)
