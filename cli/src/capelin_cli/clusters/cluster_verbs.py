@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import yaml
@@ -19,7 +19,6 @@ from capelin_cli.clusters.topology import (
     ClusterOptions,
     Operation,
     ScaleOptions,
-    UpgradePlan,
     check_cluster_name,
     known_versions,
     new_cluster,
@@ -46,31 +45,25 @@ BOOTSTRAP_PROVIDER = "kubeadm-bootstrap"
 
 
 @dataclass(slots=True)
-class Interruption:
-    """The text for a user who interrupts a verb."""
-
-    text: str = "Nothing was changed."
-
-    @contextmanager
-    def sending(self, then: str) -> Generator[None]:
-        """Send a request in the block. `then` is the text when the API server has accepted it."""
-        self.text = "The request may have reached Cluster API: see capelin status."
-        yield
-        self.text = then
-
-
-@dataclass(frozen=True, slots=True)
 class RunOptions:
     """How a verb is carried out."""
 
     dry_run: bool = False
     within: float | None = None
     """Seconds to wait for it. None does not wait."""
-    interruption: Interruption = field(default_factory=Interruption)
+    state: str = "Nothing was changed."
+    """The text for a user who interrupts the verb now."""
 
     def interrupted(self) -> str:
-        """The text for a user who interrupts the verb now."""
-        return self.interruption.text
+        """The present state."""
+        return self.state
+
+    @contextmanager
+    def sending(self, then: str) -> Generator[None]:
+        """Send a request in the block. `then` is the state when the API server has accepted it."""
+        self.state = "The request may have reached Cluster API: see capelin status."
+        yield
+        self.state = then
 
 
 async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOptions) -> None:
@@ -97,10 +90,10 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
         if run.within is not None:
             await _fetch_programs(version, known)
         if not cluster_class.uid:
-            run.interruption.text = "The cluster was not created. Its ClusterClass may have been."
+            run.state = "The cluster was not created. Its ClusterClass may have been."
             await _bring_class(environment, client, which.namespace)
         try:
-            with run.interruption.sending(_continues(which)):
+            with run.sending(_continues(which)):
                 await client.create(manifest)
         except AlreadyExists:
             raise InvalidInputError(
@@ -125,7 +118,7 @@ async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
         if run.dry_run:
             _print(f"delete: Cluster {cluster.namespace}/{cluster.name}\n")
             return
-        with run.interruption.sending(_continues(which, "--deleted")):
+        with run.sending(_continues(which, "--deleted")):
             await client.delete(Cluster, which.name, which.namespace, uid=cluster.uid)
         await _follow_deletion(client, which, cluster, run)
 
@@ -142,7 +135,12 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
         observed = await observe_cluster(client, which.name, which.namespace)
         plan = plan_upgrade(version, topology_version(cluster), observed, known)
         if plan.action == "Nothing" or (run.dry_run and plan.action == "Wait"):
-            _print(printable(_nothing_to_upgrade(which, plan, not_ready_reason(observed))))
+            problem = not_ready_reason(observed)
+            text = f"Cluster {which.name} is being upgraded to {plan.version}: {problem}."
+            if plan.action == "Nothing":
+                ready = f" It is not ready: {problem}." if problem is not None else ""
+                text = f"Cluster {which.name} runs {plan.version} already.{ready}"
+            _print(f"{printable(text)}\n")
             return
         if plan.action == "Send":
             if run.within is not None and not run.dry_run:
@@ -150,7 +148,7 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
             await _patch(client, which, cluster, upgrade_patch(plan.version), run)
         if run.dry_run:
             return
-        run.interruption.text = _continues(which)
+        run.state = _continues(which)
         work = _Work(
             f"cluster {which.name} upgraded to {plan.version}",
             f"Cluster API upgrades cluster {which.name} to {plan.version}.",
@@ -174,7 +172,7 @@ async def scale_cluster(which: ClusterName, options: ScaleOptions, run: RunOptio
 
 async def wait_for_cluster(which: ClusterName, run: RunOptions, *, deleted: bool) -> None:
     """Wait until a Cluster is as its spec desires, or until it is deleted."""
-    run.interruption.text = _continues(which, *(["--deleted"] if deleted else []))
+    run.state = _continues(which, *(["--deleted"] if deleted else []))
     async with which.client() as client:
         if not deleted:
             await find_cluster(client, which.name, which.namespace)
@@ -200,13 +198,6 @@ class _Work:
 
 def _continues(which: ClusterName, *options: str) -> str:
     return f"Cluster API continues: wait for it with {which.command('wait', *options)}."
-
-
-def _nothing_to_upgrade(which: ClusterName, plan: UpgradePlan, problem: str | None) -> str:
-    if plan.action == "Wait":
-        return f"Cluster {which.name} is being upgraded to {plan.version}: {problem}.\n"
-    ready = f" It is not ready: {problem}." if problem is not None else ""
-    return f"Cluster {which.name} runs {plan.version} already.{ready}\n"
 
 
 async def _fetch_programs(version: str, known: Sequence[str]) -> None:
@@ -265,7 +256,7 @@ async def _patch(
             await patch(dry_run=True)
             _print(patch_text(cluster, operations))
         else:
-            with run.interruption.sending(_continues(which)):
+            with run.sending(_continues(which)):
                 await patch()
     except ApiError as error:
         raise rejected_cluster(error, which.name) from None
@@ -276,7 +267,16 @@ async def _follow_readiness(
 ) -> None:
     async def reason() -> str | None:
         observed = await observe_cluster(client, which.name, which.namespace)
-        _check_existence(which, observed.cluster)
+        if observed.cluster is None:
+            raise MissingError(
+                f"Cluster {which.name} was deleted.", reason="It will not become ready any more."
+            )
+        if observed.cluster.metadata.deletion_timestamp is not None:
+            raise NotReadyError(
+                f"Cluster {which.name} is being deleted.",
+                reason="It will not become ready any more.",
+                hint=f"Wait for the end with {which.command('wait', '--deleted')}.",
+            )
         return not_ready_reason(observed)
 
     await _follow(which, work, reason, run.within, which.command("wait"))
@@ -288,20 +288,6 @@ async def _follow_deletion(
     work = _Work(f"cluster {which.name} deleted", f"Cluster API deletes cluster {which.name}.")
     progress = partial(deletion_progress, client, cluster)
     await _follow(which, work, progress, run.within, which.command("wait", "--deleted"))
-
-
-def _check_existence(which: ClusterName, cluster: Cluster | None) -> None:
-    """Check that a Cluster can become ready."""
-    if cluster is None:
-        raise MissingError(
-            f"Cluster {which.name} was deleted.", reason="It will not become ready any more."
-        )
-    if cluster.metadata.deletion_timestamp is not None:
-        raise NotReadyError(
-            f"Cluster {which.name} is being deleted.",
-            reason="It will not become ready any more.",
-            hint=f"Wait for the end with {which.command('wait', '--deleted')}.",
-        )
 
 
 async def _follow(
@@ -318,28 +304,23 @@ async def _follow(
         return
     why = which.command("explain")
     hint = f"Cluster API continues. See why it waits with {why}, and wait again with {again}."
-    with Checklist(Console()).shown() as checklist, checklist.step(work.title) as line:
+
+    async def present_reason() -> str | None:
         try:
-            await wait_for(
-                f"cluster {which.name}",
-                partial(_unless_unreachable, reason),
-                within,
-                checklist.showing(line),
-                hint,
-            )
+            return await reason()
+        except (Unreachable, Unavailable) as error:
+            # The restart of an API server is a reason, too.
+            return str(error)
+
+    with Checklist(Console()).shown() as checklist, checklist.step(work.title) as line:
+        name, show = f"cluster {which.name}", checklist.showing(line)
+        try:
+            await wait_for(name, present_reason, within, show, hint)
         except WaitTimeoutError:
             # The error has the last reason.
             line.detail = ""
             raise
         line.detail = ""
-
-
-async def _unless_unreachable(reason: Callable[[], Awaitable[str | None]]) -> str | None:
-    """A reason to wait. The restart of an API server is one."""
-    try:
-        return await reason()
-    except (Unreachable, Unavailable) as error:
-        return str(error)
 
 
 def _print(text: str) -> None:

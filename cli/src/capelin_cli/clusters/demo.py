@@ -159,46 +159,37 @@ async def bring_up_cluster(
     environment: str = "default",
 ) -> None:
     """Create a cluster unless it exists, and wait until it is ready."""
-    name, namespace = request.name, request.namespace
+    name, namespace, options = request.name, request.namespace, request.options
     with checklist.step(f"cluster {name}") as line:
         checklist.update(line, "sending the Cluster and its class to the API server")
-        version = await _apply_cluster(checklist, client, environment_version, request, environment)
+        if await client.find(Namespace, namespace) is None:
+            await client.apply(Namespace.of(namespace))
+        if options.cluster_class == DEMO_CLASS:
+            for kept in await apply_cluster_class(client, namespace):
+                checklist.say(f"{kept} was changed by another user, and stays as it is.")
+        cluster = await client.find(Cluster, name, namespace)
+        if cluster is None:
+            version = options.version or environment_version
+            await _create(client, request, version)
+        else:
+            for difference in differences(cluster, options, environment):
+                checklist.say(difference)
+            version = (cluster.spec.topology and cluster.spec.topology.version) or ""
         await wait_until_ready(client, name, namespace, deadline.left, checklist.showing(line))
         line.detail = f"Kubernetes {version}"
 
 
-async def _apply_cluster(
-    checklist: Checklist,
-    client: Client,
-    environment_version: str,
-    request: ClusterRequest,
-    environment: str,
-) -> str:
-    """Create a Cluster unless it exists. Returns its version."""
+async def _create(client: Client, request: ClusterRequest, version: str) -> None:
     name, namespace, options = request.name, request.namespace, request.options
-    if await client.find(Namespace, namespace) is None:
-        await client.apply(Namespace.of(namespace))
-    if options.cluster_class == DEMO_CLASS:
-        for kept in await apply_cluster_class(client, namespace):
-            checklist.say(f"{kept} was changed by another user, and stays as it is.")
-    cluster = await client.find(Cluster, name, namespace)
-    if cluster is None:
-        for manifest in request.manifests:
-            await client.apply(manifest)
-        cluster_class = await find_class(
-            client, options.cluster_class, namespace, named="as class: in the file"
-        )
-        version = options.version or environment_version
-        manifest = new_cluster(name, namespace, version, options, cluster_class)
-        try:
-            await client.create(manifest)
-        except ApiError as error:
-            raise rejected_cluster(error, name, cluster_class) from None
-    else:
-        for difference in differences(cluster, options, environment):
-            checklist.say(difference)
-        version = (cluster.spec.topology and cluster.spec.topology.version) or ""
-    return version
+    for manifest in request.manifests:
+        await client.apply(manifest)
+    cluster_class = await find_class(
+        client, options.cluster_class, namespace, named="as class: in the file"
+    )
+    try:
+        await client.create(new_cluster(name, namespace, version, options, cluster_class))
+    except ApiError as error:
+        raise rejected_cluster(error, name, cluster_class) from None
 
 
 async def find_class(

@@ -341,7 +341,12 @@ async def rotate_cluster(which: ClusterName, drop: Drop | None, within: float) -
             return
         await rotation.annotate(DROP_ANNOTATION, drop.annotation(datetime.now(UTC)))
         title = f"old CAs and keys of cluster {which.name} dropped"
-        await rotation.follow(title, _dropped, of="the clients", hint=hint)
+
+        def remaining(found: CapelinControlPlane) -> str | None:
+            condition = condition_of(found, ROTATING)
+            return condition and condition.message
+
+        await rotation.follow(title, remaining, of="the clients", hint=hint)
         await rotation.follow_until_ready()
         rotation.conclusion.append(
             "Nodes that joined before still trust the old CA in their files. The documentation's"
@@ -363,8 +368,3 @@ def _unused(control_plane: CapelinControlPlane) -> str | Failure | None:
         return Failure(condition.message)
     is_done = condition.reason == str(Reason.WAITING_FOR_CLIENTS)
     return None if is_done else condition.message
-
-
-def _dropped(control_plane: CapelinControlPlane) -> str | None:
-    condition = condition_of(control_plane, ROTATING)
-    return condition and condition.message

@@ -311,10 +311,10 @@ def rejected_cluster(
             f"Cluster {name} is not valid.", reason=reason, hint="Change it, and try again."
         )
     return InvalidInputError(
-        f"Variable {_path(*variables[0])} of cluster {name} has an invalid value.",
+        f"Variable {''.join(variables[0])} of cluster {name} has an invalid value.",
         reason=reason,
         hint=" ".join(
-            f"{_path(*variable)} takes {description}."
+            f"{''.join(variable)} takes {description}."
             for variable in dict.fromkeys(variables)
             if (description := _described(*variable, cluster_class))
         ),
@@ -367,10 +367,6 @@ def _described(name: str, path: str, cluster_class: ClusterClass | None) -> str:
     return describe_schema(schema)
 
 
-def _path(name: str, path: str) -> str:
-    return f"{name}{path}"
-
-
 def _field(field: str) -> str:
     variable = _VARIABLE.match(field)
-    return field if variable is None else _path(variable["name"], variable["path"])
+    return field if variable is None else f"{variable['name']}{variable['path']}"

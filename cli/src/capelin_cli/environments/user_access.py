@@ -34,6 +34,12 @@ SHORTEST: Final = timedelta(minutes=10)
 """Kubernetes issues no shorter certificate."""
 _ADMINISTRATORS: Final = "system:masters"
 _SIGNED_WITHIN: Final = 30.0
+_APPROVED: Final = {
+    "type": "Approved",
+    "status": "True",
+    "reason": "RequestedByAdministrator",
+    "message": "capelin kubeconfig --user",
+}
 
 
 @dataclass(frozen=True)
@@ -98,10 +104,10 @@ async def user_kubeconfig_of(
 
 async def _sign(client: Client, request: Unstructured) -> bytes:
     """Create and approve a request, and wait for the certificate. The request does not stay."""
-    name = request["metadata"]["name"]
+    name, approval = request["metadata"]["name"], {"status": {"conditions": [_APPROVED]}}
     await client.create(request, resource=REQUESTS)
     try:
-        await client.patch(REQUESTS, name, None, _approval(), subresource="approval")
+        await client.patch(REQUESTS, name, None, approval, subresource="approval")
         async with asyncio.timeout(_SIGNED_WITHIN):
             while True:
                 status: dict[str, Any] = (await client.get(REQUESTS, name))["status"]
@@ -123,13 +129,3 @@ async def _sign(client: Client, request: Unstructured) -> bytes:
         ) from None
     finally:
         await client.delete(REQUESTS, name)
-
-
-def _approval() -> dict[str, Any]:
-    condition = {
-        "type": "Approved",
-        "status": "True",
-        "reason": "RequestedByAdministrator",
-        "message": "capelin kubeconfig --user",
-    }
-    return {"status": {"conditions": [condition]}}

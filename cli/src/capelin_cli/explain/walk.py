@@ -102,12 +102,10 @@ def _chains(subject: Subject, facts: Facts, before: tuple[Reference, ...]) -> li
             and (child := facts.objects.get(reference)) is not None
             for chain in _chains(child, facts, path)
         ]
-        chains += [_prefixed(link, chain) for chain in deeper] or [_ended(link, finding)]
+        chains += [
+            chain.model_copy(update={"links": [link, *chain.links]}) for chain in deeper
+        ] or [_ended(link, finding)]
     return chains
-
-
-def _prefixed(link: Link, chain: Chain) -> Chain:
-    return chain.model_copy(update={"links": [link, *chain.links]})
 
 
 def _ended(link: Link, finding: Finding) -> Chain:

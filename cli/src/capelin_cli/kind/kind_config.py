@@ -111,7 +111,9 @@ def archive_digest(path: Path) -> str:
                 except KeyError:
                     continue
                 if file is not None:
-                    return _digest(json.load(file))
+                    # Both kinds of index name everything else in the archive by its digest.
+                    index = json.dumps(json.load(file), sort_keys=True, separators=(",", ":"))
+                    return f"sha256:{hashlib.sha256(index.encode()).hexdigest()}"
     except (OSError, tarfile.TarError, ValueError) as error:
         raise InvalidInputError(
             f"{path} cannot be read as an image archive.",
@@ -123,9 +125,3 @@ def archive_digest(path: Path) -> str:
         reason="It has neither index.json nor manifest.json.",
         hint="Name an OCI archive, or one from `docker save`.",
     )
-
-
-def _digest(index: object) -> str:
-    """Both kinds of index name everything else in the archive by its digest."""
-    text = json.dumps(index, sort_keys=True, separators=(",", ":"))
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

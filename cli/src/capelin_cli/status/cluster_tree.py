@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from capelin.api import Model, ObjectMeta
 from capelin.api.capi import ContractReference
 from capelin.client import Client
-from capelin.contract import ASLEEP, AVAILABLE, CONTROL_PLANE_LABEL, served_resource
+from capelin.contract import ASLEEP, AVAILABLE, CONTROL_PLANE_LABEL, find_condition, served_resource
 
 from capelin_cli.status.condition_messages import (
     blocking_hooks,
@@ -157,7 +157,11 @@ def build_tree(parts: ClusterObjects, *, whole: bool = False) -> Node:
             if parts.control_plane
             else []
         ),
-        *([Node("Workers", _worst(worker_nodes), children=worker_nodes)] if worker_nodes else []),
+        *(
+            [Node("Workers", worst({it.state for it in worker_nodes}), children=worker_nodes)]
+            if worker_nodes
+            else []
+        ),
     ]
     namespace = parts.cluster.metadata.namespace or "default"
     root = _asleep(parts) or _node(parts.cluster, children)
@@ -167,7 +171,7 @@ def build_tree(parts: ClusterObjects, *, whole: bool = False) -> Node:
 def _asleep(parts: ClusterObjects) -> Node | None:
     """A cluster whose control plane sleeps. Its parts wait, and none of them has failed."""
     conditions = parts.control_plane.status.conditions if parts.control_plane else []
-    available = next((it for it in conditions if it.type == AVAILABLE), None)
+    available = find_condition(conditions, AVAILABLE)
     cluster = parts.cluster
     if available is None or available.reason != ASLEEP or cluster.metadata.deletion_timestamp:
         return None
@@ -186,10 +190,11 @@ def with_children(node: Node, children: Sequence[Node]) -> Node:
 
 def _node(obj: ClusterObject, children: Iterable[Node] = ()) -> Node:
     state, message = state_of(obj)
+    desired = obj.spec.replicas
     return Node(
         title=title_of(obj),
         state=state,
-        counts=_counts(obj),
+        counts="" if desired is None else f"{obj.status.ready_replicas or 0}/{desired}",
         version=_version(obj),
         message=message,
         children=tuple(children),
@@ -255,11 +260,6 @@ def _counted(obj: ClusterObject) -> State:
     return "good" if obj.status.initialization.provisioned else "unknown"
 
 
-def _counts(obj: ClusterObject) -> str:
-    wanted = obj.spec.replicas
-    return "" if wanted is None else f"{obj.status.ready_replicas or 0}/{wanted}"
-
-
 def _version(obj: ClusterObject) -> str:
     spec = obj.spec
     return spec.version or spec.topology.version or spec.template.spec.version or ""
@@ -281,10 +281,6 @@ def machine_set(machine: ClusterObject) -> str:
 
 def _of(machines: Iterable[ClusterObject], title: str) -> list[ClusterObject]:
     return [machine for machine in machines if machine_set(machine) == title]
-
-
-def _worst(nodes: Sequence[Node]) -> State:
-    return worst({node.state for node in nodes})
 
 
 def worst(states: Collection[State]) -> State:

@@ -119,12 +119,11 @@ def blocking_responses(cluster: Cluster) -> dict[str, str]:
 
 def hooks_text(hooks: Iterable[str], reasons: Sequence[HookReason]) -> str:
     """The hooks, each with the reasons why it blocks."""
-    return "; ".join(_hook_text(hook, reasons) for hook in hooks)
-
-
-def _hook_text(hook: str, reasons: Sequence[HookReason]) -> str:
-    texts = [reason.text for reason in reasons if reason.hook == hook and reason.blocks]
-    return f"{hook}: {'; '.join(texts)}" if texts else hook
+    parts: list[str] = []
+    for hook in hooks:
+        texts = [reason.text for reason in reasons if reason.hook == hook and reason.blocks]
+        parts.append(f"{hook}: {'; '.join(texts)}" if texts else hook)
+    return "; ".join(parts)
 
 
 def _reason(spec: ResultSpec, status: ResultStatus, response: str) -> HookReason:

@@ -166,18 +166,16 @@ async def _observe(environment: Environment, *, whole: bool) -> EnvironmentOverv
 def _unsupervised_processes(environment: Environment) -> list[ProcessStatus]:
     """The processes of an environment whose supervisor ended. Empty if none of them runs."""
     last = read_status(environment.status_file)
-    processes = [
-        _unsupervised(process, Process.adopt(environment.processes, process.name))
-        for process in (last.processes if last is not None else [])
-    ]
+    processes: list[ProcessStatus] = []
+    for known in last.processes if last is not None else ():
+        # The supervisor's last status may be old: only the existence of the process is known.
+        process = ProcessStatus(name=known.name, phase=Phase.RUNNING, log=known.log)
+        if (running := Process.adopt(environment.processes, known.name)) is None:
+            process.phase, process.message = Phase.FAILED, "ended"
+        else:
+            process.pid = running.pid
+        processes.append(process)
     return processes if any(process.pid for process in processes) else []
-
-
-def _unsupervised(last: ProcessStatus, running: Process | None) -> ProcessStatus:
-    # The supervisor's last status may be old: only the existence of the process is known.
-    if running is None:
-        return ProcessStatus(name=last.name, phase=Phase.FAILED, message="ended", log=last.log)
-    return ProcessStatus(name=last.name, phase=Phase.RUNNING, pid=running.pid, log=last.log)
 
 
 async def _read_clusters(environment: Environment, *, whole: bool) -> tuple[list[Node], str]:
