@@ -203,7 +203,7 @@ def test_interruption_prints_the_current_state(
     how = RunOptions()
 
     async def work() -> None:
-        with how.interruption.sending("Cluster API continues."):
+        with how.sending("Cluster API continues."):
             pass
         raise KeyboardInterrupt
 

@@ -21,7 +21,7 @@ from capelin_cli.clusters.topology import (
     scale_patch,
     upgrade_patch,
 )
-from capelin_cli.status.readiness import ObservedCluster
+from capelin_cli.status.cluster_tree import ClusterGraph
 
 from cli.tests.status.test_readiness import GOOD, condition, control_plane, observed, pool
 
@@ -154,15 +154,14 @@ DESIRED = "v1.34.4"
 
 def found(
     running: str = DESIRED, *workers: str, topology: dict[str, Any] | None = None
-) -> ObservedCluster:
+) -> ClusterGraph:
     """A cluster whose topology has v1.34.4."""
     conditions = GOOD if topology is None else (topology, GOOD[1])
-    return ObservedCluster(
-        observed(*conditions), [pool(3, 3, *workers)], control_plane(3, 3, version=running)
-    )
+    running_one = control_plane(3, 3, version=running)
+    return ClusterGraph(observed(*conditions), None, running_one, [pool(3, 3, *workers)])
 
 
-def plan(requested: str | None, cluster: ObservedCluster) -> UpgradePlan:
+def plan(requested: str | None, cluster: ClusterGraph) -> UpgradePlan:
     return plan_upgrade(requested, DESIRED, cluster, KNOWN)
 
 
@@ -187,7 +186,7 @@ def test_a_running_version_needs_no_action(requested: str) -> None:
     ],
 )
 @pytest.mark.parametrize("requested", ["1.34", None])
-def test_waits_for_a_started_upgrade(requested: str | None, cluster: ObservedCluster) -> None:
+def test_waits_for_a_started_upgrade(requested: str | None, cluster: ClusterGraph) -> None:
     assert plan(requested, cluster) == UpgradePlan(DESIRED, "Wait")
 
 
@@ -204,8 +203,8 @@ def test_another_version_waits_for_the_running_upgrade(requested: str) -> None:
 
 
 def test_a_cluster_without_known_versions_is_judged_by_its_readiness() -> None:
-    assert plan("1.34", ObservedCluster(observed(*GOOD))) == UpgradePlan(DESIRED, "Nothing")
-    assert plan("1.34", ObservedCluster(observed())) == UpgradePlan(DESIRED, "Wait")
+    assert plan("1.34", ClusterGraph(observed(*GOOD))) == UpgradePlan(DESIRED, "Nothing")
+    assert plan("1.34", ClusterGraph(observed())) == UpgradePlan(DESIRED, "Wait")
 
 
 def test_does_not_wait_for_a_paused_cluster_that_runs_the_version() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from capelin.api.capi import Cluster
-from capelin_cli.status.cluster_tree import Node, with_children
+from capelin_cli.status.cluster_tree import ClusterGraph, Node, with_children
 from capelin_cli.status.condition_messages import (
     HookReason,
     blocking_hooks,
@@ -16,7 +16,7 @@ from capelin_cli.status.condition_messages import (
     topology_summary,
 )
 from capelin_cli.status.policies import reason_nodes
-from capelin_cli.status.readiness import ObservedCluster, deletion_reason, not_ready_reason
+from capelin_cli.status.readiness import deletion_reason, not_ready_reason
 from capelin_lifecycle.api import LifecycleResult
 
 HELD = (
@@ -215,9 +215,9 @@ def test_a_blocked_upgrade_shows_its_reason_once() -> None:
         "alice"
     )
     held = cluster(message)
-    assert not_ready_reason(ObservedCluster(held, results=[result("freeze")])) == reason
+    assert not_ready_reason(ClusterGraph(held, results=[result("freeze")])) == reason
     # Without the lifecycle extension's results, Cluster API's message has the reason.
-    assert not_ready_reason(ObservedCluster(held)) == reason
+    assert not_ready_reason(ClusterGraph(held)) == reason
 
 
 def test_a_deletion_names_the_hook_the_policy_and_the_approver() -> None:

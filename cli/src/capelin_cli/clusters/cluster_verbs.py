@@ -34,7 +34,12 @@ from capelin_cli.environments.connection import ClusterName, find_environment
 from capelin_cli.environments.kubeconfigs import find_cluster
 from capelin_cli.environments.kubernetes_versions import parse_version
 from capelin_cli.environments.program_cache import fetch_workload_programs, is_cached
-from capelin_cli.status.readiness import deletion_progress, not_ready_reason, observe_cluster
+from capelin_cli.status.readiness import (
+    deletion_progress,
+    not_ready_reason,
+    observe,
+    observe_cluster,
+)
 from capelin_cli.terminal.checklist import Checklist
 from capelin_cli.terminal.invocation import as_invoked
 from capelin_cli.terminal.plain_text import printable
@@ -132,7 +137,7 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
         cluster = await find_cluster(client, which.name, which.namespace)
         reference = cluster.spec.control_plane_ref
         known = known_versions(reference.kind if reference else None)
-        observed = await observe_cluster(client, which.name, which.namespace)
+        observed = await observe(client, cluster)
         plan = plan_upgrade(version, topology_version(cluster), observed, known)
         if plan.action == "Nothing" or (run.dry_run and plan.action == "Wait"):
             problem = not_ready_reason(observed)
@@ -267,7 +272,7 @@ async def _follow_readiness(
 ) -> None:
     async def reason() -> str | None:
         observed = await observe_cluster(client, which.name, which.namespace)
-        if observed.cluster is None:
+        if observed is None:
             raise MissingError(
                 f"Cluster {which.name} was deleted.", reason="It will not become ready any more."
             )

@@ -19,8 +19,9 @@ from capelin_cli.environments.kubernetes_versions import (
     next_version,
     parse_version,
 )
+from capelin_cli.status.cluster_tree import ClusterGraph
 from capelin_cli.status.condition_messages import is_upgrading
-from capelin_cli.status.readiness import ObservedCluster, not_ready_reason
+from capelin_cli.status.readiness import not_ready_reason
 
 DEMO_CLASS: Final = "capelin"
 """The ClusterClass of our own providers."""
@@ -45,7 +46,7 @@ class UpgradePlan:
 
 
 def plan_upgrade(
-    requested: str | None, desired: str, observed: ObservedCluster, known: Sequence[str]
+    requested: str | None, desired: str, observed: ClusterGraph, known: Sequence[str]
 ) -> UpgradePlan:
     """The upgrade of a Cluster to a requested version, or to the next one."""
     in_progress = upgrade_in_progress(desired, observed)
@@ -65,13 +66,11 @@ def plan_upgrade(
     return UpgradePlan(version, "Send")
 
 
-def upgrade_in_progress(desired: str, observed: ObservedCluster) -> bool:
+def upgrade_in_progress(desired: str, observed: ClusterGraph) -> bool:
     """Whether a Cluster does not run the desired version everywhere, or its hooks still block."""
     if not observed.versions:
         return not_ready_reason(observed) is not None
-    cluster = observed.cluster
-    conditions = cluster.status.conditions if cluster is not None else []
-    topology = find_condition(conditions, "TopologyReconciled")
+    topology = find_condition(observed.cluster.status.conditions, "TopologyReconciled")
     is_unfinished = topology is not None and is_upgrading(topology.message)
     return is_unfinished or observed.versions != {desired}
 

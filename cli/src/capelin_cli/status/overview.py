@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from capelin.api import Resource, Unstructured
-from capelin.api.capi import (
-    Cluster,
-    Machine,
-    MachineDeployment,
-    MachinePool,
-)
+from capelin.api.capi import Cluster
 from capelin.client import Client, ClientError, NotServed
 from capelin.errors import NotReadyError
 from capelin_embedded.management import (
@@ -33,15 +27,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from capelin_cli.environments.connection import client_of, find_environment
-from capelin_cli.status.cluster_tree import (
-    ClusterObject,
-    ClusterObjects,
-    Node,
-    State,
-    build_tree,
-    read_referenced,
-    with_children,
-)
+from capelin_cli.status.cluster_tree import Node, State, build_tree, read_graph, with_children
 from capelin_cli.status.condition_messages import hook_reasons
 from capelin_cli.status.policies import read_results, reason_nodes
 from capelin_cli.terminal.invocation import as_invoked
@@ -189,41 +175,18 @@ async def _read_clusters(environment: Environment, *, whole: bool) -> tuple[list
 
 async def _clusters(client: Client, *, whole: bool) -> list[Node]:
     try:
-        clusters = (await client.list(Cluster.resource)).items
+        clusters = (await client.list(Cluster)).items
     except NotServed:
         # The API server is up, and the kinds are not installed yet.
         return []
     results = await read_results(client)
     return [
         with_children(
-            build_tree(await _cluster_objects(client, cluster), whole=whole),
-            reason_nodes(hook_reasons(Cluster.read(cluster), results)),
+            build_tree(await read_graph(client, cluster, whole=True), whole=whole),
+            reason_nodes(hook_reasons(cluster, results)),
         )
         for cluster in clusters
     ]
-
-
-async def _cluster_objects(client: Client, cluster: Unstructured) -> ClusterObjects:
-    typed = Cluster.read(cluster)
-    namespace = typed.namespace
-    labels = {"cluster.x-k8s.io/cluster-name": typed.name}
-
-    async def several(resource: Resource) -> list[ClusterObject]:
-        found = await client.list(resource, namespace, labels=labels)
-        return sorted(
-            map(ClusterObject.read, found.items), key=lambda cluster: cluster.metadata.name
-        )
-
-    return ClusterObjects(
-        cluster=ClusterObject.read(cluster),
-        infrastructure=await read_referenced(client, typed.spec.infrastructure_ref, namespace),
-        control_plane=await read_referenced(client, typed.spec.control_plane_ref, namespace),
-        workers=[
-            *await several(MachinePool.resource),
-            *await several(MachineDeployment.resource),
-        ],
-        machines=await several(Machine.resource),
-    )
 
 
 def _rendered(overview: EnvironmentOverview, *, folded: bool) -> RenderableType:
