@@ -493,7 +493,7 @@ def listed(extension: str, handlers: Sequence[str], discovered: str = "True") ->
         hook = "".join(part.capitalize() for part in name.split("-")[:4])
         api_version = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
         rows.append(
-            Listed.of(
+            Listed(
                 config,
                 ExtensionHandler.read(
                     {"name": name, "requestHook": {"apiVersion": api_version, "hook": hook}}

@@ -41,8 +41,7 @@ from capelin_cli.status.readiness import (
     observe_cluster,
 )
 from capelin_cli.terminal.checklist import Checklist
-from capelin_cli.terminal.invocation import as_invoked
-from capelin_cli.terminal.plain_text import printable
+from capelin_cli.terminal.text import as_invoked, printable
 from capelin_cli.terminal.waiting import Deadline, wait_for
 
 BOOTSTRAP_PROVIDER = "kubeadm-bootstrap"
@@ -108,12 +107,9 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
             ) from None
         except ApiError as error:
             raise rejected_cluster(error, which.name, cluster_class) from None
-        work = _Work(
-            f"cluster {which.name} created",
-            f"Cluster API creates cluster {which.name} with Kubernetes {version}.",
-            _download_note(version, known),
-        )
-        await _follow_readiness(client, which, run, work)
+        started = f"Cluster API creates cluster {which.name} with Kubernetes {version}."
+        started += _download_note(version, known)
+        await _follow_readiness(client, which, run, "created", started)
 
 
 async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
@@ -154,12 +150,9 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
         if run.dry_run:
             return
         run.state = _continues(which)
-        work = _Work(
-            f"cluster {which.name} upgraded to {plan.version}",
-            f"Cluster API upgrades cluster {which.name} to {plan.version}.",
-            _download_note(plan.version, known),
-        )
-        await _follow_readiness(client, which, run, work)
+        started = f"Cluster API upgrades cluster {which.name} to {plan.version}."
+        started += _download_note(plan.version, known)
+        await _follow_readiness(client, which, run, f"upgraded to {plan.version}", started)
 
 
 async def scale_cluster(which: ClusterName, options: ScaleOptions, run: RunOptions) -> None:
@@ -169,10 +162,8 @@ async def scale_cluster(which: ClusterName, options: ScaleOptions, run: RunOptio
         topology_version(cluster)
         await _patch(client, which, cluster, scale_patch(cluster, options), run)
         if not run.dry_run:
-            work = _Work(
-                f"cluster {which.name} scaled", f"Cluster API scales cluster {which.name}."
-            )
-            await _follow_readiness(client, which, run, work)
+            started = f"Cluster API scales cluster {which.name}."
+            await _follow_readiness(client, which, run, "scaled", started)
 
 
 async def wait_for_cluster(which: ClusterName, run: RunOptions, *, deleted: bool) -> None:
@@ -181,24 +172,13 @@ async def wait_for_cluster(which: ClusterName, run: RunOptions, *, deleted: bool
     async with which.client() as client:
         if not deleted:
             await find_cluster(client, which.name, which.namespace)
-            await _follow_readiness(client, which, run, _Work(f"cluster {which.name} ready"))
+            await _follow_readiness(client, which, run, "ready")
             return
         cluster = await client.find(Cluster, which.name, which.namespace)
         if cluster is None:
             _print(f"Cluster {which.name} does not exist in namespace {which.namespace}.\n")
             return
         await _follow_deletion(client, which, cluster, run)
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A change that Cluster API carries out."""
-
-    title: str
-    """The change when it is done."""
-    started: str = ""
-    """The change when it has begun, for those who do not wait."""
-    note: str = ""
 
 
 def _continues(which: ClusterName, *options: str) -> str:
@@ -217,7 +197,7 @@ def _download_note(version: str, known: Sequence[str]) -> str:
     """The work of the control plane's provider before it starts, if that can take minutes."""
     if not known or is_cached(workload_programs(version)):
         return ""
-    return f"Its provider downloads or builds Kubernetes {version} first, which can take minutes."
+    return f" Its provider downloads or builds Kubernetes {version} first, which can take minutes."
 
 
 async def _cluster_class(
@@ -268,7 +248,7 @@ async def _patch(
 
 
 async def _follow_readiness(
-    client: Client, which: ClusterName, run: RunOptions, work: _Work
+    client: Client, which: ClusterName, run: RunOptions, done: str, started: str = ""
 ) -> None:
     async def reason() -> str | None:
         observed = await observe_cluster(client, which.name, which.namespace)
@@ -284,27 +264,36 @@ async def _follow_readiness(
             )
         return not_ready_reason(observed)
 
-    await _follow(which, work, reason, run.within, which.command("wait"))
+    await _follow(which, done, started, reason, run.within)
 
 
 async def _follow_deletion(
     client: Client, which: ClusterName, cluster: Cluster, run: RunOptions
 ) -> None:
-    work = _Work(f"cluster {which.name} deleted", f"Cluster API deletes cluster {which.name}.")
+    started = f"Cluster API deletes cluster {which.name}."
     progress = partial(deletion_progress, client, cluster)
-    await _follow(which, work, progress, run.within, which.command("wait", "--deleted"))
+    await _follow(which, "deleted", started, progress, run.within)
 
 
 async def _follow(
     which: ClusterName,
-    work: _Work,
+    done: str,
+    started: str,
     reason: Callable[[], Awaitable[str | None]],
     within: float | None,
-    again: str,
 ) -> None:
-    """Wait until Cluster API has done its work, or print the command that waits for it."""
+    """Wait until Cluster API has done its work, or print the command that waits for it.
+
+    Args:
+        which: The cluster.
+        done: The change when it is done.
+        started: The change when it has begun, for those who do not wait.
+        reason: Why it is not done yet.
+        within: Seconds to wait. None does not wait.
+    """
+    again = which.command("wait", *(["--deleted"] if done == "deleted" else []))
     if within is None:
-        text = " ".join(filter(None, (work.started, work.note, f"Wait for it with {again}.")))
+        text = f"{started} Wait for it with {again}."
         Console().print(as_invoked(text), highlight=False, markup=False, soft_wrap=True)
         return
     why = which.command("explain")
@@ -317,7 +306,10 @@ async def _follow(
             # The restart of an API server is a reason, too.
             return str(error)
 
-    with Checklist(Console()).shown() as checklist, checklist.step(work.title) as line:
+    with (
+        Checklist(Console()).shown() as checklist,
+        checklist.step(f"cluster {which.name} {done}") as line,
+    ):
         name, show = f"cluster {which.name}", checklist.showing(line)
         try:
             await wait_for(name, present_reason, within, show, hint)

@@ -26,7 +26,7 @@ from capelin_cli.clusters.topology import (
 from capelin_cli.environments.containers import ContainerMachines, version_for
 from capelin_cli.status.readiness import wait_until_ready
 from capelin_cli.terminal.checklist import Checklist
-from capelin_cli.terminal.invocation import environment_option
+from capelin_cli.terminal.text import environment_option
 from capelin_cli.terminal.waiting import Deadline
 
 NAME: Final = "demo"

@@ -27,7 +27,7 @@ from capelin_cli.environments.connection import ClusterName
 from capelin_cli.environments.kubeconfigs import find_cluster
 from capelin_cli.status.readiness import follow_until_ready
 from capelin_cli.terminal.checklist import Checklist
-from capelin_cli.terminal.invocation import as_invoked
+from capelin_cli.terminal.text import as_invoked
 from capelin_cli.terminal.waiting import wait_for
 
 CONTINUES: Final = "The provider continues: see capelin status."

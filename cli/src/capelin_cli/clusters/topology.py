@@ -32,7 +32,6 @@ POD_NETWORK: Final = "10.244.0.0/16"
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
-WorkerKind = Literal["machinePools", "machineDeployments"]
 Operation = dict[str, Any]
 
 
@@ -241,12 +240,14 @@ def topology_version(cluster: Cluster) -> str:
     return topology.version
 
 
-def _worker_class(cluster_class: ClusterClass) -> tuple[WorkerKind, str]:
+def _worker_class(cluster_class: ClusterClass) -> tuple[str, str]:
     workers = cluster_class.spec.workers
-    if workers.machine_pools and workers.machine_pools[0].class_:
-        return "machinePools", workers.machine_pools[0].class_
-    if workers.machine_deployments and workers.machine_deployments[0].class_:
-        return "machineDeployments", workers.machine_deployments[0].class_
+    for kind, classes in (
+        ("machinePools", workers.machine_pools),
+        ("machineDeployments", workers.machine_deployments),
+    ):
+        if classes and classes[0].class_:
+            return kind, classes[0].class_
     raise InvalidInputError(
         f"ClusterClass {cluster_class.name} has no workers.",
         reason="It names neither MachinePools nor MachineDeployments.",

@@ -46,8 +46,8 @@ from capelin_cli.environments.kubernetes_versions import parse_version
 from capelin_cli.environments.program_cache import fetch_workload_programs
 from capelin_cli.status.readiness import not_ready_reason, observe_cluster
 from capelin_cli.terminal.checklist import Checklist, timings_data, timings_table
-from capelin_cli.terminal.invocation import command_name, environment_option
 from capelin_cli.terminal.tables import Format, print_data
+from capelin_cli.terminal.text import command_name, environment_option
 from capelin_cli.terminal.waiting import Deadline, wait_for
 
 _LONGEST_WITHOUT_PROGRESS: Final = 180.0

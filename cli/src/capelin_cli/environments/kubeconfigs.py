@@ -1,18 +1,25 @@
 """Kubeconfigs in files, for kubectl and clusterctl, and contexts in the user's own file."""
 
+import asyncio
 import os
+from base64 import b64decode, b64encode
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
+from urllib.parse import quote
+from uuid import uuid4
 
 import yaml
-from capelin.api import Model
+from capelin.api import Model, Resource, Unstructured, format_duration
 from capelin.api.capi import Cluster
 from capelin.api.core import Secret
-from capelin.client import Client, safe_kubeconfig
+from capelin.client import Client, Config, User, new_kubeconfig, safe_kubeconfig
 from capelin.errors import BusyError, InvalidInputError, MissingError, NotReadyError
+from capelin.pki import new_request, validity_of
 from capelin_embedded.binaries import DEFAULT_KUBERNETES, Binaries
 from capelin_embedded.management import Environment
 from capelin_embedded.processes import private_folder, write_private
@@ -258,3 +265,112 @@ async def prepare_tool(
 def run_tool(program: Path, arguments: Sequence[str], variables: dict[str, str]) -> None:
     """Become the program: its terminal, its signals and its exit code are the user's."""
     os.execve(program, [program.name, *arguments], {**os.environ, **variables})  # noqa: S606
+
+
+REQUESTS: Final = Resource(
+    "certificates.k8s.io",
+    "v1",
+    "CertificateSigningRequest",
+    "certificatesigningrequests",
+    namespaced=False,
+)
+SIGNER: Final = "kubernetes.io/kube-apiserver-client"
+SHORTEST: Final = timedelta(minutes=10)
+"""Kubernetes issues no shorter certificate."""
+_ADMINISTRATORS: Final = "system:masters"
+_SIGNED_WITHIN: Final = 30.0
+_APPROVED: Final = {
+    "type": "Approved",
+    "status": "True",
+    "reason": "RequestedByAdministrator",
+    "message": "capelin kubeconfig --user",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """The user that a certificate names, and how long it is valid."""
+
+    user: str
+    groups: tuple[str, ...]
+    validity: timedelta
+
+    def request(self) -> tuple[Unstructured, bytes]:
+        """A new CertificateSigningRequest, and the private key."""
+        if self.validity < SHORTEST:
+            raise InvalidInputError(
+                f"{format_duration(self.validity)} is too short.",
+                reason="Kubernetes issues certificates for 10 minutes or longer.",
+                hint="Type --for 10m, or a longer duration.",
+            )
+        if _ADMINISTRATORS in self.groups:
+            raise InvalidInputError(
+                f"Kubernetes signs no certificate for the group {_ADMINISTRATORS}.",
+                reason="No RBAC rule limits this group.",
+                hint="Use another group, and bind the ClusterRole cluster-admin to it.",
+            )
+        try:
+            pem, key = new_request(self.user, self.groups)
+        except ValueError as error:
+            raise InvalidInputError(
+                f'A certificate cannot name the user "{self.user}".',
+                reason=f"{error}.",
+                hint="Use a name of 1 to 64 characters, and groups of the same length.",
+            ) from None
+        spec = {
+            "request": b64encode(pem).decode(),
+            "signerName": SIGNER,
+            "usages": ["client auth"],
+            "expirationSeconds": int(self.validity.total_seconds()),
+        }
+        return {
+            "apiVersion": REQUESTS.api_version,
+            "kind": REQUESTS.kind,
+            "metadata": {"name": f"capelin-{uuid4().hex[:12]}"},
+            "spec": spec,
+        }, key
+
+
+async def user_kubeconfig_of(
+    environment: str, cluster: str, namespace: str, access: Access
+) -> tuple[Path, datetime]:
+    """A file with the kubeconfig of a user of a workload cluster, and the end of its validity."""
+    request, key = access.request()
+    administrator = await workload_kubeconfig(find_environment(environment), cluster, namespace)
+    config = Config.from_kubeconfig(administrator)
+    async with Client(config, manager="capelin-cli") as client:
+        certificate = await _sign(client, request)
+    user = User(certificate=certificate, key=key)
+    path = administrator.with_name(f"{administrator.name}.{quote(access.user, safe='@')}")
+    content = new_kubeconfig(config.server, user, cluster=cluster, username=access.user)
+    write_private(path, content)
+    return path, validity_of(certificate).not_after
+
+
+async def _sign(client: Client, request: Unstructured) -> bytes:
+    """Create and approve a request, and wait for the certificate. The request does not stay."""
+    name, approval = request["metadata"]["name"], {"status": {"conditions": [_APPROVED]}}
+    await client.create(request, resource=REQUESTS)
+    try:
+        await client.patch(REQUESTS, name, None, approval, subresource="approval")
+        async with asyncio.timeout(_SIGNED_WITHIN):
+            while True:
+                status: dict[str, Any] = (await client.get(REQUESTS, name))["status"]
+                if signed := status.get("certificate"):
+                    return b64decode(signed)
+                for condition in status["conditions"]:
+                    if condition["type"] == "Failed":
+                        raise InvalidInputError(
+                            "The cluster refuses to sign the certificate.",
+                            reason=condition.get("message", "It does not say why."),
+                            hint="Change --user, --group or --for.",
+                        )
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise NotReadyError(
+            f"The cluster did not sign the certificate within {_SIGNED_WITHIN:.0f} s.",
+            reason="Its kube-controller-manager signs.",
+            hint="Look at it with capelin status, then repeat the command.",
+        ) from None
+    finally:
+        await client.delete(REQUESTS, name)

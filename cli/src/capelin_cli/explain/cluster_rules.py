@@ -6,7 +6,7 @@ from typing import Final
 
 from capelin.contract import ASLEEP, AVAILABLE, CONTROL_PLANE_LABEL
 
-from capelin_cli.explain.common_rules import missing, refusals, template_missing
+from capelin_cli.explain.common_rules import missing, refusals
 from capelin_cli.explain.facts import (
     YOU,
     Facts,
@@ -139,7 +139,6 @@ def _failed_topology(
             "ExtensionFails",
             "the administrator of the extension",
             about=extension,
-            command=describe(extension),
         )
     elif refused := list(refusals(cluster, condition, facts)):
         yield from refused
@@ -271,7 +270,7 @@ def class_templates(cluster_class: Subject, facts: Facts) -> Iterator[Finding]:
     """A template of a ClusterClass does not exist."""
     for field, reference in templates_of(cluster_class):
         if facts.lacks(reference):
-            yield template_missing(reference, facts, field)
+            yield missing(reference, facts, field, is_template=True)
 
 
 def class_reconciled(cluster_class: Subject, _facts: Facts) -> Iterator[Finding]:

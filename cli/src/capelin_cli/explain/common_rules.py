@@ -62,7 +62,6 @@ def without_controller(subject: Subject, facts: Facts) -> Iterator[Finding]:
             "ExtensionBlocksCore",
             "the administrator of the extension",
             text=f"Cluster API's core waits at its start for this extension: {condition.text}",
-            command=describe(extension.reference),
             about=extension.reference,
         )
         return
@@ -119,7 +118,6 @@ def refusals(subject: Subject, observed: Observation, facts: Facts) -> Iterator[
             "QuotaExceeded",
             "the administrator of the namespace",
             about=quota,
-            command=describe(quota),
         )
     elif found := _FORBIDDEN.search(message):
         controller = facts.controller_of(subject.reference)
@@ -203,8 +201,10 @@ def unknown(subject: Subject, facts: Facts) -> Finding:
     )
 
 
-def missing(reference: Reference, facts: Facts, field: str) -> Finding:
-    """An object that another one refers to, and that does not exist."""
+def missing(
+    reference: Reference, facts: Facts, field: str, *, is_template: bool = False
+) -> Finding:
+    """A referenced object or template does not exist."""
     if reference in facts.unserved:
         return Finding(
             "KindNotServed",
@@ -216,23 +216,9 @@ def missing(reference: Reference, facts: Facts, field: str) -> Finding:
             about=reference,
         )
     return Finding(
-        "ObjectMissing",
+        "TemplateMissing" if is_template else "ObjectMissing",
         f"{reference} does not exist",
-        "the person or program that creates it",
-        field,
-        command=f"kubectl get {reference.words}",
-        about=reference,
-    )
-
-
-def template_missing(reference: Reference, facts: Facts, field: str) -> Finding:
-    """A template that another object refers to, and that does not exist."""
-    if reference in facts.unserved:
-        return missing(reference, facts, field)
-    return Finding(
-        "TemplateMissing",
-        f"{reference} does not exist",
-        "the person or program that creates the template",
+        f"the person or program that creates {'the template' if is_template else 'it'}",
         field,
         command=f"kubectl get {reference.words}",
         about=reference,

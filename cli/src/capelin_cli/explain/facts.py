@@ -314,14 +314,17 @@ def reported(
     about: Reference | None = None,
     because: Sequence[Reference] = (),
 ) -> Finding:
-    """A finding whose evidence is a condition or an event."""
+    """A finding whose evidence is a condition or an event.
+
+    Without a command, it is the one that shows the object which causes it.
+    """
     return Finding(
         cause,
         text or observed.text,
         responsible,
         observed.evidence,
         observed.since,
-        command,
+        command or (describe(about) if about else ""),
         about,
         because,
     )

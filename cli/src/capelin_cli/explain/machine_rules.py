@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from capelin_cli.explain.common_rules import WEBHOOK, missing, template_missing
+from capelin_cli.explain.common_rules import WEBHOOK, missing
 from capelin_cli.explain.facts import (
     YOU,
     Facts,
@@ -54,7 +54,7 @@ def missing_templates(owner: Subject, facts: Facts) -> Iterator[Finding]:
     for path in _TEMPLATES:
         reference = owner.refers_to(*path)
         if reference is not None and facts.lacks(reference):
-            yield template_missing(reference, facts, ".".join(path))
+            yield missing(reference, facts, ".".join(path), is_template=True)
 
 
 def blocked_scaling(owner: Subject, facts: Facts) -> Iterator[Finding]:
@@ -247,5 +247,4 @@ def remediation(machine: Subject, facts: Facts) -> Iterator[Finding]:
                 YOU,
                 text=f"{check.reference} does not replace it: {allowed.text}",
                 about=check.reference,
-                command=describe(check.reference),
             )

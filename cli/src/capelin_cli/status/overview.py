@@ -30,9 +30,8 @@ from capelin_cli.environments.connection import client_of, find_environment
 from capelin_cli.status.cluster_tree import Node, State, build_tree, read_graph, with_children
 from capelin_cli.status.condition_messages import hook_reasons
 from capelin_cli.status.policies import read_results, reason_nodes
-from capelin_cli.terminal.invocation import as_invoked
-from capelin_cli.terminal.plain_text import plain, printable
 from capelin_cli.terminal.tables import Format, print_data
+from capelin_cli.terminal.text import as_invoked, plain, printable
 
 _LOOK_SECONDS: Final = 1.0
 _STYLES: Final[dict[State, str]] = {

@@ -14,9 +14,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from capelin_cli.terminal.invocation import as_invoked
-from capelin_cli.terminal.plain_text import printable
 from capelin_cli.terminal.tables import Column, table_of
+from capelin_cli.terminal.text import as_invoked, printable
 
 _MARKS: Final = {"done": ("✔", "green"), "failed": ("✘", "red"), "waiting": ("·", "dim")}
 

@@ -9,7 +9,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from capelin_cli.terminal.plain_text import plain
+from capelin_cli.terminal.text import plain
 
 RowT = TypeVar("RowT")
 
