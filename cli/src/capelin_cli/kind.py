@@ -27,6 +27,10 @@ from capelin_cli.terminal.waiting import Show, wait_for
 
 MIRRORS = "/etc/containerd/certs.d"
 """Where containerd looks for a registry's mirrors each time it pulls."""
+_CLUSTER_LABEL: Final = "io.x-k8s.kind.cluster"
+_ROLE_LABEL: Final = "io.x-k8s.kind.role"
+_LAST_LINES: Final = 12
+_ANSWER_SECONDS: Final = 5.0
 
 
 class KindMount(DescribedModel):
@@ -141,12 +145,6 @@ def archive_digest(path: Path) -> str:
         reason="It has neither index.json nor manifest.json.",
         hint="Name an OCI archive, or one from `docker save`.",
     )
-
-
-_CLUSTER_LABEL: Final = "io.x-k8s.kind.cluster"
-_ROLE_LABEL: Final = "io.x-k8s.kind.role"
-_LAST_LINES: Final = 12
-_ANSWER_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)

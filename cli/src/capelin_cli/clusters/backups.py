@@ -15,7 +15,6 @@ from capelin.client import NotFound, read_endpoints
 from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin.provider import Blocked
 from capelin_control_plane.api import (
-    BackupDestination,
     CapelinControlPlane,
     EtcdBackup,
     S3Destination,
@@ -51,6 +50,12 @@ from capelin_cli.clusters.operations import (
 from capelin_cli.environments.connection import ClusterName, find_environment
 from capelin_cli.terminal.checklist import Checklist
 from capelin_cli.terminal.tables import Column, Format, print_list
+
+LATEST: Final = "latest"
+"""In place of a moment: with all archived changes."""
+KEY_ID: Final = "AWS_ACCESS_KEY_ID"
+SECRET: Final = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - the name of a variable
+TOKEN: Final = "AWS_SESSION_TOKEN"  # noqa: S105 - the name of a variable
 
 
 def backup_settings(control_plane: CapelinControlPlane) -> EtcdBackup:
@@ -125,24 +130,19 @@ def show_backups(name: str, namespace: str | None, cluster: str | None, output: 
     found = stored_backups(root, namespace or "*", cluster or "*")
     now = datetime.now(UTC)
 
-    def of(backup: StoredBackup, text: Callable[[Manifest], str]) -> str:
-        return "" if backup.manifest is None else text(backup.manifest)
-
-    def age(backup: StoredBackup) -> str:
-        return of(backup, lambda manifest: age_text(now - manifest.taken_at))
+    def of(text: Callable[[Manifest], str]) -> Callable[[StoredBackup], str]:
+        return lambda backup: "" if backup.manifest is None else text(backup.manifest)
 
     columns = (
         Column[StoredBackup]("NAMESPACE", lambda backup: backup.namespace),
         Column[StoredBackup]("CLUSTER", lambda backup: backup.cluster),
         Column[StoredBackup]("BACKUP", lambda backup: backup.name),
-        Column[StoredBackup]("AGE", age, right=True),
-        Column[StoredBackup]("REVISION", lambda it: of(it, lambda m: str(m.revision)), right=True),
+        Column[StoredBackup]("AGE", of(lambda it: age_text(now - it.taken_at)), right=True),
+        Column[StoredBackup]("REVISION", of(lambda it: str(it.revision)), right=True),
         Column[StoredBackup](
-            "SIZE",
-            lambda it: of(it, lambda m: f"{m.snapshot_bytes / 2**20:.1f} MiB"),
-            right=True,
+            "SIZE", of(lambda it: f"{it.snapshot_bytes / 2**20:.1f} MiB"), right=True
         ),
-        Column[StoredBackup]("KUBERNETES", lambda it: of(it, lambda m: m.kubernetes_version)),
+        Column[StoredBackup]("KUBERNETES", of(lambda it: it.kubernetes_version)),
         Column[StoredBackup]("STATE", lambda it: "complete" if it.manifest else "damaged"),
         Column[StoredBackup]("FOLDER", lambda it: str(it.folder), wide=True),
     )
@@ -174,11 +174,6 @@ def age_text(age: timedelta) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
-
-
-KEY_ID: Final = "AWS_ACCESS_KEY_ID"
-SECRET: Final = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - the name of a variable
-TOKEN: Final = "AWS_SESSION_TOKEN"  # noqa: S105 - the name of a variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +288,16 @@ async def open_backups(which: ClusterName, place: BackupPlace) -> AsyncGenerator
         ) from error
 
 
+@asynccontextmanager
+async def open_backup(
+    which: ClusterName, place: BackupPlace, name: str | None
+) -> AsyncGenerator[tuple[FoundBackup, bytes]]:
+    """A complete backup, the newest one if none is named, and its key."""
+    key = await key_of(which, place)
+    async with open_backups(which, place) as found:
+        yield choose_backup(found, which, name), key
+
+
 def choose_backup(
     found: Sequence[FoundBackup], which: ClusterName, name: str | None
 ) -> FoundBackup:
@@ -319,15 +324,17 @@ async def _stores(which: ClusterName, place: BackupPlace) -> AsyncGenerator[list
         async with s3_store(bucket, *names, credentials_of(os.environ)) as store:
             yield [store]
         return
-    destination = await _destination(which)
-    if destination is not None and destination.s3 is not None:
-        stores = Stores(endpoints=read_endpoints(destination.s3.endpoint))
-        async with (
-            which.client() as client,
-            stores.open(client, destination, *names) as store,
-        ):
-            yield [store]
-        return
+    async with which.client() as client:
+        try:
+            backup = (await find_control_plane(client, which)).spec.etcd.backup
+        except (MissingError, NotFound):
+            # The cluster is lost.
+            backup = None
+        if backup is not None and backup.destination.s3 is not None:
+            stores = Stores(endpoints=read_endpoints(backup.destination.s3.endpoint))
+            async with stores.open(client, backup.destination, *names) as store:
+                yield [store]
+            return
     if which.kubeconfig is not None:
         raise InvalidInputError(
             f"The place of the backups of cluster {which.name} is not known.",
@@ -336,7 +343,7 @@ async def _stores(which: ClusterName, place: BackupPlace) -> AsyncGenerator[list
         )
     root = backup_folder(find_environment(which.environment))
     # Also earlier folders of the control plane.
-    folders = {backup.folder for backup in stored_backups(root, *names)}
+    folders = {stored.folder for stored in stored_backups(root, *names)}
     workers = Workers(1)
     try:
         yield [FolderStore(folder, Path(), workers) for folder in sorted(folders)]
@@ -344,26 +351,10 @@ async def _stores(which: ClusterName, place: BackupPlace) -> AsyncGenerator[list
         workers.close()
 
 
-async def _destination(which: ClusterName) -> BackupDestination | None:
-    """Where a cluster's backups are stored. None if the cluster is lost, or has none."""
-    async with which.client() as client:
-        try:
-            backup = (await find_control_plane(client, which)).spec.etcd.backup
-        except (MissingError, NotFound):
-            return None
-        return backup and backup.destination
-
-
-LATEST: Final = "latest"
-"""In place of a moment: with all archived changes."""
-
-
 async def verify_stored(which: ClusterName, place: BackupPlace, name: str | None) -> None:
     """Decrypt a backup, restore it into a throw-away etcd, and print the result."""
     folder = which.folder()
-    key = await key_of(which, place)
-    async with open_backups(which, place) as found:
-        backup = choose_backup(found, which, name)
+    async with open_backup(which, place, name) as (backup, key):
         manifest = backup.manifest
         with Checklist(Console()).shown() as checklist:
             programs = await etcd_programs(checklist)
@@ -458,9 +449,7 @@ async def create_backup_as_of(
 ) -> str:
     """Create a backup of a moment from the archive of changes. Returns its name."""
     folder, text = which.folder(), f"{moment:%Y-%m-%dT%H:%M:%S%z}" if moment else LATEST
-    key = await key_of(which, place)
-    async with open_backups(which, place) as found:
-        store = choose_backup(found, which, None).store
+    async with open_backup(which, place, None) as (newest, key):
         with Checklist(Console()).shown() as checklist:
             programs = await etcd_programs(checklist)
             with (
@@ -468,7 +457,7 @@ async def create_backup_as_of(
                 TemporaryDirectory(prefix="rewind-", dir=folder) as work,
             ):
                 try:
-                    manifest = await backup_as_of(store, key, moment, programs, Path(work))
+                    manifest = await backup_as_of(newest.store, key, moment, programs, Path(work))
                 except BackupError as error:
                     raise UserError(
                         f"Cluster {which.name} cannot be restored as of this moment.",

@@ -13,22 +13,8 @@ from capelin.errors import InvalidInputError, MissingError, NotReadyError, WaitT
 from capelin_embedded.management import Environment, UpRequest, workload_programs
 from rich.console import Console
 
+from capelin_cli.clusters import topology
 from capelin_cli.clusters.demo import apply_cluster_class, demo_class, find_class
-from capelin_cli.clusters.topology import (
-    DEMO_CLASS,
-    ClusterOptions,
-    Operation,
-    ScaleOptions,
-    check_cluster_name,
-    known_versions,
-    new_cluster,
-    patch_text,
-    plan_upgrade,
-    rejected_cluster,
-    scale_patch,
-    topology_version,
-    upgrade_patch,
-)
 from capelin_cli.environments.bring_up import UP_SECONDS, bring_up_environment
 from capelin_cli.environments.connection import ClusterName, find_environment
 from capelin_cli.environments.kubeconfigs import find_cluster
@@ -70,9 +56,11 @@ class RunOptions:
         self.state = then
 
 
-async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOptions) -> None:
+async def create_cluster(
+    which: ClusterName, options: topology.ClusterOptions, run: RunOptions
+) -> None:
     """Create a Cluster and wait until it is ready."""
-    check_cluster_name(which.name)
+    topology.check_cluster_name(which.name)
     environment = find_environment(which.environment)
     settings = environment.settings()
     wanted = options.version or (settings.kubernetes_version if settings else "latest")
@@ -80,15 +68,27 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
         cluster_class = await _cluster_class(client, which, options)
         template = cluster_class.spec.control_plane
         reference = template.template_ref if template else None
-        known = known_versions(reference.kind if reference else None)
+        known = topology.known_versions(reference.kind if reference else None)
         version = parse_version(wanted, known)
-        manifest = new_cluster(which.name, which.namespace, version, options, cluster_class)
+        manifest = topology.new_cluster(
+            which.name, which.namespace, version, options, cluster_class
+        )
+
+        async def create(*, dry_run: bool) -> None:
+            try:
+                await client.create(manifest, dry_run=dry_run)
+            except AlreadyExists:
+                raise InvalidInputError(
+                    f"There is a cluster {which.name} in namespace {which.namespace} already.",
+                    reason="A name is unique in its namespace.",
+                    hint="Choose another, or change it with capelin scale and capelin upgrade.",
+                ) from None
+            except ApiError as error:
+                raise topology.rejected_cluster(error, which.name, cluster_class) from None
+
         if run.dry_run:
             if cluster_class.uid:
-                try:
-                    await client.create(manifest, dry_run=True)
-                except ApiError as error:
-                    raise rejected_cluster(error, which.name, cluster_class) from None
+                await create(dry_run=True)
             _print(yaml.safe_dump(manifest, sort_keys=False))
             return
         if run.within is not None:
@@ -96,17 +96,8 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
         if not cluster_class.uid:
             run.state = "The cluster was not created. Its ClusterClass may have been."
             await _bring_class(environment, client, which.namespace)
-        try:
-            with run.sending(_continues(which)):
-                await client.create(manifest)
-        except AlreadyExists:
-            raise InvalidInputError(
-                f"There is a cluster {which.name} in namespace {which.namespace} already.",
-                reason="A name is unique in its namespace.",
-                hint="Choose another name, or change it with capelin scale and capelin upgrade.",
-            ) from None
-        except ApiError as error:
-            raise rejected_cluster(error, which.name, cluster_class) from None
+        with run.sending(_continues(which)):
+            await create(dry_run=False)
         started = f"Cluster API creates cluster {which.name} with Kubernetes {version}."
         started += _download_note(version, known)
         await _follow_readiness(client, which, run, "created", started)
@@ -132,9 +123,9 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
     async with which.client() as client:
         cluster = await find_cluster(client, which.name, which.namespace)
         reference = cluster.spec.control_plane_ref
-        known = known_versions(reference.kind if reference else None)
+        known = topology.known_versions(reference.kind if reference else None)
         observed = await observe(client, cluster)
-        plan = plan_upgrade(version, topology_version(cluster), observed, known)
+        plan = topology.plan_upgrade(version, topology.topology_version(cluster), observed, known)
         if plan.action == "Nothing" or (run.dry_run and plan.action == "Wait"):
             problem = not_ready_reason(observed)
             text = f"Cluster {which.name} is being upgraded to {plan.version}: {problem}."
@@ -146,7 +137,7 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
         if plan.action == "Send":
             if run.within is not None and not run.dry_run:
                 await _fetch_programs(plan.version, known)
-            await _patch(client, which, cluster, upgrade_patch(plan.version), run)
+            await _patch(client, which, cluster, topology.upgrade_patch(plan.version), run)
         if run.dry_run:
             return
         run.state = _continues(which)
@@ -155,12 +146,14 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
         await _follow_readiness(client, which, run, f"upgraded to {plan.version}", started)
 
 
-async def scale_cluster(which: ClusterName, options: ScaleOptions, run: RunOptions) -> None:
+async def scale_cluster(
+    which: ClusterName, options: topology.ScaleOptions, run: RunOptions
+) -> None:
     """Change a Cluster's numbers and wait until it has them."""
     async with which.client() as client:
         cluster = await find_cluster(client, which.name, which.namespace)
-        topology_version(cluster)
-        await _patch(client, which, cluster, scale_patch(cluster, options), run)
+        topology.topology_version(cluster)
+        await _patch(client, which, cluster, topology.scale_patch(cluster, options), run)
         if not run.dry_run:
             started = f"Cluster API scales cluster {which.name}."
             await _follow_readiness(client, which, run, "scaled", started)
@@ -201,10 +194,12 @@ def _download_note(version: str, known: Sequence[str]) -> str:
 
 
 async def _cluster_class(
-    client: Client, which: ClusterName, options: ClusterOptions
+    client: Client, which: ClusterName, options: topology.ClusterOptions
 ) -> ClusterClass:
     """The class of a new cluster. Our own may still have to be applied: it has no uid then."""
-    if options.cluster_class == DEMO_CLASS and await client.find(Namespace, which.namespace):
+    if options.cluster_class == topology.DEMO_CLASS and await client.find(
+        Namespace, which.namespace
+    ):
         found = await client.find(ClusterClass, options.cluster_class, which.namespace)
         return found or demo_class()
     return await find_class(client, options.cluster_class, which.namespace)
@@ -214,7 +209,7 @@ async def _bring_class(environment: Environment, client: Client, namespace: str)
     """Apply our ClusterClass, and start first the provider that its machines join with."""
     with environment.locked("create"), Checklist(Console()).shown() as checklist:
         await start_bootstrap_provider(environment, checklist)
-        with checklist.step(f"ClusterClass {DEMO_CLASS} created"):
+        with checklist.step(f"ClusterClass {topology.DEMO_CLASS} created"):
             await apply_cluster_class(client, namespace)
 
 
@@ -231,7 +226,7 @@ async def _patch(
     client: Client,
     which: ClusterName,
     cluster: Cluster,
-    operations: list[Operation],
+    operations: list[topology.Operation],
     run: RunOptions,
 ) -> None:
     patch = partial(client.patch, Cluster, cluster.name, cluster.namespace, operations, type="json")
@@ -239,12 +234,12 @@ async def _patch(
         if run.dry_run:
             # In a dry run, the API server checks the patch.
             await patch(dry_run=True)
-            _print(patch_text(cluster, operations))
+            _print(topology.patch_text(cluster, operations))
         else:
             with run.sending(_continues(which)):
                 await patch()
     except ApiError as error:
-        raise rejected_cluster(error, which.name) from None
+        raise topology.rejected_cluster(error, which.name) from None
 
 
 async def _follow_readiness(

@@ -23,10 +23,10 @@ from capelin_cli.clusters.topology import (
     new_cluster,
     rejected_cluster,
 )
+from capelin_cli.environments.connection import ClusterName
 from capelin_cli.environments.containers import ContainerMachines, version_for
 from capelin_cli.status.readiness import wait_until_ready
 from capelin_cli.terminal.checklist import Checklist
-from capelin_cli.terminal.text import environment_option
 from capelin_cli.terminal.waiting import Deadline
 
 NAME: Final = "demo"
@@ -221,10 +221,8 @@ def differences(
     if topology is None:
         return []
     name = cluster.name
-    namespace = cluster.namespace or "default"
+    command = ClusterName(name, cluster.namespace or "default", environment).command
     has_containers = cluster.metadata.labels.get(MACHINES_LABEL) == _CONTAINERS
-    in_namespace = "" if namespace == "default" else f" -n {namespace}"
-    where = f"{in_namespace}{environment_option(environment)}"
     replicas = topology.control_plane.replicas
     workers = [*topology.workers.machine_pools, *topology.workers.machine_deployments]
     count = sum(topology.replicas or 0 for topology in workers)
@@ -232,22 +230,22 @@ def differences(
     if options.labels and not has_containers:
         notes.append(
             f"Cluster {name} keeps its simulated machines. For containers, delete it first: "
-            f"capelin delete cluster {name}{where}."
+            f"{command('delete')}."
         )
     if options.workers is not None and options.workers != count:
         notes.append(
             f"Cluster {name} keeps its {count} workers. "
-            f"Change them with capelin scale {name} --workers {options.workers}{where}."
+            f"Change them with {command('scale', '--workers', str(options.workers))}."
         )
     if not options.labels and options.version not in {None, topology.version}:
         notes.append(
             f"Cluster {name} keeps version {topology.version}. "
-            f"Change it with capelin upgrade cluster {name} {options.version}{where}."
+            f"Change it with {command('upgrade', options.version or '')}."
         )
     if options.control_plane_replicas not in {None, replicas}:
-        wanted = options.control_plane_replicas
+        wanted = str(options.control_plane_replicas)
         notes.append(
             f"Cluster {name} keeps its {replicas} control plane replicas. "
-            f"Change them with capelin scale {name} --control-plane-replicas {wanted}{where}."
+            f"Change them with {command('scale', '--control-plane-replicas', wanted)}."
         )
     return notes

@@ -40,10 +40,8 @@ from capelin_cli.clusters.backups import (
     BackupPlace,
     age_text,
     backup_settings,
-    choose_backup,
     credentials_of,
-    key_of,
-    open_backups,
+    open_backup,
 )
 from capelin_cli.clusters.cluster_verbs import start_bootstrap_provider
 from capelin_cli.clusters.operations import (
@@ -80,9 +78,7 @@ async def read_lost_cluster(
     which: ClusterName, place: BackupPlace, name: str | None
 ) -> LostCluster:
     """Read the CAs and objects of a backup, the newest one if none is named."""
-    key = await key_of(which, place)
-    async with open_backups(which, place) as found:
-        backup = choose_backup(found, which, name)
+    async with open_backup(which, place, name) as (backup, key):
         manifest = backup.manifest
         authorities = await read_authorities(backup.store, manifest, key)
         objects = await read_objects(backup.store, manifest, key)
@@ -390,10 +386,7 @@ async def _follow(
 
 async def create_authorities(which: ClusterName, name: str | None, key_file: Path) -> None:
     """Create the Secrets of a lost cluster's CAs and keys, unless others exist."""
-    place = BackupPlace(key_file)
-    key = await key_of(which, place)
-    async with open_backups(which, place) as found:
-        backup = choose_backup(found, which, name)
+    async with open_backup(which, BackupPlace(key_file), name) as (backup, key):
         content = await read_authorities(backup.store, backup.manifest, key)
     secrets = [Secret.read(item) for item in json.loads(content)["items"]]
     async with which.client() as client:

@@ -33,6 +33,12 @@ POD_NETWORK: Final = "10.244.0.0/16"
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 Operation = dict[str, Any]
+_WEBHOOK: Final = re.compile(r'^admission webhook "[^"]+" denied the request: ')
+_VARIABLE: Final = re.compile(
+    r"^spec\.topology\.variables\[(?P<name>[^\]]+)\](?:\.value)?(?P<path>(?:\.\w+)*)"
+)
+# The value is the whole variable, which users have just typed.
+_VALUE: Final = re.compile(r'^(?:Invalid|Unsupported) value: (?:"(?:[^"\\]|\\.)*"|[^:]*): ')
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,14 +283,6 @@ def _worker_group(cluster: Cluster, pool: str | None) -> tuple[str, str]:
         reason=f"Its pools are: {names}.",
         hint="Name one of them with --pool.",
     )
-
-
-_WEBHOOK: Final = re.compile(r'^admission webhook "[^"]+" denied the request: ')
-_VARIABLE: Final = re.compile(
-    r"^spec\.topology\.variables\[(?P<name>[^\]]+)\](?:\.value)?(?P<path>(?:\.\w+)*)"
-)
-# The value is the whole variable, which users have just typed.
-_VALUE: Final = re.compile(r'^(?:Invalid|Unsupported) value: (?:"(?:[^"\\]|\\.)*"|[^:]*): ')
 
 
 def rejected_cluster(

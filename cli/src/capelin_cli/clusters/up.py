@@ -32,7 +32,7 @@ from rich.console import Console
 from capelin_cli.clusters.demo import NAME, ClusterRequest, bring_up_cluster, on_containers
 from capelin_cli.clusters.topology import ClusterOptions
 from capelin_cli.environments.bring_up import UP_SECONDS, bring_up_environment, follow_steps
-from capelin_cli.environments.connection import client_of, find_environment
+from capelin_cli.environments.connection import ClusterName, client_of, find_environment
 from capelin_cli.environments.containers import (
     ContainerMachines,
     Machines,
@@ -47,11 +47,14 @@ from capelin_cli.environments.program_cache import fetch_workload_programs
 from capelin_cli.status.readiness import not_ready_reason, observe_cluster
 from capelin_cli.terminal.checklist import Checklist, timings_data, timings_table
 from capelin_cli.terminal.tables import Format, print_data
-from capelin_cli.terminal.text import command_name, environment_option
+from capelin_cli.terminal.text import as_invoked, command_name, environment_option
 from capelin_cli.terminal.waiting import Deadline, wait_for
 
 _LONGEST_WITHOUT_PROGRESS: Final = 180.0
 """In seconds. A cluster that shows the same reason for longer was not ready before the stop."""
+_POLL_SECONDS: Final = 0.3
+Digests = Mapping[str, str]
+"""Labels of providers, and a digest of the code of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +250,10 @@ async def _print_next_steps(
             else "machines are containers in which pods run."
         )
         console.print(f"Control planes are real, {machines}", highlight=False, soft_wrap=True)
+    upgrade: list[tuple[str, str]] = []
+    if clusters and _can_be_upgraded(environment, clusters[0]):
+        which = ClusterName(clusters[0].name, clusters[0].namespace, environment.name)
+        upgrade = [("upgrade a cluster", as_invoked(which.command("upgrade")))]
     console.print("Next:")
     for title, line in (
         ("look at it", f"{command} status{option}"),
@@ -254,11 +261,7 @@ async def _print_next_steps(
         # and kubectl uses its default cluster.
         *((title, f"export KUBECONFIG={shlex.quote(str(path))}") for title, path in files),
         ("or for kubectl", f"{command} kubeconfig --merge{option}"),
-        *(
-            ("upgrade a cluster", f"{command} upgrade cluster {_options_of(cluster)}{option}")
-            for cluster in clusters[:1]
-            if _can_be_upgraded(environment, cluster)
-        ),
+        *upgrade,
         ("pause it", f"{command} stop{option}"),
         ("remove it", f"{command} down{option}"),
     ):
@@ -269,17 +272,6 @@ def _can_be_upgraded(environment: Environment, cluster: ClusterRequest) -> bool:
     settings = environment.settings()
     version = cluster.options.version or (settings and settings.kubernetes_version)
     return version is not None and bool(upgrades_of(version))
-
-
-def _options_of(cluster: ClusterRequest) -> str:
-    namespace = "" if cluster.namespace == "default" else f" -n {cluster.namespace}"
-    return f"{cluster.name}{namespace}"
-
-
-_POLL_SECONDS: Final = 0.3
-
-Digests = Mapping[str, str]
-"""Labels of providers, and a digest of the code of each."""
 
 
 async def develop(options: UpOptions) -> None:

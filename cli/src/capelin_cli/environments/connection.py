@@ -21,6 +21,8 @@ from capelin_embedded.management import (
     supervisor_process,
 )
 
+from capelin_cli.terminal.text import environment_option
+
 _ANSWER_SECONDS: Final = 10.0
 
 
@@ -84,11 +86,13 @@ class ClusterName:
 
     def command(self, verb: str, *options: str) -> str:
         """The command that applies a verb to this cluster."""
+        # Nothing else has a number to scale.
+        words = [verb, self.name] if verb == "scale" else [verb, "cluster", self.name]
         namespace = [] if self.namespace == "default" else ["-n", self.namespace]
-        environment = [] if self.environment == "default" else ["-e", self.environment]
+        environment = environment_option(self.environment).split()
         if self.kubeconfig is not None:
             environment = ["--kubeconfig", str(self.kubeconfig)]
-        arguments = (verb, "cluster", self.name, *options, *namespace, *environment)
+        arguments = (*words, *options, *namespace, *environment)
         return f"capelin {shlex.join(arguments)}"
 
 

@@ -28,6 +28,28 @@ from rich.console import Console
 
 from capelin_cli.environments.connection import client_of, find_environment, list_clusters
 
+_LISTS: Final = ("clusters", "contexts", "users")
+Kubeconfig = dict[str, Any]
+Tool = Literal["kubectl", "clusterctl"]
+REQUESTS: Final = Resource(
+    "certificates.k8s.io",
+    "v1",
+    "CertificateSigningRequest",
+    "certificatesigningrequests",
+    namespaced=False,
+)
+SIGNER: Final = "kubernetes.io/kube-apiserver-client"
+SHORTEST: Final = timedelta(minutes=10)
+"""Kubernetes issues no shorter certificate."""
+_ADMINISTRATORS: Final = "system:masters"
+_SIGNED_WITHIN: Final = 30.0
+_APPROVED: Final = {
+    "type": "Approved",
+    "status": "True",
+    "reason": "RequestedByAdministrator",
+    "message": "capelin kubeconfig --user",
+}
+
 
 async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
     """The file of a kubeconfig: the environment's own, or a workload cluster's."""
@@ -104,10 +126,6 @@ async def missing_cluster(client: Client, name: str, namespace: str) -> MissingE
         reason=f"Clusters there: {others or 'none'}.",
         hint="Name one of them, or another --namespace or environment.",
     )
-
-
-_LISTS: Final = ("clusters", "contexts", "users")
-Kubeconfig = dict[str, Any]
 
 
 class MergedContexts(Model):
@@ -232,9 +250,6 @@ def _locked(path: Path) -> Generator[None]:
         lock.unlink(missing_ok=True)
 
 
-Tool = Literal["kubectl", "clusterctl"]
-
-
 async def prepare_tool(
     tool: Tool, environment: str, cluster: str | None, namespace: str
 ) -> tuple[Path, dict[str, str]]:
@@ -265,26 +280,6 @@ async def prepare_tool(
 def run_tool(program: Path, arguments: Sequence[str], variables: dict[str, str]) -> None:
     """Become the program: its terminal, its signals and its exit code are the user's."""
     os.execve(program, [program.name, *arguments], {**os.environ, **variables})  # noqa: S606
-
-
-REQUESTS: Final = Resource(
-    "certificates.k8s.io",
-    "v1",
-    "CertificateSigningRequest",
-    "certificatesigningrequests",
-    namespaced=False,
-)
-SIGNER: Final = "kubernetes.io/kube-apiserver-client"
-SHORTEST: Final = timedelta(minutes=10)
-"""Kubernetes issues no shorter certificate."""
-_ADMINISTRATORS: Final = "system:masters"
-_SIGNED_WITHIN: Final = 30.0
-_APPROVED: Final = {
-    "type": "Approved",
-    "status": "True",
-    "reason": "RequestedByAdministrator",
-    "message": "capelin kubeconfig --user",
-}
 
 
 @dataclass(frozen=True)

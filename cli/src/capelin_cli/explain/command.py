@@ -8,8 +8,8 @@ from capelin_cli.environments.kubeconfigs import missing_cluster
 from capelin_cli.explain.model import Chain, Explanation
 from capelin_cli.explain.reading import read_facts
 from capelin_cli.explain.walk import explain
-from capelin_cli.terminal.tables import Format, listing_console, print_data
-from capelin_cli.terminal.text import as_invoked, plain, printable
+from capelin_cli.terminal.tables import Format, listing_console, plain, print_data
+from capelin_cli.terminal.text import as_invoked, printable
 
 _SHOWN = 10
 

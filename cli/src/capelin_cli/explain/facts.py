@@ -17,6 +17,7 @@ from capelin_cli.status.condition_messages import HookReason, one_line
 # The best explanations first: conditions that are true during work, then those that should be true.
 ACTIVITIES: Final = ("Deleting", "RollingOut", "Remediating", "ScalingUp", "ScalingDown")
 SUMMARIES: Final = ("Available", "Ready")
+YOU: Final = "you"
 
 
 class TimedCondition(StatusCondition):
@@ -279,9 +280,6 @@ class Facts:
         """The controller of an object, in words."""
         label = self.labels.get((reference.group, reference.kind))
         return label or f"the controller of {reference.kind}"
-
-
-YOU: Final = "you"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,13 @@ from pydantic import ValidationError
 
 from capelin_cli.environments.connection import client_of, find_environment
 
+_EXAMPLE = ("example", "conformance")
+_OF_PATCHES: tuple[AnyHook, ...] = (GeneratePatches, ValidateTopology, DiscoverVariables)
+_ALL_VARIABLES = (
+    "No patch of the ClusterClass names {}: all variables of the Cluster are sent. Cluster API"
+    " would send those that the patch's own DiscoverVariables describes."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -86,7 +93,11 @@ class Target:
     async def config(self) -> ExtensionConfig:
         """Its ExtensionConfig."""
         if self.is_url:
-            return _from_url(self.name, self.ca)
+            config = ExtensionConfig.of("extension")
+            ca = self.ca.read_bytes() if self.ca else None
+            client_config = ExtensionClientConfig(url=self.name, ca_bundle=ca)
+            config.spec = ExtensionConfigSpec(client_config=client_config)
+            return config
         if _is_file(self.name):
             return await asyncio.to_thread(_from_file, Path(self.name))
         async with client_of(find_environment(self.environment)) as client:
@@ -149,13 +160,6 @@ def _is_file(name: str) -> bool:
     return "/" in name or name.endswith((".yaml", ".yml", ".json")) or Path(name).is_file()
 
 
-def _from_url(url: str, ca: Path | None) -> ExtensionConfig:
-    config = ExtensionConfig.of("extension")
-    client_config = ExtensionClientConfig(url=url, ca_bundle=ca.read_bytes() if ca else None)
-    config.spec = ExtensionConfigSpec(client_config=client_config)
-    return config
-
-
 def _from_file(path: Path) -> ExtensionConfig:
     try:
         documents: list[Any] = list(yaml.safe_load_all(path.read_text()))
@@ -173,14 +177,6 @@ def _from_file(path: Path) -> ExtensionConfig:
     raise InvalidInputError(
         f"{path} cannot be used.", reason=reason, hint="Name a file with one ExtensionConfig."
     )
-
-
-_EXAMPLE = ("example", "conformance")
-_OF_PATCHES: tuple[AnyHook, ...] = (GeneratePatches, ValidateTopology, DiscoverVariables)
-_ALL_VARIABLES = (
-    "No patch of the ClusterClass names {}: all variables of the Cluster are sent. Cluster API"
-    " would send those that the patch's own DiscoverVariables describes."
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ _NEXT_HOOK: Final = re.compile(rf"(?:^|; )({'|'.join(LIFECYCLE_HOOKS)})(?:: |(?=
 _UPGRADE: Final = re.compile(r"Cluster is upgrading to (?P<version>\S+)")
 _LAST_HOOK: Final = "AfterClusterUpgrade"
 """Cluster API calls it when the control plane and all workers run the new version."""
+DELETION_HOOK = "BeforeClusterDelete"
 
 
 def one_line(message: str) -> str:
@@ -62,9 +63,6 @@ def topology_summary(message: str, hooks: str = "") -> str:
     if names == [_LAST_HOOK]:
         return f"runs {upgrade['version']}, waits for {hooks}"
     return f"upgrade to {upgrade['version']} waits for {hooks}"
-
-
-DELETION_HOOK = "BeforeClusterDelete"
 
 
 @dataclass(frozen=True, slots=True)

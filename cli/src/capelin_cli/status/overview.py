@@ -1,16 +1,14 @@
 """Environments, their processes and their clusters, gathered and shown."""
 
 import asyncio
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from capelin.api.capi import Cluster
-from capelin.client import Client, ClientError, NotServed
+from capelin.client import ClientError, NotServed
 from capelin.errors import NotReadyError
 from capelin_embedded.management import (
-    DEFAULT_NAME,
     Environment,
     Prefetch,
     ProcessStatus,
@@ -26,12 +24,12 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from capelin_cli.environments.connection import client_of, find_environment
+from capelin_cli.environments.connection import ClusterName, client_of, find_environment
 from capelin_cli.status.cluster_tree import Node, State, build_tree, read_graph, with_children
 from capelin_cli.status.condition_messages import hook_reasons
 from capelin_cli.status.policies import read_results, reason_nodes
-from capelin_cli.terminal.tables import Format, print_data
-from capelin_cli.terminal.text import as_invoked, plain, printable
+from capelin_cli.terminal.tables import Format, plain, print_data
+from capelin_cli.terminal.text import as_invoked, printable
 
 _LOOK_SECONDS: Final = 1.0
 _STYLES: Final[dict[State, str]] = {
@@ -167,25 +165,21 @@ async def _read_clusters(environment: Environment, *, whole: bool) -> tuple[list
     """The clusters of an environment, or why they cannot be read."""
     try:
         async with asyncio.timeout(10), client_of(environment) as client:
-            return await _clusters(client, whole=whole), ""
-    except (ClientError, TimeoutError, NotReadyError) as error:
-        return [], str(error) or "its API server does not answer"
-
-
-async def _clusters(client: Client, *, whole: bool) -> list[Node]:
-    try:
-        clusters = (await client.list(Cluster)).items
+            clusters = (await client.list(Cluster)).items
+            results = await read_results(client)
+            nodes = [
+                with_children(
+                    build_tree(await read_graph(client, cluster, whole=True), whole=whole),
+                    reason_nodes(hook_reasons(cluster, results)),
+                )
+                for cluster in clusters
+            ]
+            return nodes, ""
     except NotServed:
         # The API server is up, and the kinds are not installed yet.
-        return []
-    results = await read_results(client)
-    return [
-        with_children(
-            build_tree(await read_graph(client, cluster, whole=True), whole=whole),
-            reason_nodes(hook_reasons(cluster, results)),
-        )
-        for cluster in clusters
-    ]
+        return [], ""
+    except (ClientError, TimeoutError, NotReadyError) as error:
+        return [], str(error) or "its API server does not answer"
 
 
 def _rendered(overview: EnvironmentOverview, *, folded: bool) -> RenderableType:
@@ -208,21 +202,15 @@ def _rendered(overview: EnvironmentOverview, *, folded: bool) -> RenderableType:
     parts += [_tree(cluster) for cluster in overview.clusters]
     waiting = next((cluster for cluster in overview.clusters if not cluster.is_good), None)
     if waiting is not None:
-        parts.append(plain(as_invoked(f"  Why it waits: {_explain(waiting, name)}"), "dim"))
+        _, _, cluster = waiting.title.partition("/")
+        why = ClusterName(cluster, waiting.namespace or "default", name).command("explain")
+        parts.append(plain(as_invoked(f"  Why it waits: {why}"), "dim"))
     parts.append(_processes(overview.processes, folded=folded))
     if overview.status is not None and (prefetch := overview.status.prefetch) is not None:
         parts.append(plain(f"  {prefetch_text(prefetch)}", "dim"))
     if overview.trouble:
         parts.append(plain(f"  {overview.trouble}", "red"))
     return Group(*parts)
-
-
-def _explain(cluster: Node, environment: str) -> str:
-    """The command that explains a cluster."""
-    words = ["capelin", "explain", "cluster", cluster.title.partition("/")[2]]
-    words += ["-n", cluster.namespace] if cluster.namespace else []
-    words += ["-e", environment] if environment != DEFAULT_NAME else []
-    return shlex.join(words)
 
 
 def prefetch_text(prefetch: Prefetch) -> str:

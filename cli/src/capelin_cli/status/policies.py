@@ -19,7 +19,7 @@ from rich.text import Text
 
 from capelin_cli.status.cluster_tree import Node
 from capelin_cli.status.condition_messages import HookReason
-from capelin_cli.terminal.text import plain
+from capelin_cli.terminal.tables import plain
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 

@@ -18,6 +18,7 @@ from capelin_cli.terminal.tables import Column, table_of
 from capelin_cli.terminal.text import as_invoked, printable
 
 _MARKS: Final = {"done": ("✔", "green"), "failed": ("✘", "red"), "waiting": ("·", "dim")}
+_SHORTEST_WAIT = 0.05
 
 
 @dataclass(slots=True)
@@ -186,9 +187,6 @@ def _wait(line: Line, reason: str, now: float) -> None:
     if reason:
         line.waits.setdefault(reason, 0.0)
     line.reason, line.reason_since = reason, now
-
-
-_SHORTEST_WAIT = 0.05
 
 
 def timings_table(lines: Sequence[Line]) -> Table:

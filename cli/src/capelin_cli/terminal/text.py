@@ -5,20 +5,19 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from rich.text import Text
+_VERBS: Final = (
+    "cache|clusterctl|create|delete|dev|doctor|down|explain|hooks|kubeconfig|kubectl|logs|new|recover|"
+    "restart|scale|start|status|stop|ui|up|upgrade|versions|wait"
+)
+_COMMAND: Final = re.compile(rf"(?<!run )(?<![\w./-])capelin (?=(?:{_VERBS})\b)")
 
 
-def plain(text: str, style: str = "") -> Text:
-    """Text without markup, in which control characters and directions of writing are visible.
+def printable(text: str) -> str:
+    r"""Text with escapes such as `\x1b` in place of what terminals do not show but obey.
 
     Any user can write messages of conditions: they must neither color the screen, nor move its
     cursor, nor look like something else.
     """
-    return Text(printable(text), style)
-
-
-def printable(text: str) -> str:
-    r"""Text with escapes such as `\x1b` in place of what terminals do not show but obey."""
     return "".join(
         character if character.isprintable() or character == "\n" else _escaped(character)
         for character in text
@@ -27,13 +26,6 @@ def printable(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return " " if character == "\t" else character.encode("unicode_escape").decode()
-
-
-_VERBS: Final = (
-    "cache|clusterctl|create|delete|dev|doctor|down|explain|hooks|kubeconfig|kubectl|logs|new|recover|"
-    "restart|scale|start|status|stop|ui|up|upgrade|versions|wait"
-)
-_COMMAND: Final = re.compile(rf"(?<!run )(?<![\w./-])capelin (?=(?:{_VERBS})\b)")
 
 
 def command_name(variables: Mapping[str, str] = os.environ) -> str:
