@@ -6,7 +6,7 @@ from typing import Final
 
 from capelin.contract import ASLEEP, AVAILABLE, CONTROL_PLANE_LABEL
 
-from capelin_cli.explain.common_rules import missing, refusals
+from capelin_cli.explain.common_rules import missing, refusals, waiting_part
 from capelin_cli.explain.facts import (
     YOU,
     Facts,
@@ -153,19 +153,11 @@ def parts(cluster: Subject, facts: Facts) -> Iterator[Finding]:
     if cluster.is_deleting:
         return
     for *path, type_ in _PARTS:
-        reference = cluster.refers_to(*path)
-        if reference is None:
-            continue
-        part, condition = facts.objects.get(reference), cluster.unmet(type_)
-        if facts.lacks(reference):
-            yield missing(reference, facts, f"spec.{path[-1]}")
-        elif condition is not None or (part is not None and not part.is_settled):
-            yield waits(reference, facts.responsible_for(reference), condition)
-        else:
-            continue
-        if type_ == "InfrastructureReady":
-            # The rest waits for it.
-            return
+        if (finding := waiting_part(cluster, facts, path, type_)) is not None:
+            yield finding
+            if type_ == "InfrastructureReady":
+                # The rest waits for it.
+                return
     for kind in _WORKERS:
         for workers in facts.of(kind):
             if not workers.is_settled:

@@ -1,7 +1,7 @@
 """Rules for objects of every kind: paused, without a controller, refused by a webhook, deleted."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from capelin.contract import PAUSED_ANNOTATION
@@ -15,6 +15,7 @@ from capelin_cli.explain.facts import (
     Subject,
     describe,
     reported,
+    waits,
 )
 from capelin_cli.explain.model import Reference
 
@@ -199,6 +200,21 @@ def unknown(subject: Subject, facts: Facts) -> Finding:
         facts.responsible_for(reference),
         command=describe(reference),
     )
+
+
+def waiting_part(
+    owner: Subject, facts: Facts, path: Sequence[str], condition_type: str
+) -> Finding | None:
+    """An object that another one refers to is missing, or not as desired."""
+    reference = owner.refers_to(*path)
+    if reference is None:
+        return None
+    if facts.lacks(reference):
+        return missing(reference, facts, ".".join(path))
+    condition, part = owner.unmet(condition_type), facts.objects.get(reference)
+    if condition is None and (part is None or part.is_settled):
+        return None
+    return waits(reference, facts.responsible_for(reference), condition)
 
 
 def missing(

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from capelin.api import Resource, Time, Unstructured
 from capelin.contract import PAUSED_ANNOTATION, find_condition
@@ -43,19 +43,6 @@ class TimedCondition(StatusCondition):
         )
 
 
-class Observation(Protocol):
-    """A message about an object: a condition, or an event."""
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def since(self) -> datetime | None: ...
-
-    @property
-    def evidence(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Warned:
     """An event of type Warning."""
@@ -63,6 +50,10 @@ class Warned:
     text: str
     since: datetime | None = None
     evidence: str = "event"
+
+
+Observation = TimedCondition | Warned
+"""A message about an object."""
 
 
 def at(data: object, *path: str) -> object:

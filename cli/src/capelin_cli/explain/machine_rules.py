@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from capelin_cli.explain.common_rules import WEBHOOK, missing
+from capelin_cli.explain.common_rules import WEBHOOK, missing, waiting_part
 from capelin_cli.explain.facts import (
     YOU,
     Facts,
@@ -97,15 +97,9 @@ def _parts(owner: Subject, facts: Facts, *path: str) -> Iterator[Finding]:
         (("bootstrap", "configRef"), "BootstrapConfigReady"),
         (("infrastructureRef",), "InfrastructureReady"),
     ):
-        reference = owner.refers_to("spec", *path, *field)
-        if reference is None:
-            continue
-        condition, part = owner.unmet(type_), facts.objects.get(reference)
-        if facts.lacks(reference):
-            yield missing(reference, facts, ".".join(("spec", *path, *field)))
-            return
-        if condition is not None or (part is not None and not part.is_settled):
-            yield waits(reference, facts.responsible_for(reference), condition)
+        finding = waiting_part(owner, facts, ("spec", *path, *field), type_)
+        if finding is not None:
+            yield finding
             return
 
 

@@ -28,7 +28,8 @@ from capelin.runtime.client import discover as discover_handlers
 from capelin.runtime.messages import read
 from capelin.runtime.topology import PatchError, UnreadablePatchError, apply_patch, same
 from capelin.runtime.v1alpha1 import ExtensionHandler, GeneratePatches, GeneratePatchesRequest
-from capelin_conformance.extensions import Report, check_extension
+from capelin_conformance.extensions import check_extension
+from capelin_conformance.report import ConformanceReport, Result, render
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -316,10 +317,17 @@ async def conformance(
         raise InvalidInputError(
             "Capelin cannot call the extension.", reason=f"{error}.", hint="Name other files."
         ) from None
+    results = tuple(
+        Result(it.rule.name, it.rule.requirement, it.outcome, it.problems, it.rule.hint)
+        for it in report.results
+    )
+    shown = ConformanceReport(f"{target.name}: {len(report.handlers)} handlers", results)
     if output in {"json", "yaml"}:
-        print_data(_report_data(report), output)
+        data = jsonlib.loads(render(shown, "json"))
+        print_data({**data, "leftOut": list(report.left_out)}, output)
     else:
-        _print_report(report)
+        lines = [render(shown, "text"), *(f"not called: {it}" for it in report.left_out)]
+        print(printable("\n".join(lines)))  # noqa: T201
     return report.passed
 
 
@@ -386,41 +394,3 @@ def percentile(durations: Sequence[float], part: int) -> float:
 
 def _print_json(value: object) -> None:
     print(jsonlib.dumps(value, indent=2))  # noqa: T201
-
-
-def _report_data(report: Report) -> dict[str, object]:
-    return {
-        "passed": report.passed,
-        "handlers": [handler.name for handler in report.handlers],
-        "leftOut": list(report.left_out),
-        "rules": [
-            {
-                "name": result.rule.name,
-                "result": result.outcome,
-                "says": result.rule.requirement,
-                "saw": list(result.problems),
-                **({"do": result.rule.hint} if result.problems else {}),
-            }
-            for result in report.results
-        ],
-    }
-
-
-def _print_report(report: Report) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    for result in report.results:
-        word = "FAILED" if result.outcome == "failed" else result.outcome
-        console.print(f"{word:7} {result.rule.name:18} {result.rule.requirement}", markup=False)
-        for problem in result.problems:
-            console.print(f"          saw: {problem}", markup=False)
-        if result.problems:
-            console.print(f"          do:  {result.rule.hint}", markup=False)
-    for handler in report.left_out:
-        console.print(f"not called: {handler}", markup=False)
-    failed = sum(result.failed for result in report.results)
-    untried = sum(result.outcome == "untried" for result in report.results)
-    words = [f"{failed} failed" if failed else "all hold" if not untried else "none failed"]
-    words += [f"{untried} not tried"] if untried else []
-    console.print(
-        f"{len(report.handlers)} handlers, {len(report.results)} rules, {', '.join(words)}."
-    )

@@ -9,6 +9,7 @@ import typer
 
 from capelin_cli.verbs.clusters import add_cluster_verb
 from capelin_cli.verbs.options import (
+    AnyNamespace,
     Environment,
     Namespace,
     Output,
@@ -205,10 +206,7 @@ def list_(
     ctx: typer.Context,
     *,
     environment: Environment = "",
-    namespace: Annotated[
-        str | None,
-        typer.Option("--namespace", "-n", help="Show this namespace only.", show_default=False),
-    ] = None,
+    namespace: AnyNamespace = None,
     cluster: Annotated[
         str | None,
         typer.Option("--cluster", "-c", help="Show this cluster only.", show_default=False),

@@ -68,6 +68,10 @@ ManagementKubeconfig = Annotated[
 Namespace = Annotated[
     str, typer.Option("--namespace", "-n", help="The namespace of the workload cluster.")
 ]
+AnyNamespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Show this namespace only.", show_default=False),
+]
 Output = Annotated[
     Literal["text", "wide", "json", "yaml"],
     typer.Option(
