@@ -10,10 +10,12 @@ from uuid import uuid4
 
 import asyncssh
 import pytest
+from capelin.api.capi import Cluster
 from capelin.api.core import Namespace, Node
 from capelin.client import Client
 from capelin.testing.waiting import until
 from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost, HostStatus
 
 from . import host_containers
 from .host_clusters import (
@@ -32,6 +34,7 @@ from .host_containers import HostContainer, network
 from .machines import (
     KUBECTL,
     all_run,
+    docker,
     node_is_ready,
     use,
     web,
@@ -69,13 +72,18 @@ async def test_hosts_join_run_pods_and_return_clean(
             async with cluster.workload() as workload:
                 await scale(cluster, workload, hosts, tmp_path, record_property)
             await return_all(cluster, hosts)
-            # The same hosts join another cluster.
-            other = HostCluster(client, name, "other", "Processes")
-            await create(other, hosts[0].name, gateway, port=6444)
-            async with other.workload() as workload:
-                await add_pod_network(workload, hosts[0].name)
-                await scale_to(other, workload, 2)
-            await return_all(other, hosts)
+            # The same hosts join two others, one after the other.
+            for number, later in enumerate(("second", "third")):
+                cluster = HostCluster(client, name, later, "Processes")
+                await create(cluster, hosts[0].name, gateway, port=6444 + number)
+                async with cluster.workload() as workload:
+                    await add_pod_network(workload, hosts[0].name)
+                    await scale_to(cluster, workload, COUNT)
+                    # They are starting when the cluster is deleted.
+                    await start_pods(workload, hosts[0].name)
+                if later == "third":
+                    await fail_to_clean(cluster, hosts[0])
+                await return_all(cluster, hosts)
 
 
 async def create(cluster: HostCluster, machine: str, gateway: str, *, port: int) -> None:
@@ -121,11 +129,38 @@ async def scale_to(cluster: HostCluster, workload: Client, count: int) -> None:
     )
 
 
+async def fail_to_clean(cluster: HostCluster, host: HostContainer) -> None:
+    """Delete a cluster. A host whose crictl fails is Broken, until a person has repaired it."""
+    crictl = (await docker("exec", host.name, "which", "crictl")).strip()
+    script = (
+        f"mv {crictl} /crictl && printf '#!/bin/sh\\necho no runtime >&2\\nexit 1\\n' >{crictl}"
+    )
+    await docker("exec", host.name, "sh", "-c", f"{script} && chmod 755 {crictl}")
+    await cluster.client.delete(Cluster, cluster.name, cluster.namespace)
+
+    async def broken() -> str:
+        found = await cluster.client.get(CapelinHost, host.name, cluster.namespace)
+        status = found.status or HostStatus()
+        messages = [condition.message for condition in status.conditions]
+        return " ".join(messages) if status.phase == "Broken" else ""
+
+    assert "no runtime" in await until(broken, within=300)
+    await docker("exec", host.name, "mv", "/crictl", crictl)
+    again = {"metadata": {"annotations": {CLEAN_AGAIN_ANNOTATION: ""}}}
+    await cluster.client.patch(CapelinHost, host.name, cluster.namespace, again)
+
+
 async def run_pods(workload: Client, machine: str) -> None:
     """Run a pod on each node, behind one service."""
+    count = await start_pods(workload, machine)
+    await until(lambda: all_run(workload, count), within=240)
+
+
+async def start_pods(workload: Client, machine: str) -> int:
+    """Create a pod on each node, behind one service. Returns their number."""
     helper = next(tag for tag in await images_of(machine) if "local-path-helper" in tag)
     nodes = (await workload.list(Node)).items
     for index, node in enumerate(nodes):
         await workload.apply(web(f"web-{index}", helper, node=node.name))
     await workload.apply(web_service())
-    await until(lambda: all_run(workload, len(nodes)), within=240)
+    return len(nodes)

@@ -10,9 +10,11 @@ from datetime import UTC, datetime
 
 import aiohttp
 import pytest
+from capelin.api import Resource, Unstructured
 from capelin.api.core import Secret
-from capelin.client import Config, tls_context
+from capelin.client import Client, Config, NotServed, tls_context
 from capelin.contract import is_controlled_by
+from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes.components import etcd_port, read_key_pair
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.keys.encryption import read_keyring
@@ -42,7 +44,7 @@ pytestmark = [
 
 
 async def stored(shoal: Shoal, resource: str) -> dict[str, bytes]:
-    """The values of a resource in etcd."""
+    """The values of a resource in etcd. That of a CRD has its group before it."""
     (place,) = shoal.state.iterdir()
     state_dir = StateDir(place, place.name)
     pair = read_key_pair(state_dir.certificate("apiserver-etcd-client"))
@@ -156,3 +158,76 @@ async def test_keys_change_without_a_failed_request(shoal: Shoal) -> None:
 
 async def test_keys_change_through_kills_of_the_provider(shoal: Shoal) -> None:
     await enable_rotate_and_disable(shoal, KILLS)
+
+
+SECRETS_OF_A_VAULT = "pushsecrets.external-secrets.io"
+"""Its group prefers v1, which serves only another kind."""
+
+
+def definition(plural: str, kind: str, version: str) -> Unstructured:
+    group = SECRETS_OF_A_VAULT.partition(".")[2]
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "names": {"plural": plural, "kind": kind},
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": version,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
+        },
+    }
+
+
+async def test_a_custom_resource_outside_of_the_preferred_version_keeps_its_key(
+    shoal: Shoal,
+) -> None:
+    mine = shoal.mine
+    plural, _, group = SECRETS_OF_A_VAULT.partition(".")
+    resource = Resource(group, "v1alpha1", "PushSecret", plural)
+    await mine.create(VERSION)
+    async with shoal.mortal.undisturbed():
+        await until(shoal.settled, within=SECONDS)
+        async with mine.workload() as workload:
+            await workload.apply(definition("externalsecrets", "ExternalSecret", "v1"))
+            await workload.apply(definition(plural, "PushSecret", "v1alpha1"))
+            for number in range(10):
+                secret = {"apiVersion": f"{group}/v1alpha1", "kind": "PushSecret"}
+                metadata = {"name": f"mine-{number}", "namespace": "default"}
+                created = {**secret, "metadata": metadata, "spec": {"fish": "tuna"}}
+                await until_served(workload, created)
+        keys: list[str | None] = []
+        await mine.change(apiServer={"encryption": {"resources": [SECRETS_OF_A_VAULT]}})
+        for _ in range(2):
+            await until(is_encrypted(shoal, "secretbox", *keys), within=SECONDS)
+            keys.append(await key_name(mine))
+            values = (await stored(shoal, f"{group}/{plural}")).values()
+            assert len(values) == 10
+            prefix = f"k8s:enc:secretbox:v1:{keys[-1]}:".encode()
+            assert all(value.startswith(prefix) for value in values)
+            # API servers have only this key.
+            async with mine.workload() as workload:
+                listed = (await workload.list(resource, "default")).items
+            assert [found["spec"] for found in listed] == [{"fish": "tuna"}] * 10
+            await mine.annotate(ROTATE_ANNOTATION, datetime.now(UTC).isoformat())
+
+
+async def until_served(workload: Client, obj: Unstructured) -> None:
+    """Create an object of a kind that the API server begins to serve."""
+
+    async def is_created() -> bool:
+        try:
+            await workload.apply(obj)
+        except NotServed:
+            return False
+        return True
+
+    await until(is_created)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from capelin.api.core import Secret
-from capelin.contract import find_condition
+from capelin.contract import ASLEEP, find_condition
 from capelin.testing.waiting import until
 from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from capelin_embedded.processes import Process
 
 from tests.support.encryption_states import key_name
@@ -157,3 +158,46 @@ async def test_a_plugin_fails_and_its_key_changes_without_a_restart(
         async with mine.workload() as workload:
             secrets = await workload.list(Secret, "default")
         assert sum(secret.data.get("a") == b"tuna" for secret in secrets.items) == 30
+
+
+async def test_a_change_to_a_broken_plugin_is_taken_back_awake_and_asleep(
+    plugin: KmsPlugin, shoal: Shoal
+) -> None:
+    mine = shoal.mine
+    # Its socket stays, so the provider lets API servers start with it. They never become ready.
+    await plugin.stop()
+    assert plugin.socket.exists()
+    before = {"provider": "secretbox", "kmsPlugin": None, "resources": ["secrets"]}
+    await mine.create(VERSION, replicas=2, apiServer={"encryption": {}})
+
+    async def is_asleep() -> bool:
+        return (await mine.conditions()).get(ASLEEP) == "True"
+
+    async def is_stuck() -> bool:
+        status = (await mine.get()).status
+        stage = status and status.encryption and status.encryption.stage
+        return stage == "Distributing" and "APIServersDegraded" in await mine.reasons()
+
+    async with shoal.mortal.undisturbed():
+        await until(is_encrypted(shoal, "secretbox"), within=SECONDS)
+        await write_secrets(shoal, 30)
+        key = await key_name(mine)
+        async with clients(shoal) as loads:
+            await mine.change(apiServer={"encryption": ENCRYPTED})
+            await until(is_stuck)
+            await mine.change(apiServer={"encryption": before})
+            await until(is_encrypted(shoal, "secretbox"), within=SECONDS)
+            assert await key_name(mine) == key
+            for load in loads:
+                await load.reaches(120)
+        await mine.change(apiServer={"encryption": ENCRYPTED})
+        await until(is_stuck)
+        await mine.annotate(SLEEP_ANNOTATION, datetime.now(UTC).isoformat())
+        await until(is_asleep)
+        await mine.change(apiServer={"encryption": before})
+        await mine.annotate(WAKE_ANNOTATION, datetime.now(UTC).isoformat())
+        await until(is_encrypted(shoal, "secretbox"), within=SECONDS)
+        assert await key_name(mine) == key
+        async with mine.workload() as workload:
+            secrets = await workload.list(Secret, "default")
+    assert sum(secret.data.get("a") == b"tuna" for secret in secrets.items) == 30

@@ -26,6 +26,8 @@ from .repositories import ROOT
 EXAMPLE = ROOT / "examples" / "06-kopf-handlers"
 LABEL = "addon-greetings"
 NAMESPACE = f"{LABEL}-system"
+TEXT = "greetings.example.com/text"
+"""The label with the greeting."""
 DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs_programs(HELM), pytest.mark.timeout(300)]
@@ -107,7 +109,7 @@ async def test_the_second_replica_greets_when_the_first_one_dies(
         await make_cluster(client, config, namespace, "hello")
         await until(lambda: greeting(client), lambda text: text == "hello")
         leader.kill()
-        label = {"metadata": {"labels": {"greetings.example.com/text": "goodbye"}}}
+        label = {"metadata": {"labels": {TEXT: "goodbye"}}}
         await client.patch(Cluster, "demo", namespace, label)
         await until(lambda: greeting(client), lambda text: text == "goodbye")
         assert await holder_of(client) != holder
@@ -125,7 +127,7 @@ async def greeting(client: Client) -> str | None:
 
 async def make_cluster(client: Client, config: Config, namespace: str, text: str) -> None:
     """A Cluster whose control plane answers: this API server."""
-    labels = {"greetings.example.com/text": text}
+    labels = {TEXT: text}
     demo = {
         "metadata": {"name": "demo", "namespace": namespace, "labels": labels},
         "spec": {"controlPlaneEndpoint": {"host": "127.0.0.1", "port": 6443}},

@@ -12,11 +12,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from capelin.api import Unstructured
-from capelin.api.capi import ExtensionConfig
+from capelin.api import Resource, Unstructured
+from capelin.api.capi import Cluster, ExtensionConfig
 from capelin.api.core import ClusterRole, ConfigMap, Namespace
-from capelin.client import Client, Config, Impersonation
+from capelin.client import ApiError, Client, Config, Impersonation, WorkloadClients
+from capelin.contract import is_condition_true
 from capelin.testing.waiting import until
+from capelin_cli.clusters.topology import upgrade_patch
 from capelin_embedded.addresses import free_port
 from capelin_embedded.management import (
     CORE,
@@ -25,22 +27,55 @@ from capelin_embedded.management import (
     restart_process,
     workload_programs,
 )
-from capelin_lifecycle.api import GROUP
+from capelin_lifecycle.actions.job import JOBS
+from capelin_lifecycle.api import GROUP, LifecyclePolicy
 from capelin_lifecycle.policies.memory import CONFIG_MAP, stored_text
 from capelin_lifecycle.provider import provider
 
 from tests.extensions import CLOCK, HOST, Running, certificates, lifecycle
 
 from .homes import management_environment
-from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories
+from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories, user_name
 
 PROVIDERS = ("kubeadm-bootstrap",)
 pytestmark = [
     pytest.mark.timeout(600),
-    pytest.mark.needs_programs(*required_programs(AFTER, PROVIDERS), *workload_programs(BEFORE)),
+    pytest.mark.needs_programs(
+        *required_programs(AFTER, PROVIDERS),
+        *workload_programs(BEFORE),
+        *workload_programs(AFTER),
+    ),
 ]
 
-HOOK = "BeforeClusterCreate"
+HOOK, UPGRADE = "BeforeClusterCreate", "BeforeClusterUpgrade"
+APPROVALS = "approval.runtime.capelin.cluster.x-k8s.io"
+PODS = {"restartPolicy": "Never", "containers": [{"name": "job", "image": "job"}]}
+JOB = {"job": {"target": "Management", "template": {"template": {"spec": PODS}}}}
+DATABASES = "databases.example.com"
+DEFINITION = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": DATABASES},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"kind": "Database", "plural": "databases"},
+        "versions": [
+            {
+                "name": version,
+                "served": True,
+                "storage": version == "v1",
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+            for version in ("v1beta1", "v1")
+        ],
+    },
+}
 INSTALLED = provider()
 ROLE = f"{INSTALLED.namespace}-manager"
 
@@ -120,12 +155,9 @@ async def test_a_cluster_is_admitted_in_its_window_and_another_one_expires(
 ) -> None:
     now = datetime.now(UTC)
 
-    def window(hours: int) -> Unstructured:
-        opening = now + timedelta(hours=hours)
-        return {"schedule": f"{opening.minute} {opening.hour} * * *", "duration": "1h"}
-
     lives.set_clock(now)
-    night, late = {"window": window(3)}, {"window": window(8), "expiry": "4h"}
+    night = {"window": window_at(now + timedelta(hours=3))}
+    late = {"window": window_at(now + timedelta(hours=8)), "expiry": "4h"}
     async with lives.life():
         await stories.apply("night", HOOK, {"approval": night}, clusterSelector=selecting("night"))
         await stories.apply("late", HOOK, {"approval": late}, clusterSelector=selecting("late"))
@@ -144,6 +176,167 @@ async def test_a_cluster_is_admitted_in_its_window_and_another_one_expires(
         )
         assert await stories.admitted() == ["opened"]
         await asyncio.gather(stories.delete("opened"), stories.delete("missed"))
+
+
+def window_at(opening: datetime) -> Unstructured:
+    """A window of an hour on every day."""
+    return {"schedule": f"{opening.minute} {opening.hour} * * *", "duration": "1h"}
+
+
+async def approve(stories: Stories, policy: str, cluster: str) -> None:
+    code, user = await stories.approval_code(policy, cluster), await user_name(stories.client)
+    annotations = {f"{APPROVALS}/{policy}": f"{code}:{user}"}
+    metadata = {"metadata": {"annotations": annotations}}
+    await stories.client.patch(Cluster, cluster, stories.namespace, metadata)
+
+
+async def test_a_window_and_an_approval_hold_at_the_same_moment(
+    stories: Stories, lives: Lives
+) -> None:
+    now, user = datetime.now(UTC), await user_name(stories.client)
+    lives.set_clock(now + timedelta(hours=3, minutes=5))
+    window = {"approval": {"window": window_at(now + timedelta(hours=3))}}
+    both = selecting("both")
+    async with lives.life():
+        await stories.apply("platform", HOOK, window, clusterSelector=both)
+        await stories.apply(
+            "team", HOOK, {"approval": {"approvers": [user]}}, clusterSelector=both, order=1
+        )
+        await stories.are_called(HOOK)
+        await stories.create("both", tier="both")
+        await stories.wait_for_message("both", f"policy team: waits for approval by {user}")
+        # The window held, and is over when the approver wakes.
+        lives.set_clock(now + timedelta(hours=9))
+        await approve(stories, "team", "both")
+        await stories.wait_for_message("both", "policy platform: waits for the maintenance window")
+        assert "both" not in await stories.admitted()
+        lives.set_clock(now + timedelta(hours=27, minutes=5))
+        await stories.is_admitted("both")
+        await stories.delete("both")
+
+
+async def test_a_policy_that_selects_a_cluster_no_longer_does_nothing_for_it(
+    stories: Stories, lives: Lives
+) -> None:
+    client, user = stories.client, await user_name(stories.client)
+    lives.set_clock(datetime.now(UTC))
+    narrowed = selecting("narrowed")
+    async with lives.life():
+        await stories.apply(
+            "first", HOOK, {"approval": {"approvers": [user]}}, clusterSelector=narrowed
+        )
+        await stories.apply("wipe", HOOK, JOB, clusterSelector=narrowed, order=1)
+        await stories.are_called(HOOK)
+        await stories.create("narrowed", tier="narrowed")
+        await stories.wait_for_message("narrowed", f"policy first: waits for approval by {user}")
+        await until(lambda: stories.phase("wipe", "narrowed"), within=PATIENCE)
+        with pytest.raises(ApiError, match="action"):
+            await stories.apply("first", HOOK, JOB, clusterSelector=narrowed)
+        await stories.apply("wipe", HOOK, JOB, clusterSelector=selecting("another"), order=1)
+        await until(lambda: stories.phase("wipe", "narrowed"), lambda it: not it, within=PATIENCE)
+        await approve(stories, "first", "narrowed")
+        await stories.is_admitted("narrowed")
+        assert (await client.list(JOBS, stories.namespace)).items == []
+        await stories.delete("narrowed")
+
+
+async def test_a_job_that_ended_while_no_manager_ran_is_done_after_its_time(
+    stories: Stories, lives: Lives
+) -> None:
+    client, now = stories.client, datetime.now(UTC)
+    lives.set_clock(now)
+
+    async def jobs() -> list[tuple[str, str]]:
+        found = (await client.list(JOBS, stories.namespace)).items
+        return [(job["metadata"]["name"], job["metadata"]["uid"]) for job in found]
+
+    async with lives.life():
+        await stories.apply("hour", HOOK, JOB, clusterSelector=selecting("hour"), timeout="1h")
+        await stories.are_called(HOOK)
+        await stories.create("hour", tier="hour")
+        begun: list[tuple[str, str]] = await until(jobs, within=PATIENCE)
+    # No controller for Jobs runs here.
+    ended = {
+        "startTime": now.isoformat(),
+        "completionTime": (now + timedelta(minutes=10)).isoformat(),
+        "succeeded": 1,
+        "conditions": [
+            {"type": type_, "status": "True"} for type_ in ("SuccessCriteriaMet", "Complete")
+        ],
+    }
+    ((name, _),) = begun
+    await client.patch(JOBS, name, stories.namespace, {"status": ended}, subresource="status")
+    lives.set_clock(now + timedelta(hours=2))
+    async with lives.life():
+        await stories.is_admitted("hour")
+        assert await stories.phase("hour", "hour") == "Done"
+        assert await jobs() == begun
+        await stories.delete("hour")
+
+
+async def test_objects_outlive_another_version_and_a_renamed_policy(
+    stories: Stories, lives: Lives
+) -> None:
+    client, user = stories.client, await user_name(stories.client)
+    lives.set_clock(datetime.now(UTC))
+    selector = selecting("renamed")
+    databases = Resource("example.com", "v1", "Database", "databases")
+
+    async def orders_in(version: str, size: int) -> Unstructured:
+        """The action that applies the object in a version."""
+        text = f"apiVersion: example.com/{version}\nkind: Database\nspec: {{size: {size}}}\n"
+        text += "metadata: {name: orders, namespace: default}\n"
+        name, data = f"orders-{version}", {"orders.yaml": text}
+        await client.apply(ConfigMap.of(name, stories.namespace, data=data))
+        return {"apply": {"sources": [{"configMap": name}]}}
+
+    former, present = await orders_in("v1beta1", 1), await orders_in("v1", 2)
+    clients = WorkloadClients(client)
+
+    async def is_available() -> bool:
+        conditions = (await stories.cluster("renamed")).status.conditions
+        return is_condition_true(conditions, "Available")
+
+    async def order() -> Unstructured | None:
+        async with clients.client("renamed", stories.namespace) as workload:
+            return await workload.find(databases, "orders", "default")
+
+    async with lives.life():
+        await stories.apply("old-name", UPGRADE, former, clusterSelector=selector)
+        hold = {"approval": {"approvers": [user]}}
+        await stories.apply("hold", UPGRADE, hold, clusterSelector=selector, order=1)
+        await stories.are_called(UPGRADE)
+        await stories.create("renamed", tier="renamed")
+
+        await until(is_available, within=PATIENCE)
+        async with clients.client("renamed", stories.namespace) as workload:
+            await workload.apply(DEFINITION)
+        upgrade = upgrade_patch(AFTER)
+        await client.patch(Cluster, "renamed", stories.namespace, upgrade, type="json")
+        await stories.wait_for_message("renamed", f"policy hold: waits for approval by {user}")
+        first = await until(order, within=PATIENCE)
+        assert first["spec"] == {"size": 1}
+
+        await stories.apply("old-name", UPGRADE, present, clusterSelector=selector)
+        await until(order, lambda it: it and it["spec"] == {"size": 2}, within=PATIENCE)
+        assert (await order() or {})["metadata"]["uid"] == first["metadata"]["uid"]
+
+        await stories.apply("new-name", UPGRADE, present, clusterSelector=selector)
+        await until(
+            lambda: stories.phase("new-name", "renamed"), lambda it: it == "Done", within=PATIENCE
+        )
+        await client.delete(LifecyclePolicy, "old-name", stories.namespace)
+        await until(
+            lambda: stories.phase("old-name", "renamed"), lambda it: not it, within=PATIENCE
+        )
+        kept = await order()
+        assert kept is not None
+        assert kept["metadata"]["uid"] == first["metadata"]["uid"]
+        # It belongs to the new policy.
+        assert kept["metadata"]["labels"] != first["metadata"]["labels"]
+        await client.delete(LifecyclePolicy, "hold", stories.namespace)
+        await clients.close()
+        await stories.delete("renamed")
 
 
 async def test_invalid_policies(stories: Stories, lives: Lives, environment: Environment) -> None:

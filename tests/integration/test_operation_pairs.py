@@ -30,7 +30,7 @@ async def status(client: Client) -> Status:
     return (await control_plane(client)).status or Status()
 
 
-async def annotate(client: Client, **annotations: str) -> None:
+async def annotate(client: Client, **annotations: str | None) -> None:
     name = (await control_plane(client)).name
     patch = {"metadata": {"annotations": annotations}}
     await client.patch(CapelinControlPlane, name, "default", patch)

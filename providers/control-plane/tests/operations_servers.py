@@ -9,7 +9,9 @@ from capelin.api import Unstructured
 from capelin.client import NotFound, Unreachable
 from capelin.testing.fake_client import FakeClient
 from capelin_control_plane.backup.destinations import Stores
+from capelin_control_plane.backup.restores import backup_of
 from capelin_control_plane.backup.stores import Store
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 
 if TYPE_CHECKING:
     from .operations_world import World
@@ -87,6 +89,9 @@ class Bucket:
         return Put(self.world, name)
 
     async def delete(self, name: str) -> None:
+        request = (await self.world.mine()).metadata.annotations.get(RESTORE_ANNOTATION, "")
+        if name == f"{backup_of(request)}.json":
+            self.world.needed.add(name)
         self.world.files.pop(name, None)
 
     async def abort_uploads(self) -> None:

@@ -104,6 +104,8 @@ class World:
     failing: set[str] = field(default_factory=lambda: {"broken"})
     """The plugins that do not work."""
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    needed: set[str] = field(default_factory=set[str])
+    """Backups that were deleted while a restore named them."""
     published: dict[str, datetime] = field(default_factory=dict[str, datetime])
     """By name, the true time of each backup."""
     contents: dict[str, Mapping[str, tuple[str, int]]] = field(

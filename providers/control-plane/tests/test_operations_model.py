@@ -79,7 +79,6 @@ class Operations(RuleBasedStateMachine):
     def begin(self, encryption: Mapping[str, Any] | None, members: int = 1) -> None:
         self.encryption = encryption
         self.requested: dict[str, datetime] = {}
-        self.named: str | None = None
         self.value: str | None = None
         self.is_lost = False
         """Whether no backup can replace the data of lost members."""
@@ -158,21 +157,18 @@ class Operations(RuleBasedStateMachine):
     @precondition(lambda self: self.world.published)
     def restore(self, oldest: bool) -> None:
         names = sorted(name for name in self.world.published if f"{name}.json" in self.world.files)
-        self.named = names[0] if oldest else names[-1]
-        self.value = f"{self.named}@{self.world.now:%Y-%m-%dT%H:%M:%SZ}"
+        name = names[0] if oldest else names[-1]
+        self.value = f"{name}@{self.world.now:%Y-%m-%dT%H:%M:%SZ}"
         self.run(self.world.annotate({RESTORE_ANNOTATION: self.value}))
 
     @rule()
     @precondition(lambda self: self.value is not None)
     def restore_again(self) -> None:
         """Request the last restore again, with the same value."""
-        name = str(self.value).partition("@")[0]
-        self.named = name if f"{name}.json" in self.world.files else None
         self.run(self.world.annotate({RESTORE_ANNOTATION: self.value}))
 
     @rule()
     def withdraw_restore(self) -> None:
-        self.named = None
         self.run(self.world.annotate({RESTORE_ANNOTATION: None}))
 
     @rule(encryption=ENCRYPTIONS)
@@ -219,7 +215,7 @@ class Operations(RuleBasedStateMachine):
     @rule()
     def replace_the_manifest(self) -> None:
         """Like `kubectl replace` with a manifest without encryption."""
-        self.encryption, self.named = None, None
+        self.encryption = None
         self.requested.clear()
         self.run(self._replace())
 
@@ -245,8 +241,7 @@ class Operations(RuleBasedStateMachine):
             keys = {key for key, _ in world.contents[manifest.name].values()}
             named = world.rings[manifest.encryption]
             assert keys <= named, f"backup {manifest.name} needs {keys} and names {named}"
-        if self.named is not None:
-            assert f"{self.named}.json" in world.files, f"{self.named} was deleted"
+        assert not world.needed, "a restore names them"
         status = self.run(world.mine()).status
         digest = status and status.encryption and status.encryption.plugin_key
         if digest:

@@ -65,6 +65,22 @@ def test_cloud_config_is_parsed_for_one_machine() -> None:
 
 
 @pytest.mark.parametrize(
+    ("registration", "checks"),
+    [
+        ("{ignorePreflightErrors: [Swap, CRI]}", ("Swap", "CRI")),
+        ("{ignorePreflightErrors: [Swap, '$(reboot)', []]}", ("Swap",)),
+        ("{ignorePreflightErrors: all}", ()),
+        ("[]", ()),
+        ("{a: &anchor 1}", ()),
+    ],
+)
+def test_ignored_preflight_errors(registration: str, checks: tuple[str, ...]) -> None:
+    join = f"kind: JoinConfiguration\nnodeRegistration: {registration}\n"
+    file = File(path="/run/kubeadm/kubeadm-join-config.yaml", content=join.encode())
+    assert CloudConfig(files=(file,)).ignored_preflight_errors == checks
+
+
+@pytest.mark.parametrize(
     ("encoding", "content"),
     [
         ("b64", base64.b64encode(b"\0text")),

@@ -12,6 +12,7 @@ from capelin_machine_pool.bootstrap import (
     Archives,
     BootstrapStep,
     CleanStep,
+    File,
     Installation,
     Transport,
     UpdateStep,
@@ -117,6 +118,18 @@ async def test_failed_update_shows_its_output_and_is_not_repeated(
     )
     assert await update(machine, wanted) is UpdateStep.FAILED
     assert len(await upgrades(machine)) == 1
+
+
+async def test_update_ignores_the_preflight_errors_that_the_join_ignored(
+    machine: Sandbox, tmp_path: Path
+) -> None:
+    join = b"---\nnodeRegistration:\n  ignorePreflightErrors: [SystemVerification, Swap]\n"
+    file = File(path="/run/kubeadm/kubeadm-join-config.yaml", content=join)
+    config = replace(CONFIG, files=(*CONFIG.files, file))
+    assert await bootstrap(machine, config) is BootstrapStep.SUCCEEDED
+    assert await update(machine, await installation(tmp_path)) is UpdateStep.SUCCEEDED
+    flag = "--ignore-preflight-errors=SystemVerification,Swap"
+    assert await upgrades(machine) == [f"upgrade node {flag} Kubernetes {NEW} {MACHINE.uid}"]
 
 
 async def test_killed_update_is_not_repeated(machine: Sandbox, tmp_path: Path) -> None:

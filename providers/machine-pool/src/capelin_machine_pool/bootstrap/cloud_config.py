@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 import yaml
-from capelin.yaml import read_untrusted_yaml
+from capelin.yaml import read_all_untrusted_yaml, read_untrusted_yaml
 
 MAX_BYTES: Final = 1 << 20
 """Size of bootstrap data. A Secret has at most this."""
@@ -37,6 +37,8 @@ _USER_KEYS: Final = frozenset(
 _NTP_KEYS: Final = frozenset({"enabled", "servers"})
 _USER_NAME: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _OWNER: Final = re.compile(r"[A-Za-z0-9_][\w.-]{0,63}(:[A-Za-z0-9_][\w.-]{0,63})?")
+_JOIN_CONFIGURATION: Final = "/run/kubeadm/kubeadm-join-config.yaml"
+_PREFLIGHT_CHECK: Final = re.compile(r"[A-Za-z0-9-]{1,253}")
 _SERVER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,252}")
 _BASE64: Final = frozenset({"b64", "base64"})
 _GZIP: Final = frozenset({"gz", "gzip"})
@@ -88,6 +90,23 @@ class CloudConfig:
     ntp_servers: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     """Lines of one shell script, as in cloud-init: a failed command does not stop the others."""
+
+    @property
+    def ignored_preflight_errors(self) -> tuple[str, ...]:
+        """The checks of kubeadm that do not stop the machine from joining."""
+        content = next((it.content for it in self.files if it.path == _JOIN_CONFIGURATION), b"")
+        try:
+            documents: list[Any] = [*read_all_untrusted_yaml(content)]
+        except (yaml.YAMLError, RecursionError, ValueError):
+            return ()
+        for document in documents:
+            match document:
+                case {"nodeRegistration": {"ignorePreflightErrors": [*checks]}}:
+                    texts = map(str, cast("list[object]", checks))
+                    return tuple(filter(_PREFLIGHT_CHECK.fullmatch, texts))
+                case _:
+                    continue
+        return ()
 
 
 def read_cloud_config(data: bytes, metadata: Mapping[str, str]) -> CloudConfig:

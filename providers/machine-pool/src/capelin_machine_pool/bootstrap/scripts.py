@@ -50,7 +50,8 @@ def bootstrap_script(uid: str, config: CloudConfig, installation: Installation =
     """Install programs, and execute bootstrap data. The script contains them."""
     steps = "\n".join([*_install(installation), *_steps(config)])
     digest = hashlib.sha256(steps.encode()).hexdigest()[:16]
-    script = _script("install", "bootstrap", uid=uid, digest=digest)
+    ignored = ",".join(config.ignored_preflight_errors)
+    script = _script("install", "bootstrap", uid=uid, digest=digest, ignored=ignored)
     return f"#!/bin/sh\n{script}\n{steps}\n"
 
 

@@ -74,5 +74,6 @@ set_time_servers() {
 
 # The manifest shows that something may have changed.
 has_space && : >"$job/manifest" || fail "cannot write to $job"
+echo "$ignored" >"$job/ignored-preflight-errors"
 sync
 rm -f /run/cluster-api/bootstrap-success.complete

@@ -27,7 +27,10 @@ finish() {
 installed() { kubelet --version 2>/dev/null | awk '{ print $2 }'; }
 upgrade_node() {
     [ "$(installed)" = "$version" ] || fail "the installed kubelet is $(installed), not $version"
-    kubeadm upgrade node 9>&- || fail "kubeadm upgrade node failed with exit code $?"
+    # What did not stop the host from joining does not stop its update.
+    ignored=$(cat "$state/bootstrap/ignored-preflight-errors" 2>/dev/null)
+    kubeadm upgrade node ${ignored:+"--ignore-preflight-errors=$ignored"} 9>&- ||
+        fail "kubeadm upgrade node failed with exit code $?"
     if have systemctl && [ -d /run/systemd/system ]; then
         systemctl daemon-reload 9>&-
         systemctl restart kubelet 9>&- || fail "the kubelet does not start"
