@@ -108,7 +108,13 @@ async def _behaviour(
         )
         if request.manager is not None:
             await _install(client, manifests)
-        await _require_kind(client, subject, name)
+        definition = subject.kind.crd_name
+        if await client.find(CustomResourceDefinition, definition) is None:
+            raise NotReadyError(
+                f"Environment {name} does not have the kind {subject.kind.kind}.",
+                reason=f"It has no CustomResourceDefinition {definition}.",
+                hint="Install the provider, or run its manager with --manifests and --manager.",
+            )
         if request.manager is None:
             return await check_behaviour(world)
         async with ManagerProcess.run(request.manager, client.config) as manager:
@@ -143,16 +149,6 @@ async def _install(client: Client, manifests: ProviderManifests) -> None:
     # The manager runs outside of the cluster: no Service leads to its webhooks.
     chosen = [obj for obj in without_replaced(components) if not is_webhook(obj)]
     await apply_manifests(client, chosen)
-
-
-async def _require_kind(client: Client, subject: Subject, environment: str) -> None:
-    definition = subject.kind.crd_name
-    if await client.find(CustomResourceDefinition, definition) is None:
-        raise NotReadyError(
-            f"Environment {environment} does not have the kind {subject.kind.kind}.",
-            reason=f"It has no CustomResourceDefinition {definition}.",
-            hint="Install the provider there, or run its manager with --manifests and --manager.",
-        )
 
 
 async def _while_running(world: World, manager: ManagerProcess) -> ConformanceReport:

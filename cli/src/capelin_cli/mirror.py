@@ -51,8 +51,16 @@ async def mirror(bundle: Path, registry: str, report: Callable[[str], None]) -> 
             # crane pushes a layout with one entry as an image or index of that digest.
             index = {"schemaVersion": 2, "manifests": [entry]}
             (layout / "index.json").write_text(json.dumps(index))
-            await _push(crane, layout, f"{place}/{name}")
-            report(f"{place}/{name}")
+            reference = f"{place}/{name}"
+            pushed = await run_program(crane, "push", layout, reference)
+            if pushed.code:
+                raise RegistryError(
+                    f"{reference} cannot be pushed.",
+                    # Before it come the names of blobs that were pushed.
+                    reason=pushed.errors[pushed.errors.rfind("Error: ") :].removeprefix("Error: "),
+                    hint="Check the address, and log in with docker login if the registry asks.",
+                )
+            report(reference)
 
 
 def unpack(bundle: Path, folder: Path) -> dict[str, dict[str, Any]]:
@@ -82,14 +90,3 @@ def unpack(bundle: Path, folder: Path) -> dict[str, dict[str, Any]]:
 def _digest(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-async def _push(crane: str, layout: Path, reference: str) -> None:
-    ended = await run_program(crane, "push", layout, reference)
-    if ended.code:
-        raise RegistryError(
-            f"{reference} cannot be pushed.",
-            # Before it come the names of blobs that were pushed.
-            reason=ended.errors[ended.errors.rfind("Error: ") :].removeprefix("Error: "),
-            hint="Check the address, and log in with docker login if the registry asks for it.",
-        )

@@ -1,4 +1,4 @@
-"""Backups as the command lists, chooses and prunes them."""
+"""Backups as the command lists, chooses and prunes them, and moments that users name."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -8,18 +8,24 @@ from typing import Literal
 import pytest
 from capelin.api import Condition
 from capelin.errors import InvalidInputError, MissingError, NotReadyError
-from capelin_cli.clusters.backup_maintenance import expired_of
-from capelin_cli.clusters.backup_places import (
+from capelin_cli.clusters.backups import (
     BackupPlace,
     FoundBackup,
+    age_text,
     bucket_of,
     choose_backup,
     credentials_of,
+    expired_of,
+    next_second,
+    parse_moment,
 )
-from capelin_cli.clusters.backups import age_text, next_second
-from capelin_cli.clusters.cluster_verbs import ClusterName
-from capelin_cli.clusters.operations import Persistent, check_awake
-from capelin_cli.clusters.sleep import not_asleep_reason, not_awake_reason
+from capelin_cli.clusters.operations import (
+    Persistent,
+    check_awake,
+    not_asleep_reason,
+    not_awake_reason,
+)
+from capelin_cli.environments.connection import ClusterName
 from capelin_control_plane.api import (
     BackupDestination,
     BackupRetention,
@@ -198,3 +204,19 @@ def test_the_commands_wait_for_the_conditions_of_a_sleep() -> None:
     assert not_asleep_reason(status("Asleep", "True", "Asleep")) is None
     assert not_awake_reason(status("Available", "False", "Asleep")) == "m"
     assert not_awake_reason(status("Available", "True", "Available")) is None
+
+
+@pytest.mark.parametrize("text", ["2026-03-29T11:59:00Z", "2026-03-29T12:59:00+01:00"])
+def test_a_moment_has_a_time_zone(text: str) -> None:
+    assert parse_moment(text, NOW) == NOW - timedelta(minutes=1)
+
+
+def test_the_latest_moment_has_no_time() -> None:
+    assert parse_moment("latest", NOW) is None
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-03-29T11:59:00", "2026-03-29T12:01:00Z"])
+def test_other_texts_are_rejected(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="is not a moment in the past") as error:
+        parse_moment(text, NOW)
+    assert error.value.hint == "Write it as 2026-03-29T12:00:00Z, or write latest."

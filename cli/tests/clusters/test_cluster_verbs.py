@@ -21,9 +21,11 @@ from capelin.errors import MissingError, NotReadyError, WaitTimeoutError
 from capelin.testing.fake_client import FakeClient, cluster, machine_pool
 from capelin.testing.waiting import until
 from capelin_cli.clusters import cluster_verbs
-from capelin_cli.clusters.cluster_verbs import ClusterName, RunOptions
+from capelin_cli.clusters.cluster_verbs import RunOptions
 from capelin_cli.clusters.demo import demo_class
 from capelin_cli.clusters.topology import ClusterOptions
+from capelin_cli.environments import connection
+from capelin_cli.environments.connection import ClusterName
 from capelin_cli.verbs.runner import run
 from capelin_embedded.management import Environment
 from typer import Exit
@@ -96,8 +98,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: list[str]) -> 
     async def fetch(_: object, version: str) -> None:
         fetched.append(version)
 
-    monkeypatch.setattr(cluster_verbs, "find_environment", environment)
-    monkeypatch.setattr(cluster_verbs, "client_of", client_of)
+    for module in (cluster_verbs, connection):
+        monkeypatch.setattr(module, "find_environment", environment)
+    monkeypatch.setattr(connection, "client_of", client_of)
     monkeypatch.setattr(cluster_verbs, "fetch_workload_programs", fetch)
     monkeypatch.setattr(cluster_verbs, "is_cached", is_cached)
     return client
@@ -200,7 +203,7 @@ def test_interruption_prints_the_current_state(
     how = RunOptions()
 
     async def work() -> None:
-        with how.interruption.sending("Cluster API continues."):
+        with how.sending("Cluster API continues."):
             pass
         raise KeyboardInterrupt
 

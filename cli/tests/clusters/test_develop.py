@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from capelin.testing.waiting import until
-from capelin_cli.clusters.develop import follow_code
+from capelin_cli.clusters.up import follow_code
 
 
 class Environment:

@@ -12,9 +12,8 @@ from capelin.errors import InvalidInputError, NotReadyError, UserError, WaitTime
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_cli.clusters import operations
-from capelin_cli.clusters.cluster_verbs import ClusterName
-from capelin_cli.clusters.moves import request_move
-from capelin_cli.clusters.operations import ControlPlaneOperation, find_control_plane
+from capelin_cli.clusters.operations import ControlPlaneOperation, find_control_plane, request_move
+from capelin_cli.environments.connection import ClusterName
 from capelin_cli.terminal.checklist import Checklist
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec, Status
 from capelin_control_plane.desired.control_plane import MOVE_ANNOTATION

@@ -6,8 +6,7 @@ from typing import Literal
 
 import pytest
 from capelin.contract import ConditionSpec, update_conditions
-from capelin_cli.clusters.operations import condition_of
-from capelin_cli.clusters.rotation import Drop, is_in_progress
+from capelin_cli.clusters.operations import Drop, condition_of, is_in_progress
 from capelin_control_plane.api import CapelinControlPlane, Spec, Status
 from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATING, requested_drop
 

@@ -23,7 +23,7 @@ from capelin_cli.clusters.topology import ClusterOptions
 from capelin_cli.environments import bring_up
 from capelin_cli.environments.bring_up import waiting_for
 from capelin_cli.terminal.checklist import Checklist
-from capelin_cli.terminal.invocation import command_name
+from capelin_cli.terminal.text import command_name
 from capelin_cli.terminal.waiting import Deadline
 from capelin_embedded.management import (
     Environment,

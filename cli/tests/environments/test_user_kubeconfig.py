@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from capelin.errors import BusyError, InvalidInputError
-from capelin_cli.environments.user_kubeconfig import (
+from capelin_cli.environments.kubeconfigs import (
     merge_contexts,
     merged,
     remove_contexts,

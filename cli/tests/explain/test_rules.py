@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from capelin.contract import CONTROL_PLANE_LABEL
-from capelin_cli.explain import class_rules, cluster_rules, common_rules, machine_rules
-from capelin_cli.explain.facts import Controller, Facts, Subject, Warned
-from capelin_cli.explain.finding import Rule
+from capelin_cli.explain import cluster_rules, common_rules, machine_rules
+from capelin_cli.explain.facts import Controller, Facts, Rule, Subject, Warned
 from capelin_cli.explain.model import Reference
-from capelin_cli.status.hook_reasons import DELETION_HOOK, HookReason
+from capelin_cli.status.condition_messages import DELETION_HOOK, HookReason
 
 from .test_walk import BUDGET, CAPI, DELETED, INFRASTRUCTURE, condition, made, owned_by, refers
 
@@ -113,8 +112,8 @@ OF_KINDS: Sequence[tuple[Subject, Rule]] = (
     (CLUSTER, cluster_rules.parts),
     (CLUSTER, cluster_rules.unreachable),
     (INFRA_CLUSTER, cluster_rules.awaits_endpoint),
-    (CLASS, class_rules.class_templates),
-    (CLASS, class_rules.class_reconciled),
+    (CLASS, cluster_rules.class_templates),
+    (CLASS, cluster_rules.class_reconciled),
     (KUBEADM, cluster_rules.control_plane_machines),
     (CONFIG, machine_rules.bootstrap_waits),
     (DEPLOYMENT, machine_rules.missing_templates),

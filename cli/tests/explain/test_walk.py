@@ -9,7 +9,7 @@ from capelin.contract import ASLEEP, AVAILABLE, CONTROL_PLANE_LABEL, PAUSED_ANNO
 from capelin_cli.explain.facts import Controller, Facts, Subject, Warned, references_in
 from capelin_cli.explain.model import Explanation, Reference
 from capelin_cli.explain.walk import explain
-from capelin_cli.status.hook_reasons import HookReason
+from capelin_cli.status.condition_messages import HookReason
 
 CAPI = "cluster.x-k8s.io"
 INFRASTRUCTURE = f"infrastructure.{CAPI}"

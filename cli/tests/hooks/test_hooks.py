@@ -23,8 +23,7 @@ from capelin.pki import issue, new_ca
 from capelin.runtime.fixtures import ClusterFixture, UsedPatch, sample_cluster
 from capelin.runtime.v1alpha1 import ExtensionHandler, GeneratePatches
 from capelin_cli.hooks import targets
-from capelin_cli.hooks.requests import RequestOptions
-from capelin_cli.hooks.targets import registered
+from capelin_cli.hooks.targets import RequestOptions, registered
 from capelin_cli.hooks.verbs import Listed, by_extension, percentile, preview
 from capelin_conformance.extensions import RULES
 from capelin_embedded.management import CORE, environment_named
@@ -227,15 +226,15 @@ def test_bench_counts_calls(capelin: Capelin) -> None:
 def test_conformance_has_an_exit_code(capelin: Capelin, extension: tuple[str, Path]) -> None:
     pure = capelin("conformance", "config.json", "--pure-only")
     assert pure.returncode == 0, pure.stdout
-    assert "none failed" in pure.stdout
+    assert "FAILED" not in pure.stdout
     all_handlers = capelin("conformance", "config.json")
     assert all_handlers.returncode == 1, all_handlers.stdout
     assert "never (BeforeClusterDelete): it never succeeded" in all_handlers.stdout
     lost = capelin("conformance", extension[0], "-o", "json")
     found = json.loads(lost.stdout)
-    (failed,) = [rule for rule in found["rules"] if rule["result"] == "failed"]
+    (failed,) = [rule for rule in found["results"] if rule["outcome"] == "failed"]
     assert (lost.returncode, found["passed"], failed["name"]) == (1, False, "tls")
-    assert "caBundle" in failed["do"]
+    assert "caBundle" in failed["hint"]
 
 
 @pytest.mark.parametrize(
@@ -346,7 +345,7 @@ def test_conformance_of_a_dead_server_reports_untried_rules(capelin: Capelin) ->
     words = [line.split()[0] for line in dead.stdout.splitlines() if line[:1].strip()]
     assert words.count("FAILED") == 1
     assert words.count("ok") == 0
-    assert f"{len(RULES)} rules, 1 failed, {len(RULES) - 1} not tried." in dead.stdout
+    assert f"{len(RULES)} rules: 1 FAILED, {len(RULES) - 1} untried" in dead.stdout
 
 
 def test_help_of_every_verb_names_its_options(capelin: Capelin) -> None:
@@ -494,7 +493,7 @@ def listed(extension: str, handlers: Sequence[str], discovered: str = "True") ->
         hook = "".join(part.capitalize() for part in name.split("-")[:4])
         api_version = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
         rows.append(
-            Listed.of(
+            Listed(
                 config,
                 ExtensionHandler.read(
                     {"name": name, "requestHook": {"apiVersion": api_version, "hook": hook}}

@@ -63,9 +63,16 @@ def test_csv_and_yaml_describe_the_same_hosts(tmp_path: Path) -> None:
         ("- {address: a}", "row 1: it has no name"),
         ("- {name: a, address: b}", "row 1 (a): it has no hostKey: run ssh-keyscan"),
         ("- {name: a, address: b, bastion: c}", "row 1 (a): unknown bastion"),
-        (f"- {{name: a, address: b, hostKey: {KEY}, port: x}}", "port 'x' is not a number"),
+        (
+            f"- {{name: a, address: b, hostKey: {KEY}, port: x}}",
+            "row 1 (a): port: Input should be a valid integer",
+        ),
         (f"- {{name: a, address: b, hostKey: {KEY}, port: 70000}}", "row 1 (a): port: "),
         (f"- {{name: a, address: b, hostKey: {KEY}, labels: worker}}", "is not a label"),
+        (
+            f"- {{name: a, address: b, hostKey: {KEY}, maintenance: soon}}",
+            "row 1 (a): maintenance: ",
+        ),
         (f"- {{name: a, address: b, hostKey: {KEY}, taints: gpu}}", "is not a taint"),
         (f"- {{name: a, address: b, hostKey: {KEY}, taints: 'gpu:Never'}}", "effect"),
         ("- {name: a, address: b, hostKey: secret}", "row 1 (a): hostKeys"),

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from capelin_cli.status.cluster_tree import ClusterObject, ClusterObjects, Node, build_tree
+from capelin.api.capi import Cluster
+from capelin_cli.status.cluster_tree import ClusterGraph, ClusterObject, Node, build_tree, state_of
 
 
 def shown(kind: str, name: str, **rest: Any) -> ClusterObject:
@@ -11,8 +12,17 @@ def shown(kind: str, name: str, **rest: Any) -> ClusterObject:
     return ClusterObject.read({"apiVersion": "x/v1", "kind": kind, "metadata": metadata, **rest})
 
 
+def cluster(name: str, **rest: Any) -> Cluster:
+    return Cluster.read({"metadata": {"name": name, **rest.pop("metadata", {})}, **rest})
+
+
+def condition(kind: str, status: str, message: str = "") -> dict[str, Any]:
+    changed = {"reason": "Because", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+    return {"type": kind, "status": status, "message": message, **changed}
+
+
 def ready(status: str = "True", kind: str = "Ready", message: str = "") -> dict[str, Any]:
-    return {"conditions": [{"type": kind, "status": status, "message": message}]}
+    return {"conditions": [condition(kind, status, message)]}
 
 
 def machine(name: str, labels: dict[str, str], status: str = "True") -> ClusterObject:
@@ -25,13 +35,11 @@ def machine(name: str, labels: dict[str, str], status: str = "True") -> ClusterO
     )
 
 
-def node(parts: ClusterObjects) -> dict[str, Any]:
+def node(parts: ClusterGraph) -> dict[str, Any]:
     return build_tree(parts).dump()
 
 
-CLUSTER = shown(
-    "Cluster", "demo", spec={"topology": {"version": "v1.34.0"}}, status=ready(kind="Available")
-)
+CLUSTER = cluster("demo", spec={"topology": {"version": "v1.34.0"}}, status=ready(kind="Available"))
 
 
 def test_the_tree_of_a_cluster_contains_all_its_objects() -> None:
@@ -55,7 +63,7 @@ def test_the_tree_of_a_cluster_contains_all_its_objects() -> None:
         machine("c", in_pool),
         machine("d", in_pool, status="False"),
     ]
-    assert node(ClusterObjects(CLUSTER, infrastructure, control_plane, [pool], machines)) == {
+    assert node(ClusterGraph(CLUSTER, infrastructure, control_plane, [pool], machines)) == {
         "object": "Cluster/demo",
         "state": "good",
         "version": "v1.34.0",
@@ -95,26 +103,25 @@ def test_the_tree_of_a_cluster_contains_all_its_objects() -> None:
 
 
 def test_the_tree_of_a_new_cluster_contains_only_the_cluster() -> None:
-    bare = shown("Cluster", "new")
-    assert build_tree(ClusterObjects(bare, None, None, [], [])) == Node("Cluster/new")
+    bare = cluster("new")
+    assert build_tree(ClusterGraph(bare)) == Node("Cluster/new")
 
 
 def test_a_cluster_outside_the_default_namespace_shows_its_namespace() -> None:
-    elsewhere = shown("Cluster", "new", metadata={"namespace": "team"})
-    tree = build_tree(ClusterObjects(elsewhere, None, None, [], []))
+    elsewhere = cluster("new", metadata={"namespace": "team"})
+    tree = build_tree(ClusterGraph(elsewhere))
     assert (tree.title, tree.namespace) == ("Cluster/new", "team")
-    here = shown("Cluster", "new", metadata={"namespace": "default"})
-    assert build_tree(ClusterObjects(here, None, None, [], [])) == Node("Cluster/new")
+    here = cluster("new", metadata={"namespace": "default"})
+    assert build_tree(ClusterGraph(here)) == Node("Cluster/new")
 
 
 def test_a_deleting_cluster_is_shown_with_this_state_regardless_of_its_conditions() -> None:
-    going = shown(
-        "Cluster",
+    going = cluster(
         "old",
         metadata={"deletionTimestamp": "2030-01-01T00:00:00Z"},
         status=ready(kind="Available"),
     )
-    assert node(ClusterObjects(going, None, None, [], [])) == {
+    assert node(ClusterGraph(going)) == {
         "object": "Cluster/old",
         "state": "waiting",
         "message": "is being deleted",
@@ -123,26 +130,25 @@ def test_a_deleting_cluster_is_shown_with_this_state_regardless_of_its_condition
 
 def test_a_blocked_deletion_names_the_hook() -> None:
     message = "Cluster is deleting. Following hooks are blocking delete: BeforeClusterDelete: no"
-    held = shown(
-        "Cluster",
+    held = cluster(
         "old",
         metadata={"deletionTimestamp": "2030-01-01T00:00:00Z"},
         status=ready("False", "TopologyReconciled", message),
     )
-    tree = build_tree(ClusterObjects(held, None, None, [], []))
+    tree = build_tree(ClusterGraph(held))
     assert (tree.state, tree.message) == ("waiting", "deletion waits for BeforeClusterDelete")
 
 
 def test_the_tree_contains_providers_of_the_old_contract() -> None:
     old = shown("OldCluster", "o", status={"conditions": [{"type": "Ready", "status": "Unknown"}]})
-    found = node(ClusterObjects(CLUSTER, old, None, [], []))
+    found = node(ClusterGraph(CLUSTER, old))
     assert found["children"] == [{"object": "OldCluster/o", "state": "waiting"}]
 
 
 @pytest.mark.parametrize(("ready_replicas", "state"), [(3, "good"), (2, "waiting")])
 def test_machine_pool_without_a_condition(ready_replicas: int, state: str) -> None:
     pool = shown("MachinePool", "p", spec={"replicas": 3}, status={"readyReplicas": ready_replicas})
-    found = build_tree(ClusterObjects(shown("Cluster", "c"), None, None, [pool], []))
+    found = build_tree(ClusterGraph(cluster("c"), workers=[pool]))
     assert [each.state for each in found.children] == [state]
 
 
@@ -174,18 +180,13 @@ def control_plane(*conditions: dict[str, Any], **status: Any) -> ClusterObject:
             shown(
                 "Cluster",
                 "demo",
-                status={
-                    "conditions": [
-                        {"type": "Available", "status": "True"},
-                        {
-                            "type": "TopologyReconciled",
-                            "status": "False",
-                            "message": "Cluster is upgrading to v1.35.0\n  * Following hooks are "
-                            "blocking upgrade: BeforeClusterUpgrade: the storage is degraded\n  * "
-                            "CapelinControlPlane pending upgrade to version v1.35.0",
-                        },
-                    ]
-                },
+                status=ready(
+                    "False",
+                    "TopologyReconciled",
+                    "Cluster is upgrading to v1.35.0\n  * Following hooks are "
+                    "blocking upgrade: BeforeClusterUpgrade: the storage is degraded\n  * "
+                    "CapelinControlPlane pending upgrade to version v1.35.0",
+                ),
             ),
             # The row below has the reason.
             "upgrade to v1.35.0 waits for BeforeClusterUpgrade",
@@ -193,26 +194,24 @@ def control_plane(*conditions: dict[str, Any], **status: Any) -> ClusterObject:
     ],
 )
 def test_outdated_object_is_not_green(obj: ClusterObject, message: str) -> None:
-    found = build_tree(ClusterObjects(obj, None, None, (), ()))
-    assert (found.state, found.message) == ("waiting", message)
-    assert not found.is_good
+    assert state_of(obj) == ("waiting", message)
 
 
 def test_a_cluster_is_good_if_all_its_objects_are() -> None:
     good = control_plane(version="v1.35.0")
-    assert build_tree(ClusterObjects(CLUSTER, None, good, (), ())).is_good
+    assert build_tree(ClusterGraph(CLUSTER, None, good)).is_good
     bad = control_plane(readyReplicas=1)
-    assert not build_tree(ClusterObjects(CLUSTER, None, bad, (), ())).is_good
+    assert not build_tree(ClusterGraph(CLUSTER, None, bad)).is_good
 
 
 def test_a_sleeping_cluster_is_not_broken() -> None:
     available = {"type": "Available", "status": "False", "reason": "Asleep", "message": "it sleeps"}
     control_plane = shown("CapelinControlPlane", "cp", status={"conditions": [available]})
-    unavailable = shown("Cluster", "demo", status=ready("False", "Available", "no connection"))
+    unavailable = cluster("demo", status=ready("False", "Available", "no connection"))
     silent = [machine("a", {}, status="Unknown")]
-    tree = build_tree(ClusterObjects(unavailable, None, control_plane, [], silent))
+    tree = build_tree(ClusterGraph(unavailable, None, control_plane, [], silent))
     assert tree == Node("Cluster/demo", "asleep", message="it sleeps")
     assert tree.is_good
     deleted = {"deletionTimestamp": "2026-01-31T03:00:00Z"}
-    going = shown("Cluster", "demo", metadata=deleted, status=unavailable.status.dump())
-    assert not build_tree(ClusterObjects(going, None, control_plane, [], silent)).is_good
+    going = cluster("demo", metadata=deleted, status=unavailable.status.dump())
+    assert not build_tree(ClusterGraph(going, None, control_plane, [], silent)).is_good

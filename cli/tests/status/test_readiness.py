@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from capelin.api.capi import Cluster, MachineDeployment, MachinePool
-from capelin_cli.status.cluster_tree import ClusterObject
-from capelin_cli.status.readiness import ObservedCluster, not_ready_reason
+from capelin.api.capi import Cluster
+from capelin_cli.status.cluster_tree import ClusterGraph, ClusterObject
+from capelin_cli.status.readiness import not_ready_reason
 
 TOPOLOGY = {"topology": {"version": "v1.34.4", "controlPlane": {"replicas": 3}}}
 
@@ -54,10 +54,11 @@ def observed(*conditions: dict[str, Any], **status: Any) -> Cluster:
 GOOD = (condition("TopologyReconciled"), condition("Available"))
 
 
-def pool(desired: int, ready: int, *versions: str) -> MachinePool:
+def pool(desired: int, ready: int, *versions: str) -> ClusterObject:
     template = {"spec": {"version": "v1.34.4"}}
-    return MachinePool.read(
+    return ClusterObject.read(
         {
+            "kind": "MachinePool",
             "metadata": {"name": "p"},
             "spec": {"replicas": desired, "clusterName": "demo", "template": template},
             "status": {
@@ -71,14 +72,13 @@ def pool(desired: int, ready: int, *versions: str) -> MachinePool:
 def test_a_cluster_is_ready_when_nothing_is_missing() -> None:
     replicas = {"desiredReplicas": 2, "replicas": 2, "upToDateReplicas": 2}
     cluster = observed(*GOOD, controlPlane=replicas, workers=replicas)
-    ready = ObservedCluster(cluster, [pool(3, 3, "v1.34.4")], control_plane(3, 3))
+    ready = ClusterGraph(cluster, None, control_plane(3, 3), [pool(3, 3, "v1.34.4")])
     assert not_ready_reason(ready) is None
 
 
 @pytest.mark.parametrize(
     ("found", "workers", "what"),
     [
-        (None, [], "it does not exist yet"),
         (observed(), [], "TopologyReconciled is not known yet"),
         (observed(condition("TopologyReconciled", "False")), [], "TopologyReconciled is late"),
         (observed(GOOD[0], condition("Available", "Unknown")), [], "Available is late"),
@@ -119,9 +119,13 @@ def test_a_cluster_is_ready_when_nothing_is_missing() -> None:
     ],
 )
 def test_an_unready_cluster_has_a_reason(
-    found: Cluster | None, workers: list[MachinePool | MachineDeployment], what: str
+    found: Cluster, workers: list[ClusterObject], what: str
 ) -> None:
-    assert not_ready_reason(ObservedCluster(found, workers)) == what
+    assert not_ready_reason(ClusterGraph(found, workers=workers)) == what
+
+
+def test_a_cluster_that_does_not_exist_is_not_ready() -> None:
+    assert not_ready_reason(None) == "it does not exist yet"
 
 
 def test_a_scaling_control_plane_is_not_ready_although_the_cluster_is_available() -> None:
@@ -130,7 +134,7 @@ def test_a_scaling_control_plane_is_not_ready_although_the_cluster_is_available(
         (1, 1, "control plane: scaling to 3 replicas has not begun"),
         (3, 2, "control plane: 2 of 3 replicas are ready"),
     ):
-        found = ObservedCluster(cluster, (), control_plane(replicas, ready))
+        found = ClusterGraph(cluster, None, control_plane(replicas, ready))
         assert not_ready_reason(found) == reason
 
 
@@ -141,7 +145,7 @@ def test_a_control_plane_is_done_when_every_replica_has_the_version() -> None:
         ({"version": "v1.33.13"}, "control plane: runs v1.33.13, not v1.34.4 yet"),
         ({"replicas": 4}, "control plane: 1 of 4 replicas are still to be removed"),
     ):
-        found = ObservedCluster(cluster, (), control_plane(3, 3, **status))
+        found = ClusterGraph(cluster, None, control_plane(3, 3, **status))
         assert not_ready_reason(found) == reason
 
 
@@ -149,9 +153,9 @@ def test_a_cluster_without_infrastructure_is_ready_although_core_does_not_know()
     parts = ("RemoteConnectionProbe", "ControlPlaneAvailable", "WorkersAvailable")
     found = observed(condition("Available", "Unknown"), *map(condition, parts))
     found.spec.topology = None
-    assert not_ready_reason(ObservedCluster(found, (), control_plane(3, 3))) is None
+    assert not_ready_reason(ClusterGraph(found, None, control_plane(3, 3))) is None
     found.status.conditions.pop()
-    reason = not_ready_reason(ObservedCluster(found, (), control_plane(3, 3)))
+    reason = not_ready_reason(ClusterGraph(found, None, control_plane(3, 3)))
     assert reason == "WorkersAvailable is not known yet"
 
 
@@ -163,7 +167,7 @@ def test_the_reason_is_the_deepest_cause() -> None:
         "message": "v1.35.0 is not a Kubernetes version that Capelin can get",
         "lastTransitionTime": "2030-01-01T00:00:00Z",
     }
-    found = ObservedCluster(observed(*GOOD), (), control_plane(3, 3, rolling, version="v1.33.13"))
+    found = ClusterGraph(observed(*GOOD), None, control_plane(3, 3, rolling, version="v1.33.13"))
     assert not_ready_reason(found) == (
         "control plane: runs v1.33.13, not v1.34.4 yet "
         "(v1.35.0 is not a Kubernetes version that Capelin can get)"

@@ -1,7 +1,7 @@
 """Texts show commands in the form that the user typed."""
 
 import pytest
-from capelin_cli.terminal.invocation import as_invoked, environment_option
+from capelin_cli.terminal.text import as_invoked, environment_option
 
 UV = {"UV_RUN_RECURSION_DEPTH": "1"}
 

@@ -1,163 +1,106 @@
 """The verbs of workload clusters: sent to Cluster API, and followed until they are done."""
 
-import shlex
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from tempfile import gettempdir
 
 import yaml
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
-from capelin.client import AlreadyExists, ApiError, Client, Config, Unavailable, Unreachable
+from capelin.client import AlreadyExists, ApiError, Client, Unavailable, Unreachable
 from capelin.errors import InvalidInputError, MissingError, NotReadyError, WaitTimeoutError
 from capelin_embedded.management import Environment, UpRequest, workload_programs
 from rich.console import Console
 
+from capelin_cli.clusters import topology
 from capelin_cli.clusters.demo import apply_cluster_class, demo_class, find_class
-from capelin_cli.clusters.rejections import rejected_cluster
-from capelin_cli.clusters.topology import (
-    DEMO_CLASS,
-    ClusterOptions,
-    Operation,
-    ScaleOptions,
-    UpgradePlan,
-    check_cluster_name,
-    known_versions,
-    new_cluster,
-    patch_text,
-    plan_upgrade,
-    scale_patch,
-    topology_version,
-    upgrade_patch,
-)
 from capelin_cli.environments.bring_up import UP_SECONDS, bring_up_environment
-from capelin_cli.environments.connection import client_of, find_environment
+from capelin_cli.environments.connection import ClusterName, find_environment
 from capelin_cli.environments.kubeconfigs import find_cluster
 from capelin_cli.environments.kubernetes_versions import parse_version
 from capelin_cli.environments.program_cache import fetch_workload_programs, is_cached
-from capelin_cli.status.readiness import deletion_progress, not_ready_reason, observe_cluster
+from capelin_cli.status.readiness import (
+    deletion_progress,
+    not_ready_reason,
+    observe,
+    observe_cluster,
+)
 from capelin_cli.terminal.checklist import Checklist
-from capelin_cli.terminal.invocation import as_invoked
-from capelin_cli.terminal.plain_text import printable
+from capelin_cli.terminal.text import as_invoked, printable
 from capelin_cli.terminal.waiting import Deadline, wait_for
 
 BOOTSTRAP_PROVIDER = "kubeadm-bootstrap"
 """Machines of our ClusterClass join with its data."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterName:
-    """The cluster that a verb is for."""
-
-    name: str
-    namespace: str = "default"
-    environment: str = "default"
-    kubeconfig: Path | None = None
-    """That of a management cluster that `capelin up` did not start, in place of an environment."""
-
-    def client(self) -> Client:
-        """A client of its management cluster."""
-        if self.kubeconfig is not None:
-            return Client(Config.from_kubeconfig(self.kubeconfig), manager="capelin-cli")
-        return client_of(find_environment(self.environment))
-
-    def folder(self) -> Path:
-        """An existing folder with room for decrypted data, which only this user can read."""
-        if self.kubeconfig is not None:
-            return Path(gettempdir())
-        return find_environment(self.environment).folder
-
-    def delete_command(self) -> str:
-        """The command that deletes this cluster, also in other management clusters."""
-        if self.kubeconfig is None:
-            return self.command("delete")
-        options = ("-n", self.namespace, "--kubeconfig", str(self.kubeconfig))
-        return f"kubectl {shlex.join(('delete', 'cluster', self.name, *options))}"
-
-    def command(self, verb: str, *options: str) -> str:
-        """The command that applies a verb to this cluster."""
-        namespace = [] if self.namespace == "default" else ["-n", self.namespace]
-        environment = [] if self.environment == "default" else ["-e", self.environment]
-        if self.kubeconfig is not None:
-            environment = ["--kubeconfig", str(self.kubeconfig)]
-        arguments = (verb, "cluster", self.name, *options, *namespace, *environment)
-        return f"capelin {shlex.join(arguments)}"
-
-
 @dataclass(slots=True)
-class Interruption:
-    """The text for a user who interrupts a verb."""
-
-    text: str = "Nothing was changed."
-
-    @contextmanager
-    def sending(self, then: str) -> Generator[None]:
-        """Send a request in the block. `then` is the text when the API server has accepted it."""
-        self.text = "The request may have reached Cluster API: see capelin status."
-        yield
-        self.text = then
-
-
-@dataclass(frozen=True, slots=True)
 class RunOptions:
     """How a verb is carried out."""
 
     dry_run: bool = False
     within: float | None = None
     """Seconds to wait for it. None does not wait."""
-    interruption: Interruption = field(default_factory=Interruption)
+    state: str = "Nothing was changed."
+    """The text for a user who interrupts the verb now."""
 
     def interrupted(self) -> str:
-        """The text for a user who interrupts the verb now."""
-        return self.interruption.text
+        """The present state."""
+        return self.state
+
+    @contextmanager
+    def sending(self, then: str) -> Generator[None]:
+        """Send a request in the block. `then` is the state when the API server has accepted it."""
+        self.state = "The request may have reached Cluster API: see capelin status."
+        yield
+        self.state = then
 
 
-async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOptions) -> None:
+async def create_cluster(
+    which: ClusterName, options: topology.ClusterOptions, run: RunOptions
+) -> None:
     """Create a Cluster and wait until it is ready."""
-    check_cluster_name(which.name)
+    topology.check_cluster_name(which.name)
     environment = find_environment(which.environment)
     settings = environment.settings()
     wanted = options.version or (settings.kubernetes_version if settings else "latest")
-    async with client_of(environment) as client:
+    async with which.client() as client:
         cluster_class = await _cluster_class(client, which, options)
         template = cluster_class.spec.control_plane
         reference = template.template_ref if template else None
-        known = known_versions(reference.kind if reference else None)
+        known = topology.known_versions(reference.kind if reference else None)
         version = parse_version(wanted, known)
-        manifest = new_cluster(which.name, which.namespace, version, options, cluster_class)
+        manifest = topology.new_cluster(
+            which.name, which.namespace, version, options, cluster_class
+        )
+
+        async def create(*, dry_run: bool) -> None:
+            try:
+                await client.create(manifest, dry_run=dry_run)
+            except AlreadyExists:
+                raise InvalidInputError(
+                    f"There is a cluster {which.name} in namespace {which.namespace} already.",
+                    reason="A name is unique in its namespace.",
+                    hint="Choose another, or change it with capelin scale and capelin upgrade.",
+                ) from None
+            except ApiError as error:
+                raise topology.rejected_cluster(error, which.name, cluster_class) from None
+
         if run.dry_run:
             if cluster_class.uid:
-                try:
-                    await client.create(manifest, dry_run=True)
-                except ApiError as error:
-                    raise rejected_cluster(error, which.name, cluster_class) from None
+                await create(dry_run=True)
             _print(yaml.safe_dump(manifest, sort_keys=False))
             return
         if run.within is not None:
             await _fetch_programs(version, known)
         if not cluster_class.uid:
-            run.interruption.text = "The cluster was not created. Its ClusterClass may have been."
+            run.state = "The cluster was not created. Its ClusterClass may have been."
             await _bring_class(environment, client, which.namespace)
-        try:
-            with run.interruption.sending(_continues(which)):
-                await client.create(manifest)
-        except AlreadyExists:
-            raise InvalidInputError(
-                f"There is a cluster {which.name} in namespace {which.namespace} already.",
-                reason="A name is unique in its namespace.",
-                hint="Choose another name, or change it with capelin scale and capelin upgrade.",
-            ) from None
-        except ApiError as error:
-            raise rejected_cluster(error, which.name, cluster_class) from None
-        work = _Work(
-            f"cluster {which.name} created",
-            f"Cluster API creates cluster {which.name} with Kubernetes {version}.",
-            _download_note(version, known),
-        )
-        await _follow_readiness(client, which, run, work)
+        with run.sending(_continues(which)):
+            await create(dry_run=False)
+        started = f"Cluster API creates cluster {which.name} with Kubernetes {version}."
+        started += _download_note(version, known)
+        await _follow_readiness(client, which, run, "created", started)
 
 
 async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
@@ -167,7 +110,7 @@ async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
         if run.dry_run:
             _print(f"delete: Cluster {cluster.namespace}/{cluster.name}\n")
             return
-        with run.interruption.sending(_continues(which, "--deleted")):
+        with run.sending(_continues(which, "--deleted")):
             await client.delete(Cluster, which.name, which.namespace, uid=cluster.uid)
         await _follow_deletion(client, which, cluster, run)
 
@@ -180,47 +123,49 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
     async with which.client() as client:
         cluster = await find_cluster(client, which.name, which.namespace)
         reference = cluster.spec.control_plane_ref
-        known = known_versions(reference.kind if reference else None)
-        observed = await observe_cluster(client, which.name, which.namespace)
-        plan = plan_upgrade(version, topology_version(cluster), observed, known)
+        known = topology.known_versions(reference.kind if reference else None)
+        observed = await observe(client, cluster)
+        plan = topology.plan_upgrade(version, topology.topology_version(cluster), observed, known)
         if plan.action == "Nothing" or (run.dry_run and plan.action == "Wait"):
-            _print(printable(_nothing_to_upgrade(which, plan, not_ready_reason(observed))))
+            problem = not_ready_reason(observed)
+            text = f"Cluster {which.name} is being upgraded to {plan.version}: {problem}."
+            if plan.action == "Nothing":
+                ready = f" It is not ready: {problem}." if problem is not None else ""
+                text = f"Cluster {which.name} runs {plan.version} already.{ready}"
+            _print(f"{printable(text)}\n")
             return
         if plan.action == "Send":
             if run.within is not None and not run.dry_run:
                 await _fetch_programs(plan.version, known)
-            await _patch(client, which, cluster, upgrade_patch(plan.version), run)
+            await _patch(client, which, cluster, topology.upgrade_patch(plan.version), run)
         if run.dry_run:
             return
-        run.interruption.text = _continues(which)
-        work = _Work(
-            f"cluster {which.name} upgraded to {plan.version}",
-            f"Cluster API upgrades cluster {which.name} to {plan.version}.",
-            _download_note(plan.version, known),
-        )
-        await _follow_readiness(client, which, run, work)
+        run.state = _continues(which)
+        started = f"Cluster API upgrades cluster {which.name} to {plan.version}."
+        started += _download_note(plan.version, known)
+        await _follow_readiness(client, which, run, f"upgraded to {plan.version}", started)
 
 
-async def scale_cluster(which: ClusterName, options: ScaleOptions, run: RunOptions) -> None:
+async def scale_cluster(
+    which: ClusterName, options: topology.ScaleOptions, run: RunOptions
+) -> None:
     """Change a Cluster's numbers and wait until it has them."""
     async with which.client() as client:
         cluster = await find_cluster(client, which.name, which.namespace)
-        topology_version(cluster)
-        await _patch(client, which, cluster, scale_patch(cluster, options), run)
+        topology.topology_version(cluster)
+        await _patch(client, which, cluster, topology.scale_patch(cluster, options), run)
         if not run.dry_run:
-            work = _Work(
-                f"cluster {which.name} scaled", f"Cluster API scales cluster {which.name}."
-            )
-            await _follow_readiness(client, which, run, work)
+            started = f"Cluster API scales cluster {which.name}."
+            await _follow_readiness(client, which, run, "scaled", started)
 
 
 async def wait_for_cluster(which: ClusterName, run: RunOptions, *, deleted: bool) -> None:
     """Wait until a Cluster is as its spec desires, or until it is deleted."""
-    run.interruption.text = _continues(which, *(["--deleted"] if deleted else []))
+    run.state = _continues(which, *(["--deleted"] if deleted else []))
     async with which.client() as client:
         if not deleted:
             await find_cluster(client, which.name, which.namespace)
-            await _follow_readiness(client, which, run, _Work(f"cluster {which.name} ready"))
+            await _follow_readiness(client, which, run, "ready")
             return
         cluster = await client.find(Cluster, which.name, which.namespace)
         if cluster is None:
@@ -229,26 +174,8 @@ async def wait_for_cluster(which: ClusterName, run: RunOptions, *, deleted: bool
         await _follow_deletion(client, which, cluster, run)
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A change that Cluster API carries out."""
-
-    title: str
-    """The change when it is done."""
-    started: str = ""
-    """The change when it has begun, for those who do not wait."""
-    note: str = ""
-
-
 def _continues(which: ClusterName, *options: str) -> str:
     return f"Cluster API continues: wait for it with {which.command('wait', *options)}."
-
-
-def _nothing_to_upgrade(which: ClusterName, plan: UpgradePlan, problem: str | None) -> str:
-    if plan.action == "Wait":
-        return f"Cluster {which.name} is being upgraded to {plan.version}: {problem}.\n"
-    ready = f" It is not ready: {problem}." if problem is not None else ""
-    return f"Cluster {which.name} runs {plan.version} already.{ready}\n"
 
 
 async def _fetch_programs(version: str, known: Sequence[str]) -> None:
@@ -263,14 +190,16 @@ def _download_note(version: str, known: Sequence[str]) -> str:
     """The work of the control plane's provider before it starts, if that can take minutes."""
     if not known or is_cached(workload_programs(version)):
         return ""
-    return f"Its provider downloads or builds Kubernetes {version} first, which can take minutes."
+    return f" Its provider downloads or builds Kubernetes {version} first, which can take minutes."
 
 
 async def _cluster_class(
-    client: Client, which: ClusterName, options: ClusterOptions
+    client: Client, which: ClusterName, options: topology.ClusterOptions
 ) -> ClusterClass:
     """The class of a new cluster. Our own may still have to be applied: it has no uid then."""
-    if options.cluster_class == DEMO_CLASS and await client.find(Namespace, which.namespace):
+    if options.cluster_class == topology.DEMO_CLASS and await client.find(
+        Namespace, which.namespace
+    ):
         found = await client.find(ClusterClass, options.cluster_class, which.namespace)
         return found or demo_class()
     return await find_class(client, options.cluster_class, which.namespace)
@@ -280,7 +209,7 @@ async def _bring_class(environment: Environment, client: Client, namespace: str)
     """Apply our ClusterClass, and start first the provider that its machines join with."""
     with environment.locked("create"), Checklist(Console()).shown() as checklist:
         await start_bootstrap_provider(environment, checklist)
-        with checklist.step(f"ClusterClass {DEMO_CLASS} created"):
+        with checklist.step(f"ClusterClass {topology.DEMO_CLASS} created"):
             await apply_cluster_class(client, namespace)
 
 
@@ -297,7 +226,7 @@ async def _patch(
     client: Client,
     which: ClusterName,
     cluster: Cluster,
-    operations: list[Operation],
+    operations: list[topology.Operation],
     run: RunOptions,
 ) -> None:
     patch = partial(client.patch, Cluster, cluster.name, cluster.namespace, operations, type="json")
@@ -305,83 +234,85 @@ async def _patch(
         if run.dry_run:
             # In a dry run, the API server checks the patch.
             await patch(dry_run=True)
-            _print(patch_text(cluster, operations))
+            _print(topology.patch_text(cluster, operations))
         else:
-            with run.interruption.sending(_continues(which)):
+            with run.sending(_continues(which)):
                 await patch()
     except ApiError as error:
-        raise rejected_cluster(error, which.name) from None
+        raise topology.rejected_cluster(error, which.name) from None
 
 
 async def _follow_readiness(
-    client: Client, which: ClusterName, run: RunOptions, work: _Work
+    client: Client, which: ClusterName, run: RunOptions, done: str, started: str = ""
 ) -> None:
     async def reason() -> str | None:
         observed = await observe_cluster(client, which.name, which.namespace)
-        _check_existence(which, observed.cluster)
+        if observed is None:
+            raise MissingError(
+                f"Cluster {which.name} was deleted.", reason="It will not become ready any more."
+            )
+        if observed.cluster.metadata.deletion_timestamp is not None:
+            raise NotReadyError(
+                f"Cluster {which.name} is being deleted.",
+                reason="It will not become ready any more.",
+                hint=f"Wait for the end with {which.command('wait', '--deleted')}.",
+            )
         return not_ready_reason(observed)
 
-    await _follow(which, work, reason, run.within, which.command("wait"))
+    await _follow(which, done, started, reason, run.within)
 
 
 async def _follow_deletion(
     client: Client, which: ClusterName, cluster: Cluster, run: RunOptions
 ) -> None:
-    work = _Work(f"cluster {which.name} deleted", f"Cluster API deletes cluster {which.name}.")
+    started = f"Cluster API deletes cluster {which.name}."
     progress = partial(deletion_progress, client, cluster)
-    await _follow(which, work, progress, run.within, which.command("wait", "--deleted"))
-
-
-def _check_existence(which: ClusterName, cluster: Cluster | None) -> None:
-    """Check that a Cluster can become ready."""
-    if cluster is None:
-        raise MissingError(
-            f"Cluster {which.name} was deleted.", reason="It will not become ready any more."
-        )
-    if cluster.metadata.deletion_timestamp is not None:
-        raise NotReadyError(
-            f"Cluster {which.name} is being deleted.",
-            reason="It will not become ready any more.",
-            hint=f"Wait for the end with {which.command('wait', '--deleted')}.",
-        )
+    await _follow(which, "deleted", started, progress, run.within)
 
 
 async def _follow(
     which: ClusterName,
-    work: _Work,
+    done: str,
+    started: str,
     reason: Callable[[], Awaitable[str | None]],
     within: float | None,
-    again: str,
 ) -> None:
-    """Wait until Cluster API has done its work, or print the command that waits for it."""
+    """Wait until Cluster API has done its work, or print the command that waits for it.
+
+    Args:
+        which: The cluster.
+        done: The change when it is done.
+        started: The change when it has begun, for those who do not wait.
+        reason: Why it is not done yet.
+        within: Seconds to wait. None does not wait.
+    """
+    again = which.command("wait", *(["--deleted"] if done == "deleted" else []))
     if within is None:
-        text = " ".join(filter(None, (work.started, work.note, f"Wait for it with {again}.")))
+        text = f"{started} Wait for it with {again}."
         Console().print(as_invoked(text), highlight=False, markup=False, soft_wrap=True)
         return
     why = which.command("explain")
     hint = f"Cluster API continues. See why it waits with {why}, and wait again with {again}."
-    with Checklist(Console()).shown() as checklist, checklist.step(work.title) as line:
+
+    async def present_reason() -> str | None:
         try:
-            await wait_for(
-                f"cluster {which.name}",
-                partial(_unless_unreachable, reason),
-                within,
-                checklist.showing(line),
-                hint,
-            )
+            return await reason()
+        except (Unreachable, Unavailable) as error:
+            # The restart of an API server is a reason, too.
+            return str(error)
+
+    with (
+        Checklist(Console()).shown() as checklist,
+        checklist.step(f"cluster {which.name} {done}") as line,
+    ):
+        name, show = f"cluster {which.name}", checklist.showing(line)
+        try:
+            await wait_for(name, present_reason, within, show, hint)
         except WaitTimeoutError:
             # The error has the last reason.
             line.detail = ""
             raise
         line.detail = ""
-
-
-async def _unless_unreachable(reason: Callable[[], Awaitable[str | None]]) -> str | None:
-    """A reason to wait. The restart of an API server is one."""
-    try:
-        return await reason()
-    except (Unreachable, Unavailable) as error:
-        return str(error)
 
 
 def _print(text: str) -> None:

@@ -12,9 +12,9 @@ from capelin.errors import InvalidInputError
 from capelin_control_plane.backup.objects import ClusterObjects, references_in
 from capelin_control_plane.keys.encryption_keys import ENCRYPTION_ANNOTATION
 
-from capelin_cli.clusters.cluster_verbs import ClusterName
-from capelin_cli.clusters.lost_clusters import IN_PROGRESS, Identity, LostCluster
+from capelin_cli.clusters.restores import IN_PROGRESS, Identity, LostCluster
 from capelin_cli.clusters.topology import check_cluster_name
+from capelin_cli.environments.connection import ClusterName
 
 _CLUSTER: Final = Cluster.resource.kind
 _REQUESTS: Final = "controlplane.cluster.x-k8s.io/"

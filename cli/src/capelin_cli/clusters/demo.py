@@ -15,18 +15,18 @@ from capelin.errors import MissingError
 from capelin_embedded.addresses import free_port
 from capelin_embedded.management import render_template
 
-from capelin_cli.clusters.rejections import rejected_cluster
 from capelin_cli.clusters.topology import (
     DEMO_CLASS,
     MACHINES_LABEL,
     POD_NETWORK,
     ClusterOptions,
     new_cluster,
+    rejected_cluster,
 )
+from capelin_cli.environments.connection import ClusterName
 from capelin_cli.environments.containers import ContainerMachines, version_for
 from capelin_cli.status.readiness import wait_until_ready
 from capelin_cli.terminal.checklist import Checklist
-from capelin_cli.terminal.invocation import environment_option
 from capelin_cli.terminal.waiting import Deadline
 
 NAME: Final = "demo"
@@ -159,46 +159,37 @@ async def bring_up_cluster(
     environment: str = "default",
 ) -> None:
     """Create a cluster unless it exists, and wait until it is ready."""
-    name, namespace = request.name, request.namespace
+    name, namespace, options = request.name, request.namespace, request.options
     with checklist.step(f"cluster {name}") as line:
         checklist.update(line, "sending the Cluster and its class to the API server")
-        version = await _apply_cluster(checklist, client, environment_version, request, environment)
+        if await client.find(Namespace, namespace) is None:
+            await client.apply(Namespace.of(namespace))
+        if options.cluster_class == DEMO_CLASS:
+            for kept in await apply_cluster_class(client, namespace):
+                checklist.say(f"{kept} was changed by another user, and stays as it is.")
+        cluster = await client.find(Cluster, name, namespace)
+        if cluster is None:
+            version = options.version or environment_version
+            await _create(client, request, version)
+        else:
+            for difference in differences(cluster, options, environment):
+                checklist.say(difference)
+            version = (cluster.spec.topology and cluster.spec.topology.version) or ""
         await wait_until_ready(client, name, namespace, deadline.left, checklist.showing(line))
         line.detail = f"Kubernetes {version}"
 
 
-async def _apply_cluster(
-    checklist: Checklist,
-    client: Client,
-    environment_version: str,
-    request: ClusterRequest,
-    environment: str,
-) -> str:
-    """Create a Cluster unless it exists. Returns its version."""
+async def _create(client: Client, request: ClusterRequest, version: str) -> None:
     name, namespace, options = request.name, request.namespace, request.options
-    if await client.find(Namespace, namespace) is None:
-        await client.apply(Namespace.of(namespace))
-    if options.cluster_class == DEMO_CLASS:
-        for kept in await apply_cluster_class(client, namespace):
-            checklist.say(f"{kept} was changed by another user, and stays as it is.")
-    cluster = await client.find(Cluster, name, namespace)
-    if cluster is None:
-        for manifest in request.manifests:
-            await client.apply(manifest)
-        cluster_class = await find_class(
-            client, options.cluster_class, namespace, named="as class: in the file"
-        )
-        version = options.version or environment_version
-        manifest = new_cluster(name, namespace, version, options, cluster_class)
-        try:
-            await client.create(manifest)
-        except ApiError as error:
-            raise rejected_cluster(error, name, cluster_class) from None
-    else:
-        for difference in differences(cluster, options, environment):
-            checklist.say(difference)
-        version = (cluster.spec.topology and cluster.spec.topology.version) or ""
-    return version
+    for manifest in request.manifests:
+        await client.apply(manifest)
+    cluster_class = await find_class(
+        client, options.cluster_class, namespace, named="as class: in the file"
+    )
+    try:
+        await client.create(new_cluster(name, namespace, version, options, cluster_class))
+    except ApiError as error:
+        raise rejected_cluster(error, name, cluster_class) from None
 
 
 async def find_class(
@@ -230,10 +221,8 @@ def differences(
     if topology is None:
         return []
     name = cluster.name
-    namespace = cluster.namespace or "default"
+    command = ClusterName(name, cluster.namespace or "default", environment).command
     has_containers = cluster.metadata.labels.get(MACHINES_LABEL) == _CONTAINERS
-    in_namespace = "" if namespace == "default" else f" -n {namespace}"
-    where = f"{in_namespace}{environment_option(environment)}"
     replicas = topology.control_plane.replicas
     workers = [*topology.workers.machine_pools, *topology.workers.machine_deployments]
     count = sum(topology.replicas or 0 for topology in workers)
@@ -241,22 +230,22 @@ def differences(
     if options.labels and not has_containers:
         notes.append(
             f"Cluster {name} keeps its simulated machines. For containers, delete it first: "
-            f"capelin delete cluster {name}{where}."
+            f"{command('delete')}."
         )
     if options.workers is not None and options.workers != count:
         notes.append(
             f"Cluster {name} keeps its {count} workers. "
-            f"Change them with capelin scale {name} --workers {options.workers}{where}."
+            f"Change them with {command('scale', '--workers', str(options.workers))}."
         )
     if not options.labels and options.version not in {None, topology.version}:
         notes.append(
             f"Cluster {name} keeps version {topology.version}. "
-            f"Change it with capelin upgrade cluster {name} {options.version}{where}."
+            f"Change it with {command('upgrade', options.version or '')}."
         )
     if options.control_plane_replicas not in {None, replicas}:
-        wanted = options.control_plane_replicas
+        wanted = str(options.control_plane_replicas)
         notes.append(
             f"Cluster {name} keeps its {replicas} control plane replicas. "
-            f"Change them with capelin scale {name} --control-plane-replicas {wanted}{where}."
+            f"Change them with {command('scale', '--control-plane-replicas', wanted)}."
         )
     return notes

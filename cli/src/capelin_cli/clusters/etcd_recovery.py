@@ -16,9 +16,8 @@ from capelin_control_plane.backends.processes import recover
 from capelin_embedded.management import Environment
 from rich.console import Console
 
-from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.operations import find_control_plane
-from capelin_cli.environments.connection import client_of, find_environment
+from capelin_cli.environments.connection import ClusterName, client_of, find_environment
 from capelin_cli.status.readiness import follow_until_ready
 from capelin_cli.terminal.checklist import Checklist, Line
 
@@ -39,14 +38,7 @@ async def recover_cluster(which: ClusterName, data: Path | None, within: float) 
                 async with paused(client, key):
                     survivor = await _recover(environment, key, data, checklist, line)
                 line.detail = f"from {data or survivor}, with the other data set aside"
-            await follow_until_ready(
-                checklist,
-                client,
-                which.name,
-                which.namespace,
-                within,
-                title=f"cluster {which.name} ready",
-            )
+            await follow_until_ready(checklist, client, which.name, which.namespace, within)
 
 
 async def _recover(

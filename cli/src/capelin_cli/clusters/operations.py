@@ -5,24 +5,29 @@ may still be that of an earlier request: a failure counts when it stays.
 """
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
 from capelin.api import Condition
-from capelin.client import Client
-from capelin.contract import ASLEEP, find_condition, is_condition_true, named_by
-from capelin.errors import InvalidInputError, MissingError, NotReadyError
+from capelin.client import Client, NotFound
+from capelin.contract import ASLEEP, AVAILABLE, PAUSED, find_condition, is_condition_true, named_by
+from capelin.errors import InvalidInputError, MissingError, NotReadyError, UserError
 from capelin_control_plane.api import CapelinControlPlane, Status
+from capelin_control_plane.api.reasons import Reason
+from capelin_control_plane.desired.control_plane import MOVE_ANNOTATION
+from capelin_control_plane.operations.move_phases import MOVABLE
+from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
+from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from rich.console import Console
 
-from capelin_cli.clusters.cluster_verbs import ClusterName
+from capelin_cli.environments.connection import ClusterName
 from capelin_cli.environments.kubeconfigs import find_cluster
 from capelin_cli.status.readiness import follow_until_ready
 from capelin_cli.terminal.checklist import Checklist
-from capelin_cli.terminal.invocation import as_invoked
+from capelin_cli.terminal.text import as_invoked
 from capelin_cli.terminal.waiting import wait_for
 
 CONTINUES: Final = "The provider continues: see capelin status."
@@ -38,6 +43,10 @@ class Failure(str):
     """A reason to wait that ends the wait when it stays."""
 
     __slots__ = ()
+
+
+class OperationFailedError(UserError):
+    """The provider cannot do what was requested, and has reported that for a while."""
 
 
 class Persistent:
@@ -97,7 +106,8 @@ class ControlPlaneOperation:
         progress: Progress,
         *,
         of: str,
-        on_failure: Callable[[CapelinControlPlane, str], Awaitable[None]] | None = None,
+        failure: str = "",
+        advice: str = "",
         hint: str = CONTINUES,
         done: Callable[[CapelinControlPlane], str] = lambda _: "",
     ) -> None:
@@ -107,9 +117,13 @@ class ControlPlaneOperation:
             title: The step when it is done.
             progress: Why it is not done yet.
             of: The operation, in the error of a timeout.
-            on_failure: Raises the error for a failure that stays.
+            failure: The error for a failure that stays.
+            advice: The next step after a failure.
             hint: The next step after a timeout.
             done: A detail to show when it is done.
+
+        Raises:
+            OperationFailedError: A failure stays.
         """
         failing, detail = Persistent(), ""
 
@@ -118,9 +132,8 @@ class ControlPlaneOperation:
             found = await self.read()
             state = progress(found)
             detail = done(found) if state is None else ""
-            failure = state if isinstance(state, Failure) else None
-            if failing.stays(failure) and failure is not None and on_failure is not None:
-                await on_failure(found, failure)
+            if failing.stays(state if isinstance(state, Failure) else None):
+                raise OperationFailedError(failure, reason=f"{state}.", hint=advice)
             return state
 
         with self.checklist.step(title) as line:
@@ -130,10 +143,7 @@ class ControlPlaneOperation:
     async def follow_until_ready(self) -> None:
         """Show a step until the whole Cluster is ready."""
         name, namespace = self.which.name, self.which.namespace
-        title = f"cluster {name} ready"
-        await follow_until_ready(
-            self.checklist, self.client, name, namespace, self.within, title=title
-        )
+        await follow_until_ready(self.checklist, self.client, name, namespace, self.within)
 
 
 @asynccontextmanager
@@ -180,3 +190,181 @@ def check_awake(control_plane: CapelinControlPlane, which: ClusterName) -> None:
             reason="None of its components runs.",
             hint=f"Wake it first: {which.command('wake')}.",
         )
+
+
+async def sleep_cluster(which: ClusterName, within: float | None) -> None:
+    """Request the sleep of a cluster, and wait until none of its components runs.
+
+    With None, the request is all.
+    """
+    async with operation(which, within or 0) as (sleep, _):
+        await sleep.request(SLEEP_ANNOTATION)
+        if within is not None:
+            name = f"cluster {which.name}"
+            await sleep.follow(f"{name} sleeps", not_asleep_reason, of=name)
+
+
+async def wake_cluster(which: ClusterName, within: float | None) -> None:
+    """Request the end of a cluster's sleep, and wait until it is ready.
+
+    With None, the request is all.
+    """
+    async with operation(which, within or 0) as (wake, _):
+        await wake.request(WAKE_ANNOTATION)
+        if within is not None:
+            name = f"cluster {which.name}"
+            await wake.follow(f"API of {name} serves", not_awake_reason, of=name)
+            await wake.follow_until_ready()
+
+
+def not_asleep_reason(control_plane: CapelinControlPlane) -> str | None:
+    """Why a control plane does not sleep yet. None if it does."""
+    condition = condition_of(control_plane, ASLEEP)
+    if condition is None:
+        return BEGINS
+    return None if condition.reason == ASLEEP else condition.message
+
+
+def not_awake_reason(control_plane: CapelinControlPlane) -> str | None:
+    """Why the API does not serve yet. None if it does."""
+    condition = condition_of(control_plane, AVAILABLE)
+    return None if condition is None or condition.status == "True" else condition.message
+
+
+async def move_cluster(which: ClusterName, within: float, *, check_only: bool) -> None:
+    """Request a move, and print the next command. With `check_only`, leave no request."""
+    async with operation(which, within) as (move, control_plane):
+        await request_move(move, control_plane, check_only=check_only)
+        if not check_only:
+            move.conclusion.append(
+                f"For an hour, a pause of cluster {which.name} stops its API, until it runs"
+                f" elsewhere. Now run:\n  clusterctl move --namespace {which.namespace}"
+                " --to-kubeconfig FILE"
+            )
+
+
+async def request_move(
+    move: ControlPlaneOperation, control_plane: CapelinControlPlane, *, check_only: bool = False
+) -> None:
+    """Request a move, and wait until the provider has checked it.
+
+    Raises:
+        NotReadyError: it sleeps or is paused.
+        OperationFailedError: the control plane cannot move. The request is withdrawn.
+    """
+    which = move.which
+    if control_plane.spec.backend != "Pods":
+        raise InvalidInputError(
+            f"Control plane {control_plane.name} does not run on pods.",
+            reason="On processes, a move needs no request.",
+            hint="See the README of the control plane provider.",
+        )
+    check_awake(control_plane, which)
+    if is_condition_true((control_plane.status or Status()).conditions, PAUSED):
+        raise NotReadyError(
+            f"Cluster {which.name} is paused.",
+            reason="Either its move has begun, or its provider waits for the end of the pause.",
+            hint="To continue a move, run clusterctl move again. Otherwise, end the pause first.",
+        )
+    is_accepted = False
+    try:
+        request = await move.request(MOVE_ANNOTATION)
+        await move.follow(
+            f"control plane of cluster {which.name} can move",
+            lambda found: _unmovable(found, request),
+            of="the provider's check",
+            failure=f"Cluster {which.name} cannot move.",
+            advice=f"Change that, and run {which.command('move')} again.",
+            hint="Check whether the provider runs: capelin status.",
+        )
+        is_accepted = True
+    finally:
+        if check_only or not is_accepted:
+            with suppress(NotFound):
+                await move.annotate(MOVE_ANNOTATION, None)
+
+
+def _unmovable(control_plane: CapelinControlPlane, request: str) -> str | Failure | None:
+    """Why to wait. None if the control plane can move."""
+    condition = condition_of(control_plane, MOVABLE)
+    if condition is None or condition.reason == str(Reason.MOVE_NOT_REQUESTED):
+        return BEGINS
+    if condition.status != "True":
+        return Failure(condition.message)
+    # The condition may be that of an earlier request.
+    status = control_plane.status or Status()
+    return None if status.accepted_move == request else "the provider checks the request"
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """How to drop the old CAs and keys."""
+
+    force: bool = False
+    """Whether to drop them even if clients need them."""
+
+    def annotation(self, now: datetime) -> str:
+        """The annotation's value."""
+        return f"{'force@' if self.force else ''}{now.isoformat()}"
+
+
+async def rotate_cluster(which: ClusterName, drop: Drop | None, within: float) -> None:
+    """Begin a rotation or continue one, and wait until only clients need the old CAs.
+
+    Args:
+        which: The cluster.
+        drop: Whether and how to drop the old CAs then. Without it, this prints the clients.
+        within: How long to wait, in seconds.
+    """
+    hint = "The provider continues: run the command again, or see capelin status."
+    async with operation(which, within) as (rotation, control_plane):
+        check_awake(control_plane, which)
+        if not is_in_progress(condition_of(control_plane, ROTATING)):
+            await rotation.request(ROTATE_ANNOTATION)
+        try:
+            await rotation.follow(
+                f"components of cluster {which.name} use new CAs and keys",
+                _unused,
+                of="the rotation",
+                failure=f"The CAs of cluster {which.name} cannot be rotated.",
+                advice="Nothing was changed. The documentation's page on rotation has more.",
+                hint=hint,
+            )
+        except OperationFailedError:
+            await rotation.annotate(ROTATE_ANNOTATION, None)
+            raise
+        if drop is None:
+            clients = condition_of(await rotation.read(), ROTATING)
+            rotation.conclusion += [f"{clients.message}."] if clients else []
+            command = which.command("rotate", "--drop")
+            rotation.conclusion.append(f"When these clients are ready: {command}")
+            return
+        await rotation.annotate(DROP_ANNOTATION, drop.annotation(datetime.now(UTC)))
+        title = f"old CAs and keys of cluster {which.name} dropped"
+
+        def remaining(found: CapelinControlPlane) -> str | None:
+            condition = condition_of(found, ROTATING)
+            return condition and condition.message
+
+        await rotation.follow(title, remaining, of="the clients", hint=hint)
+        await rotation.follow_until_ready()
+        rotation.conclusion.append(
+            "Nodes that joined before still trust the old CA in their files. The documentation's"
+            " page on rotation has the commands that replace them."
+        )
+
+
+def is_in_progress(condition: Condition | None) -> bool:
+    """Whether a rotation has begun. Another request would begin one more after its end."""
+    return condition is not None and condition.status == "True"
+
+
+def _unused(control_plane: CapelinControlPlane) -> str | Failure | None:
+    """Why components still use old CAs and keys."""
+    condition = condition_of(control_plane, ROTATING)
+    if condition is None:
+        return BEGINS
+    if condition.reason == str(Reason.ROTATION_REFUSED):
+        return Failure(condition.message)
+    is_done = condition.reason == str(Reason.WAITING_FOR_CLIENTS)
+    return None if is_done else condition.message

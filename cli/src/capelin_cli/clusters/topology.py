@@ -1,4 +1,4 @@
-"""The topology of a Cluster: what to create, what to patch and how to upgrade. Sends nothing."""
+"""The topology of a Cluster: what to create, what to patch, and why it is rejected. Pure."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, cast
 import yaml
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass, WorkersTopology
+from capelin.client import ApiError, Invalid
 from capelin.contract import find_condition
 from capelin.errors import InvalidInputError
 from capelin_embedded.binaries import KNOWN_KUBERNETES
@@ -18,8 +19,9 @@ from capelin_cli.environments.kubernetes_versions import (
     next_version,
     parse_version,
 )
+from capelin_cli.status.cluster_tree import ClusterGraph
 from capelin_cli.status.condition_messages import is_upgrading
-from capelin_cli.status.readiness import ObservedCluster, not_ready_reason
+from capelin_cli.status.readiness import not_ready_reason
 
 DEMO_CLASS: Final = "capelin"
 """The ClusterClass of our own providers."""
@@ -30,8 +32,13 @@ POD_NETWORK: Final = "10.244.0.0/16"
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
-WorkerKind = Literal["machinePools", "machineDeployments"]
 Operation = dict[str, Any]
+_WEBHOOK: Final = re.compile(r'^admission webhook "[^"]+" denied the request: ')
+_VARIABLE: Final = re.compile(
+    r"^spec\.topology\.variables\[(?P<name>[^\]]+)\](?:\.value)?(?P<path>(?:\.\w+)*)"
+)
+# The value is the whole variable, which users have just typed.
+_VALUE: Final = re.compile(r'^(?:Invalid|Unsupported) value: (?:"(?:[^"\\]|\\.)*"|[^:]*): ')
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class UpgradePlan:
 
 
 def plan_upgrade(
-    requested: str | None, desired: str, observed: ObservedCluster, known: Sequence[str]
+    requested: str | None, desired: str, observed: ClusterGraph, known: Sequence[str]
 ) -> UpgradePlan:
     """The upgrade of a Cluster to a requested version, or to the next one."""
     in_progress = upgrade_in_progress(desired, observed)
@@ -64,13 +71,11 @@ def plan_upgrade(
     return UpgradePlan(version, "Send")
 
 
-def upgrade_in_progress(desired: str, observed: ObservedCluster) -> bool:
+def upgrade_in_progress(desired: str, observed: ClusterGraph) -> bool:
     """Whether a Cluster does not run the desired version everywhere, or its hooks still block."""
     if not observed.versions:
         return not_ready_reason(observed) is not None
-    cluster = observed.cluster
-    conditions = cluster.status.conditions if cluster is not None else []
-    topology = find_condition(conditions, "TopologyReconciled")
+    topology = find_condition(observed.cluster.status.conditions, "TopologyReconciled")
     is_unfinished = topology is not None and is_upgrading(topology.message)
     return is_unfinished or observed.versions != {desired}
 
@@ -241,12 +246,14 @@ def topology_version(cluster: Cluster) -> str:
     return topology.version
 
 
-def _worker_class(cluster_class: ClusterClass) -> tuple[WorkerKind, str]:
+def _worker_class(cluster_class: ClusterClass) -> tuple[str, str]:
     workers = cluster_class.spec.workers
-    if workers.machine_pools and workers.machine_pools[0].class_:
-        return "machinePools", workers.machine_pools[0].class_
-    if workers.machine_deployments and workers.machine_deployments[0].class_:
-        return "machineDeployments", workers.machine_deployments[0].class_
+    for kind, classes in (
+        ("machinePools", workers.machine_pools),
+        ("machineDeployments", workers.machine_deployments),
+    ):
+        if classes and classes[0].class_:
+            return kind, classes[0].class_
     raise InvalidInputError(
         f"ClusterClass {cluster_class.name} has no workers.",
         reason="It names neither MachinePools nor MachineDeployments.",
@@ -276,3 +283,88 @@ def _worker_group(cluster: Cluster, pool: str | None) -> tuple[str, str]:
         reason=f"Its pools are: {names}.",
         hint="Name one of them with --pool.",
     )
+
+
+def rejected_cluster(
+    error: ApiError, name: str, cluster_class: ClusterClass | None = None
+) -> Exception:
+    """The error for people if a Cluster is invalid. Any other error stays as it is.
+
+    The ClusterClass has the schemas of the variables, which the hint describes.
+    """
+    if not isinstance(error, Invalid):
+        return error
+    causes = [
+        (str(each.get("field") or ""), str(each.get("message") or "")) for each in error.causes
+    ]
+    variables = [
+        (match["name"], match["path"])
+        for field, _ in causes
+        if (match := _VARIABLE.match(field)) is not None
+    ]
+    reasons = [f"{_field(field)}: {_VALUE.sub('', message)}." for field, message in causes]
+    reason = " ".join(reasons) or _WEBHOOK.sub("", str(error))
+    if not variables:
+        return InvalidInputError(
+            f"Cluster {name} is not valid.", reason=reason, hint="Change it, and try again."
+        )
+    return InvalidInputError(
+        f"Variable {''.join(variables[0])} of cluster {name} has an invalid value.",
+        reason=reason,
+        hint=" ".join(
+            f"{''.join(variable)} takes {description}."
+            for variable in dict.fromkeys(variables)
+            if (description := _described(*variable, cluster_class))
+        ),
+    )
+
+
+def describe_schema(schema: Mapping[str, Any]) -> str:
+    """The values that a schema accepts. Empty if it accepts all."""
+    if choices := schema.get("enum"):
+        return f"one of {', '.join(str(choice) for choice in choices if choice != '')}"
+    kind = schema.get("type")
+    limits = _range(schema.get("minimum"), schema.get("maximum"))
+    fields = ", ".join(cast("dict[str, Any]", schema.get("properties") or {}))
+    pattern = schema.get("pattern")
+    descriptions = {
+        "integer": f"an integer{limits}",
+        "number": f"a number{limits}",
+        "boolean": "true or false",
+        "array": "a list",
+        "object": f"an object with the fields {fields}" if fields else "an object",
+        "string": f"a string that matches {pattern}" if pattern else "a string",
+    }
+    return descriptions.get(str(kind), "")
+
+
+def _range(minimum: float | None, maximum: float | None) -> str:
+    if minimum is not None and maximum is not None:
+        return f" from {minimum} to {maximum}"
+    if minimum is not None:
+        return f" of at least {minimum}"
+    return "" if maximum is None else f" of at most {maximum}"
+
+
+def _described(name: str, path: str, cluster_class: ClusterClass | None) -> str:
+    if cluster_class is None:
+        return ""
+    schemas = {
+        **{
+            variable.name: variable.definitions[0].schema_
+            for variable in cluster_class.status.variables
+            if variable.definitions
+        },
+        **{variable.name: variable.schema_ for variable in cluster_class.spec.variables},
+    }
+    if name not in schemas:
+        return ""
+    schema: dict[str, Any] = schemas[name].openapi_schema
+    for part in filter(None, path.split(".")):
+        schema = cast("dict[str, Any]", schema.get("properties") or {}).get(part) or {}
+    return describe_schema(schema)
+
+
+def _field(field: str) -> str:
+    variable = _VARIABLE.match(field)
+    return field if variable is None else f"{variable['name']}{variable['path']}"

@@ -1,28 +1,30 @@
-"""`capelin up` and `start`: an environment and its clusters, as people watch them come up."""
+"""`capelin up`, `start` and `dev`: an environment and its clusters, as people watch them."""
 
 import asyncio
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from capelin.api.capi import Cluster
 from capelin.client import Client
 from capelin.contract import is_asleep, paused
-from capelin.errors import NotReadyError
+from capelin.errors import NotReadyError, UserError
 from capelin_embedded.binaries import KNOWN_KUBERNETES
 from capelin_embedded.management import (
     Environment,
     Step,
     UpRequest,
     api_answers,
+    code_digest,
     environment_named,
     is_hosted,
     observe,
     plan_up,
     prefetch_by_default,
+    provider_modules,
     upgrades_of,
 )
 from rich.console import Console
@@ -30,7 +32,7 @@ from rich.console import Console
 from capelin_cli.clusters.demo import NAME, ClusterRequest, bring_up_cluster, on_containers
 from capelin_cli.clusters.topology import ClusterOptions
 from capelin_cli.environments.bring_up import UP_SECONDS, bring_up_environment, follow_steps
-from capelin_cli.environments.connection import client_of, find_environment
+from capelin_cli.environments.connection import ClusterName, client_of, find_environment
 from capelin_cli.environments.containers import (
     ContainerMachines,
     Machines,
@@ -43,14 +45,16 @@ from capelin_cli.environments.kubeconfigs import workload_kubeconfig
 from capelin_cli.environments.kubernetes_versions import parse_version
 from capelin_cli.environments.program_cache import fetch_workload_programs
 from capelin_cli.status.readiness import not_ready_reason, observe_cluster
-from capelin_cli.terminal.checklist import Checklist
-from capelin_cli.terminal.invocation import command_name, environment_option
+from capelin_cli.terminal.checklist import Checklist, timings_data, timings_table
 from capelin_cli.terminal.tables import Format, print_data
-from capelin_cli.terminal.timings import timings_data, timings_table
+from capelin_cli.terminal.text import as_invoked, command_name, environment_option
 from capelin_cli.terminal.waiting import Deadline, wait_for
 
 _LONGEST_WITHOUT_PROGRESS: Final = 180.0
 """In seconds. A cluster that shows the same reason for longer was not ready before the stop."""
+_POLL_SECONDS: Final = 0.3
+Digests = Mapping[str, str]
+"""Labels of providers, and a digest of the code of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +250,10 @@ async def _print_next_steps(
             else "machines are containers in which pods run."
         )
         console.print(f"Control planes are real, {machines}", highlight=False, soft_wrap=True)
+    upgrade: list[tuple[str, str]] = []
+    if clusters and _can_be_upgraded(environment, clusters[0]):
+        which = ClusterName(clusters[0].name, clusters[0].namespace, environment.name)
+        upgrade = [("upgrade a cluster", as_invoked(which.command("upgrade")))]
     console.print("Next:")
     for title, line in (
         ("look at it", f"{command} status{option}"),
@@ -253,11 +261,7 @@ async def _print_next_steps(
         # and kubectl uses its default cluster.
         *((title, f"export KUBECONFIG={shlex.quote(str(path))}") for title, path in files),
         ("or for kubectl", f"{command} kubeconfig --merge{option}"),
-        *(
-            ("upgrade a cluster", f"{command} upgrade cluster {_options_of(cluster)}{option}")
-            for cluster in clusters[:1]
-            if _can_be_upgraded(environment, cluster)
-        ),
+        *upgrade,
         ("pause it", f"{command} stop{option}"),
         ("remove it", f"{command} down{option}"),
     ):
@@ -270,6 +274,77 @@ def _can_be_upgraded(environment: Environment, cluster: ClusterRequest) -> bool:
     return version is not None and bool(upgrades_of(version))
 
 
-def _options_of(cluster: ClusterRequest) -> str:
-    namespace = "" if cluster.namespace == "default" else f" -n {cluster.namespace}"
-    return f"{cluster.name}{namespace}"
+async def develop(options: UpOptions) -> None:
+    """Bring an environment up, then bring it to the code as it is after each change."""
+    console = Console()
+    environment = environment_named(options.name)
+    settings = environment.settings()
+    requested = {*options.request.providers, *(settings.providers if settings else ())}
+    modules = provider_modules(requested)
+
+    def digests() -> Digests:
+        return {label: code_digest(module) for label, module in modules.items()}
+
+    before = digests()
+    await bring_up(options, console)
+
+    async def restart(labels: Sequence[str]) -> None:
+        began = time.monotonic()
+        _print(console, f"Changed: {', '.join(labels)}")
+        try:
+            with environment.locked("dev"), Checklist(console).shown() as checklist:
+                deadline = Deadline(options.within)
+                await bring_up_environment(environment, UpRequest(), checklist, deadline)
+        except UserError as error:
+            # Code in development is often broken. The previous processes keep running.
+            _print(console, "\n  ".join(filter(None, (error.message, error.reason, error.hint))))
+        else:
+            _print(console, f"Running the new code after {time.monotonic() - began:.1f} s.")
+
+    _print(console, f"\nWatching the code of {', '.join(modules)}. Ctrl-C ends it.")
+    await follow_code(before, digests, restart)
+
+
+async def follow_code(
+    current: Digests,
+    digests: Callable[[], Digests],
+    restart: Callable[[Sequence[str]], Awaitable[None]],
+    *,
+    poll: float = _POLL_SECONDS,
+) -> None:
+    """Restart changed providers after each change. A change during a restart starts another one.
+
+    Args:
+        current: The digests of the running code.
+        digests: Returns the digests of the code as it is now.
+        restart: Gets the labels of changed providers.
+        poll: Seconds between looks.
+    """
+    while True:
+        previous, current = current, await _changed(digests, current, poll)
+        labels = [label for label, digest in current.items() if digest != previous.get(label)]
+        restarting = asyncio.ensure_future(restart(labels))
+        try:
+            while not restarting.done() and digests() == current:
+                await asyncio.wait({restarting}, timeout=poll)
+        finally:
+            if not restarting.done():
+                restarting.cancel()
+            await asyncio.wait({restarting})
+        if not restarting.cancelled():
+            restarting.result()
+
+
+async def _changed(digests: Callable[[], Digests], before: Digests, poll: float) -> Digests:
+    """The digests after a change, once files have stopped changing: editors write several."""
+    last = before
+    while True:
+        await asyncio.sleep(poll)
+        latest = digests()
+        if latest == last != before:
+            return latest
+        last = latest
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

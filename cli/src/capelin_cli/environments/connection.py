@@ -1,7 +1,11 @@
 """From the name of an environment to a client of its API server."""
 
 import asyncio
+import shlex
 import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Final
 
 from capelin.api.capi import Cluster
@@ -16,6 +20,8 @@ from capelin_embedded.management import (
     revive_supervisor,
     supervisor_process,
 )
+
+from capelin_cli.terminal.text import environment_option
 
 _ANSWER_SECONDS: Final = 10.0
 
@@ -42,6 +48,52 @@ def client_of(environment: Environment) -> Client:
             hint=f"Continue with capelin up -e {environment.name}.",
         )
     return Client(Config.from_kubeconfig(environment.kubeconfig), manager="capelin-cli")
+
+
+def management_client(environment: str, kubeconfig: Path | None) -> Client:
+    """A client of any management cluster: the one of a kubeconfig, or else of an environment."""
+    if kubeconfig is not None:
+        return Client(Config.from_kubeconfig(kubeconfig), manager="capelin-cli")
+    return client_of(find_environment(environment))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterName:
+    """The cluster that a verb is for."""
+
+    name: str
+    namespace: str = "default"
+    environment: str = "default"
+    kubeconfig: Path | None = None
+    """That of a management cluster that `capelin up` did not start, in place of an environment."""
+
+    def client(self) -> Client:
+        """A client of its management cluster."""
+        return management_client(self.environment, self.kubeconfig)
+
+    def folder(self) -> Path:
+        """An existing folder with room for decrypted data, which only this user can read."""
+        if self.kubeconfig is not None:
+            return Path(gettempdir())
+        return find_environment(self.environment).folder
+
+    def delete_command(self) -> str:
+        """The command that deletes this cluster, also in other management clusters."""
+        if self.kubeconfig is None:
+            return self.command("delete")
+        options = ("-n", self.namespace, "--kubeconfig", str(self.kubeconfig))
+        return f"kubectl {shlex.join(('delete', 'cluster', self.name, *options))}"
+
+    def command(self, verb: str, *options: str) -> str:
+        """The command that applies a verb to this cluster."""
+        # Nothing else has a number to scale.
+        words = [verb, self.name] if verb == "scale" else [verb, "cluster", self.name]
+        namespace = [] if self.namespace == "default" else ["-n", self.namespace]
+        environment = environment_option(self.environment).split()
+        if self.kubeconfig is not None:
+            environment = ["--kubeconfig", str(self.kubeconfig)]
+        arguments = (*words, *options, *namespace, *environment)
+        return f"capelin {shlex.join(arguments)}"
 
 
 async def list_clusters(environment: Environment) -> list[Cluster]:

@@ -6,6 +6,7 @@ import resource
 import shutil
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -23,7 +24,6 @@ from capelin_embedded.binaries import (
 )
 from capelin_embedded.folders import state_folder
 from capelin_embedded.management import (
-    Environment,
     all_environments,
     current_status,
     required_programs,
@@ -99,23 +99,17 @@ async def undiscovered_extensions() -> list[str]:
     """
     found: list[str] = []
     for environment in all_environments():
-        if current_status(environment) is not None:
-            found += await _undiscovered(environment)
+        if current_status(environment) is None:
+            continue
+        with suppress(ClientError):
+            async with client_of(environment) as client:
+                found += [
+                    f"{config.name} of environment {environment.name}: {condition.message}"
+                    for config in (await client.list(ExtensionConfig)).items
+                    for condition in config.status.conditions
+                    if condition.type == "Discovered" and condition.status == "False"
+                ]
     return found
-
-
-async def _undiscovered(environment: Environment) -> list[str]:
-    try:
-        async with client_of(environment) as client:
-            configs = (await client.list(ExtensionConfig)).items
-    except ClientError:
-        return []
-    return [
-        f"{config.name} of environment {environment.name}: {condition.message}"
-        for config in configs
-        for condition in config.status.conditions
-        if condition.type == "Discovered" and condition.status == "False"
-    ]
 
 
 def judge(machine: MachineFacts) -> list[Finding]:

@@ -54,18 +54,13 @@ def check_upgrade(current: str, desired: str, known: Sequence[str] = ()) -> None
     """Reject an upgrade that Kubernetes does not support."""
     problem = upgrade_problem(current, desired)
     if problem is not None:
+        possible = upgrades_of(current, known) if known else ()
+        hint = f"Capelin supports no version after {current}." if known else "Name a later version."
+        if possible:
+            hint = f"It can be upgraded to {', '.join(possible)}."
         raise InvalidInputError(
             f"The cluster cannot be upgraded from {current} to {desired}.",
             # Versions keep their small v.
             reason=f"{problem if problem.startswith('v') else problem[:1].upper() + problem[1:]}.",
-            hint=_possible(current, known),
+            hint=hint,
         )
-
-
-def _possible(current: str, known: Sequence[str]) -> str:
-    if not known:
-        return "Name a later version."
-    possible = upgrades_of(current, known)
-    if not possible:
-        return f"Capelin supports no version after {current}."
-    return f"It can be upgraded to {', '.join(possible)}."

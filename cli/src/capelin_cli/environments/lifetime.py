@@ -27,8 +27,8 @@ from capelin_cli.environments.containers import (
     remove_containers,
 )
 from capelin_cli.environments.kind_target import kind_cluster_of, remove_kind_cluster
+from capelin_cli.environments.kubeconfigs import remove_contexts
 from capelin_cli.environments.logs import process_folder
-from capelin_cli.environments.user_kubeconfig import remove_contexts
 from capelin_cli.terminal.checklist import Checklist
 
 _LOOK_SECONDS: Final = 0.1

@@ -1,7 +1,6 @@
 """The programs in the cache of this machine: lists, fetches and removes them."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from capelin_embedded.binaries import (
     DEFAULT_KUBERNETES,
@@ -136,41 +135,31 @@ def show_progress_on(checklist: Checklist, line: Line) -> Progress:
     return show
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRow:
-    """One version."""
+def show_versions(output: Format) -> None:
+    """Print the versions, oldest first."""
+    # Whether the programs of a cluster's control plane are on this machine.
+    cached = {version: is_cached(workload_programs(version)) for version in KNOWN_KUBERNETES}
 
-    version: str
-    cached: bool
-    """Whether the programs of a cluster's control plane are on this machine."""
-
-    @property
-    def note(self) -> str:
+    def note(version: str) -> str:
         notes = (
-            ("default of new environments", self.version == DEFAULT_KUBERNETES),
-            ("tested with every change", self.version in TESTED_KUBERNETES),
-            ("latest", self.version == KNOWN_KUBERNETES[-1]),
+            ("default of new environments", version == DEFAULT_KUBERNETES),
+            ("tested with every change", version in TESTED_KUBERNETES),
+            ("latest", version == KNOWN_KUBERNETES[-1]),
         )
         return ", ".join(note for note, applies in notes if applies)
 
-
-def show_versions(output: Format) -> None:
-    """Print the versions, oldest first."""
-    rows = [
-        VersionRow(version, is_cached(workload_programs(version))) for version in KNOWN_KUBERNETES
-    ]
     columns = (
-        Column[VersionRow]("VERSION", lambda row: row.version),
-        Column[VersionRow]("IN CACHE", lambda row: "yes" if row.cached else "no"),
-        Column[VersionRow]("NOTE", lambda row: row.note),
+        Column[str]("VERSION", str),
+        Column[str]("IN CACHE", lambda version: "yes" if cached[version] else "no"),
+        Column[str]("NOTE", note),
     )
 
-    def data(row: VersionRow) -> object:
+    def data(version: str) -> object:
         return {
-            "version": row.version,
-            "cached": row.cached,
-            "default": row.version == DEFAULT_KUBERNETES,
-            "tested": row.version in TESTED_KUBERNETES,
+            "version": version,
+            "cached": cached[version],
+            "default": version == DEFAULT_KUBERNETES,
+            "tested": version in TESTED_KUBERNETES,
         }
 
-    print_list(rows, columns, data, output)
+    print_list(KNOWN_KUBERNETES, columns, data, output)

@@ -12,6 +12,7 @@ from capelin.provider import Migration, StoragePlan, migrate_storage, storage_pl
 from capelin_cli.environments.connection import client_of, find_environment
 
 _EVERY = 100
+_MIGRATED = "All objects are stored in the current version of their kind."
 
 
 def _client(environment: str, kubeconfig: Path | None, context: str | None) -> Client:
@@ -43,7 +44,10 @@ async def migrate(
     """
     async with _client(environment, kubeconfig, context) as client:
         if not names:
-            await _print_plans(client)
+            listing = await client.list(CustomResourceDefinition.resource)
+            plans = [plan for plan in map(storage_plan, listing.items) if plan.old]
+            texts = [*map(_versions, plans)] or [_MIGRATED]
+            print("\n".join(texts))  # noqa: T201 - the result of the command
         failed: list[str] = []
         for name in names:
 
@@ -60,15 +64,6 @@ async def migrate(
             reason="\n  ".join(failed[:10]),
             hint="Correct or delete them, and run the same command again.",
         )
-
-
-async def _print_plans(client: Client) -> None:
-    listing = await client.list(CustomResourceDefinition.resource)
-    plans = [plan for plan in map(storage_plan, listing.items) if plan.old]
-    for plan in plans:
-        print(_versions(plan))  # noqa: T201 - the result of the command
-    if not plans:
-        print("All objects are stored in the current version of their kind.")  # noqa: T201
 
 
 def _versions(plan: StoragePlan) -> str:

@@ -6,12 +6,22 @@ from typing import Final
 
 from capelin.contract import ASLEEP, AVAILABLE, CONTROL_PLANE_LABEL
 
-from capelin_cli.explain.class_rules import class_of
-from capelin_cli.explain.common_rules import missing, refusals
-from capelin_cli.explain.facts import Facts, Subject, TimedCondition, at
-from capelin_cli.explain.finding import YOU, Finding, describe, reported, waits
+from capelin_cli.explain.common_rules import missing, refusals, waiting_part
+from capelin_cli.explain.facts import (
+    YOU,
+    Facts,
+    Finding,
+    Subject,
+    TimedCondition,
+    at,
+    describe,
+    references_in,
+    reported,
+    text_at,
+    waits,
+)
 from capelin_cli.explain.model import Reference
-from capelin_cli.status.hook_reasons import DELETION_HOOK, HookReason
+from capelin_cli.status.condition_messages import DELETION_HOOK, HookReason
 
 _EXTENSION: Final = re.compile(
     r'(?:failed to call extension handlers? |extension handler |handler )"(?P<name>[^"]+)"'
@@ -129,7 +139,6 @@ def _failed_topology(
             "ExtensionFails",
             "the administrator of the extension",
             about=extension,
-            command=describe(extension),
         )
     elif refused := list(refusals(cluster, condition, facts)):
         yield from refused
@@ -144,19 +153,11 @@ def parts(cluster: Subject, facts: Facts) -> Iterator[Finding]:
     if cluster.is_deleting:
         return
     for *path, type_ in _PARTS:
-        reference = cluster.refers_to(*path)
-        if reference is None:
-            continue
-        part, condition = facts.objects.get(reference), cluster.unmet(type_)
-        if facts.lacks(reference):
-            yield missing(reference, facts, f"spec.{path[-1]}")
-        elif condition is not None or (part is not None and not part.is_settled):
-            yield waits(reference, facts.responsible_for(reference), condition)
-        else:
-            continue
-        if type_ == "InfrastructureReady":
-            # The rest waits for it.
-            return
+        if (finding := waiting_part(cluster, facts, path, type_)) is not None:
+            yield finding
+            if type_ == "InfrastructureReady":
+                # The rest waits for it.
+                return
     for kind in _WORKERS:
         for workers in facts.of(kind):
             if not workers.is_settled:
@@ -234,3 +235,44 @@ def control_plane_machines(control_plane: Subject, facts: Facts) -> Iterator[Fin
             )
             responsible = facts.responsible_for(control_plane.reference)
             yield waits(machine.reference, responsible, condition)
+
+
+def class_of(cluster: Subject) -> Reference | None:
+    """The ClusterClass of a Cluster with a topology."""
+    name = text_at(cluster.raw, "spec", "topology", "classRef", "name")
+    if not name:
+        return None
+    namespace = text_at(cluster.raw, "spec", "topology", "classRef", "namespace")
+    return Reference(
+        group=cluster.reference.group,
+        kind="ClusterClass",
+        name=name,
+        namespace=namespace or cluster.reference.namespace,
+    )
+
+
+def templates_of(cluster_class: Subject) -> Iterator[tuple[str, Reference]]:
+    """The templates that a ClusterClass names, by their fields."""
+    for path, reference in references_in(cluster_class.raw):
+        if path.endswith(".templateRef"):
+            yield path, reference
+
+
+def class_templates(cluster_class: Subject, facts: Facts) -> Iterator[Finding]:
+    """A template of a ClusterClass does not exist."""
+    for field, reference in templates_of(cluster_class):
+        if facts.lacks(reference):
+            yield missing(reference, facts, field, is_template=True)
+
+
+def class_reconciled(cluster_class: Subject, _facts: Facts) -> Iterator[Finding]:
+    """A ClusterClass reports errors in its templates or variables."""
+    for type_ in ("VariablesReady", "RefVersionsUpToDate"):
+        condition = cluster_class.unmet(type_)
+        if condition is not None:
+            yield reported(
+                condition,
+                "ClassFails",
+                "the author of the ClusterClass",
+                command=describe(cluster_class.reference),
+            )

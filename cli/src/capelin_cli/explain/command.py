@@ -3,15 +3,13 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from capelin_cli.clusters.cluster_verbs import ClusterName
-from capelin_cli.environments.connection import find_environment
+from capelin_cli.environments.connection import ClusterName, find_environment
 from capelin_cli.environments.kubeconfigs import missing_cluster
 from capelin_cli.explain.model import Chain, Explanation
 from capelin_cli.explain.reading import read_facts
 from capelin_cli.explain.walk import explain
-from capelin_cli.terminal.invocation import as_invoked
-from capelin_cli.terminal.plain_text import plain, printable
-from capelin_cli.terminal.tables import Format, listing_console, print_data
+from capelin_cli.terminal.tables import Format, listing_console, plain, print_data
+from capelin_cli.terminal.text import as_invoked, printable
 
 _SHOWN = 10
 

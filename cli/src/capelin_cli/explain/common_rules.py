@@ -1,13 +1,22 @@
 """Rules for objects of every kind: paused, without a controller, refused by a webhook, deleted."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from capelin.contract import PAUSED_ANNOTATION
 
-from capelin_cli.explain.facts import ACTIVITIES, SUMMARIES, Facts, Observation, Subject
-from capelin_cli.explain.finding import Finding, describe, reported
+from capelin_cli.explain.facts import (
+    ACTIVITIES,
+    SUMMARIES,
+    Facts,
+    Finding,
+    Observation,
+    Subject,
+    describe,
+    reported,
+    waits,
+)
 from capelin_cli.explain.model import Reference
 
 WEBHOOK: Final = re.compile(r'failed calling webhook "(?P<name>[^"]+)"')
@@ -54,7 +63,6 @@ def without_controller(subject: Subject, facts: Facts) -> Iterator[Finding]:
             "ExtensionBlocksCore",
             "the administrator of the extension",
             text=f"Cluster API's core waits at its start for this extension: {condition.text}",
-            command=describe(extension.reference),
             about=extension.reference,
         )
         return
@@ -111,7 +119,6 @@ def refusals(subject: Subject, observed: Observation, facts: Facts) -> Iterator[
             "QuotaExceeded",
             "the administrator of the namespace",
             about=quota,
-            command=describe(quota),
         )
     elif found := _FORBIDDEN.search(message):
         controller = facts.controller_of(subject.reference)
@@ -195,8 +202,25 @@ def unknown(subject: Subject, facts: Facts) -> Finding:
     )
 
 
-def missing(reference: Reference, facts: Facts, field: str) -> Finding:
-    """An object that another one refers to, and that does not exist."""
+def waiting_part(
+    owner: Subject, facts: Facts, path: Sequence[str], condition_type: str
+) -> Finding | None:
+    """An object that another one refers to is missing, or not as desired."""
+    reference = owner.refers_to(*path)
+    if reference is None:
+        return None
+    if facts.lacks(reference):
+        return missing(reference, facts, ".".join(path))
+    condition, part = owner.unmet(condition_type), facts.objects.get(reference)
+    if condition is None and (part is None or part.is_settled):
+        return None
+    return waits(reference, facts.responsible_for(reference), condition)
+
+
+def missing(
+    reference: Reference, facts: Facts, field: str, *, is_template: bool = False
+) -> Finding:
+    """A referenced object or template does not exist."""
     if reference in facts.unserved:
         return Finding(
             "KindNotServed",
@@ -208,23 +232,9 @@ def missing(reference: Reference, facts: Facts, field: str) -> Finding:
             about=reference,
         )
     return Finding(
-        "ObjectMissing",
+        "TemplateMissing" if is_template else "ObjectMissing",
         f"{reference} does not exist",
-        "the person or program that creates it",
-        field,
-        command=f"kubectl get {reference.words}",
-        about=reference,
-    )
-
-
-def template_missing(reference: Reference, facts: Facts, field: str) -> Finding:
-    """A template that another object refers to, and that does not exist."""
-    if reference in facts.unserved:
-        return missing(reference, facts, field)
-    return Finding(
-        "TemplateMissing",
-        f"{reference} does not exist",
-        "the person or program that creates the template",
+        f"the person or program that creates {'the template' if is_template else 'it'}",
         field,
         command=f"kubectl get {reference.words}",
         about=reference,

@@ -1,23 +1,23 @@
-"""The objects that explain a Cluster, as one reading of the API server found them. Pure."""
+"""The objects that explain a Cluster, as one reading found them, and findings. Pure."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from capelin.api import Resource, Time, Unstructured
 from capelin.contract import PAUSED_ANNOTATION, find_condition
 from pydantic import ValidationError
 
-from capelin_cli.explain.model import Reference
+from capelin_cli.explain.model import Cause, Reference
 from capelin_cli.status.cluster_tree import ClusterObject, StatusCondition, state_of
-from capelin_cli.status.condition_messages import one_line
-from capelin_cli.status.hook_reasons import HookReason
+from capelin_cli.status.condition_messages import HookReason, one_line
 
 # The best explanations first: conditions that are true during work, then those that should be true.
 ACTIVITIES: Final = ("Deleting", "RollingOut", "Remediating", "ScalingUp", "ScalingDown")
 SUMMARIES: Final = ("Available", "Ready")
+YOU: Final = "you"
 
 
 class TimedCondition(StatusCondition):
@@ -43,19 +43,6 @@ class TimedCondition(StatusCondition):
         )
 
 
-class Observation(Protocol):
-    """A message about an object: a condition, or an event."""
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def since(self) -> datetime | None: ...
-
-    @property
-    def evidence(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Warned:
     """An event of type Warning."""
@@ -63,6 +50,10 @@ class Warned:
     text: str
     since: datetime | None = None
     evidence: str = "event"
+
+
+Observation = TimedCondition | Warned
+"""A message about an object."""
 
 
 def at(data: object, *path: str) -> object:
@@ -280,3 +271,67 @@ class Facts:
         """The controller of an object, in words."""
         label = self.labels.get((reference.group, reference.kind))
         return label or f"the controller of {reference.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why an object is not as desired."""
+
+    cause: Cause
+    """The rule's name, if no other object explains more."""
+    text: str
+    responsible: str
+    evidence: str = ""
+    since: datetime | None = None
+    command: str = ""
+    about: Reference | None = None
+    """The object that causes it, if that is another one."""
+    because: Sequence[Reference] = ()
+    """Objects that may explain more."""
+
+
+Rule = Callable[[Subject, Facts], Iterable[Finding]]
+
+
+def reported(
+    observed: Observation,
+    cause: Cause,
+    responsible: str,
+    *,
+    text: str = "",
+    command: str = "",
+    about: Reference | None = None,
+    because: Sequence[Reference] = (),
+) -> Finding:
+    """A finding whose evidence is a condition or an event.
+
+    Without a command, it is the one that shows the object which causes it.
+    """
+    return Finding(
+        cause,
+        text or observed.text,
+        responsible,
+        observed.evidence,
+        observed.since,
+        command or (describe(about) if about else ""),
+        about,
+        because,
+    )
+
+
+def waits(reference: Reference, responsible: str, observed: Observation | None) -> Finding:
+    """An object waits for another one, which may explain more."""
+    return Finding(
+        "Waits",
+        observed.text if observed else f"{reference} is not as desired",
+        responsible,
+        observed.evidence if observed else "",
+        observed.since if observed else None,
+        describe(reference),
+        because=[reference],
+    )
+
+
+def describe(reference: Reference) -> str:
+    """The command that shows an object with its events."""
+    return f"kubectl describe {reference.words}"

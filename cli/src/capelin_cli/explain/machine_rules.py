@@ -4,9 +4,18 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from capelin_cli.explain.common_rules import WEBHOOK, missing, template_missing
-from capelin_cli.explain.facts import Facts, Subject, at, text_at
-from capelin_cli.explain.finding import YOU, Finding, describe, reported, waits
+from capelin_cli.explain.common_rules import WEBHOOK, missing, waiting_part
+from capelin_cli.explain.facts import (
+    YOU,
+    Facts,
+    Finding,
+    Subject,
+    at,
+    describe,
+    reported,
+    text_at,
+    waits,
+)
 from capelin_cli.explain.model import Reference
 
 _BUDGET: Final = re.compile(
@@ -45,7 +54,7 @@ def missing_templates(owner: Subject, facts: Facts) -> Iterator[Finding]:
     for path in _TEMPLATES:
         reference = owner.refers_to(*path)
         if reference is not None and facts.lacks(reference):
-            yield template_missing(reference, facts, ".".join(path))
+            yield missing(reference, facts, ".".join(path), is_template=True)
 
 
 def blocked_scaling(owner: Subject, facts: Facts) -> Iterator[Finding]:
@@ -88,15 +97,9 @@ def _parts(owner: Subject, facts: Facts, *path: str) -> Iterator[Finding]:
         (("bootstrap", "configRef"), "BootstrapConfigReady"),
         (("infrastructureRef",), "InfrastructureReady"),
     ):
-        reference = owner.refers_to("spec", *path, *field)
-        if reference is None:
-            continue
-        condition, part = owner.unmet(type_), facts.objects.get(reference)
-        if facts.lacks(reference):
-            yield missing(reference, facts, ".".join(("spec", *path, *field)))
-            return
-        if condition is not None or (part is not None and not part.is_settled):
-            yield waits(reference, facts.responsible_for(reference), condition)
+        finding = waiting_part(owner, facts, ("spec", *path, *field), type_)
+        if finding is not None:
+            yield finding
             return
 
 
@@ -238,5 +241,4 @@ def remediation(machine: Subject, facts: Facts) -> Iterator[Finding]:
                 YOU,
                 text=f"{check.reference} does not replace it: {allowed.text}",
                 about=check.reference,
-                command=describe(check.reference),
             )

@@ -1,11 +1,11 @@
 """Reads from a management cluster the objects that explain one Cluster."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final
 
 from capelin.api import Resource, Unstructured
 from capelin.api.capi import (
@@ -25,19 +25,18 @@ from capelin_embedded.processes import Phase
 from capelin_lifecycle.api import LifecycleResult
 from pydantic import ValidationError
 
-from capelin_cli.explain.class_rules import class_of, templates_of
+from capelin_cli.explain.cluster_rules import class_of, templates_of
 from capelin_cli.explain.facts import Controller, Facts, Subject, Warned, text_at, typed
 from capelin_cli.explain.model import Reference
-from capelin_cli.status.cluster_tree import ClusterObject
-from capelin_cli.status.hook_reasons import blocking_responses, hook_reasons
+from capelin_cli.status.cluster_tree import ClusterGraph, ClusterObject
+from capelin_cli.status.condition_messages import blocking_responses, hook_reasons
 from capelin_cli.status.policies import read_results
-from capelin_cli.status.readiness import ObservedCluster, not_ready_reason
-
-WorkersT = TypeVar("WorkersT", MachinePool, MachineDeployment)
+from capelin_cli.status.readiness import not_ready_reason
 
 _MOST_REFERENCES: Final = 40
 """Unsettled Machines and their owners whose parts are read. More of them repeat the same causes."""
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_WORKERS: Final = (MachinePool.resource.kind, MachineDeployment.resource.kind)
 _LISTED: Final = (MachineDeployment, MachineSet, MachinePool, Machine)
 
 
@@ -63,7 +62,7 @@ async def read_facts(
     controllers = await _controllers(client, environment)
     return Facts(
         cluster=cluster,
-        waits=not_ready_reason(reading.observed(cluster, typed, results)),
+        waits=not_ready_reason(reading.graph(cluster, typed, results)),
         objects=reading.objects,
         missing=frozenset(reading.missing),
         unserved=frozenset(reading.unserved),
@@ -95,25 +94,23 @@ class _Reading:
         self.objects[subject.reference] = subject
         return subject
 
-    def observed(
+    def graph(
         self, cluster: Subject, typed: Cluster, results: Sequence[LifecycleResult]
-    ) -> ObservedCluster:
-        """The objects that decide whether the Cluster is ready."""
-        reference = cluster.refers_to("spec", "controlPlaneRef")
-        control_plane = self.objects.get(reference) if reference else None
-        return ObservedCluster(
-            typed,
-            [*self._all(MachinePool), *self._all(MachineDeployment)],
-            None if control_plane is None else ClusterObject.read(control_plane.raw),
-            results,
-        )
-
-    def _all(self, kind: type[WorkersT]) -> Iterator[WorkersT]:
-        """The readable objects of a kind."""
+    ) -> ClusterGraph:
+        """The objects that decide whether the Cluster is ready, as far as they are readable."""
+        control_plane = cluster.refers_to("spec", "controlPlaneRef")
+        parts: dict[Reference, ClusterObject] = {}
         for reference, subject in self.objects.items():
-            if reference.kind == kind.resource.kind:
+            if reference.kind in _WORKERS or reference == control_plane:
                 with suppress(ValidationError):
-                    yield kind.read(subject.raw)
+                    parts[reference] = ClusterObject.read(subject.raw)
+        return ClusterGraph(
+            typed,
+            control_plane=parts.pop(control_plane, None) if control_plane else None,
+            # The pools first.
+            workers=sorted(parts.values(), key=lambda obj: obj.kind, reverse=True),
+            results=results,
+        )
 
     async def list(self, resource: Resource, labels: dict[str, str]) -> None:
         namespace = self.namespace if resource.namespaced else None

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from capelin_cli.explain import class_rules, cluster_rules, common_rules, machine_rules
-from capelin_cli.explain.facts import Facts, Subject
-from capelin_cli.explain.finding import Finding, Rule
+from capelin_cli.explain import cluster_rules, common_rules, machine_rules
+from capelin_cli.explain.facts import Facts, Finding, Rule, Subject
 from capelin_cli.explain.model import Cause, Chain, Explanation, Link, Reference, State
 
 _EXCLUSIVE: Final[Sequence[Rule]] = (
@@ -30,7 +29,7 @@ _BY_KIND: Final[dict[str, Sequence[Rule]]] = {
         cluster_rules.unreachable,
     ),
     "CapelinCluster": (cluster_rules.awaits_endpoint,),
-    "ClusterClass": (class_rules.class_templates, class_rules.class_reconciled),
+    "ClusterClass": (cluster_rules.class_templates, cluster_rules.class_reconciled),
     "KubeadmControlPlane": (cluster_rules.control_plane_machines,),
     "KubeadmConfig": (machine_rules.bootstrap_waits,),
     "MachineDeployment": _OF_MACHINE_SETS,
@@ -103,12 +102,10 @@ def _chains(subject: Subject, facts: Facts, before: tuple[Reference, ...]) -> li
             and (child := facts.objects.get(reference)) is not None
             for chain in _chains(child, facts, path)
         ]
-        chains += [_prefixed(link, chain) for chain in deeper] or [_ended(link, finding)]
+        chains += [
+            chain.model_copy(update={"links": [link, *chain.links]}) for chain in deeper
+        ] or [_ended(link, finding)]
     return chains
-
-
-def _prefixed(link: Link, chain: Chain) -> Chain:
-    return chain.model_copy(update={"links": [link, *chain.links]})
 
 
 def _ended(link: Link, finding: Finding) -> Chain:

@@ -15,7 +15,6 @@ from capelin.errors import InvalidInputError, NotReadyError
 from capelin.pki import Leaf, read_ca
 from capelin.runtime.client import CallError, EndpointError, discover
 from capelin.runtime.v1alpha1 import CLUSTER_API
-from capelin_embedded.management import Environment
 from capelin_embedded.processes import private_folder, write_private
 from rich.console import Console
 
@@ -49,7 +48,8 @@ async def register(registration: Registration, *, within: float) -> None:
     Without a CA, the certificate must be the environment's: see `write_certificate`.
     """
     environment = find_environment(registration.environment)
-    config = extension_config(registration, _ca(registration, environment))
+    ca = registration.ca or environment.authority
+    config = extension_config(registration, ca.read_bytes())
     config.metadata.annotations[_REGISTERED_AT] = datetime.now(UTC).isoformat()
     async with client_of(environment) as client:
         await client.apply(config)
@@ -176,8 +176,3 @@ def write_certificate(environment_name: str, folder: Path) -> list[Path]:
     for name, content in files.items():
         write_private(folder / name, content)
     return [folder / name for name in files]
-
-
-def _ca(registration: Registration, environment: Environment) -> bytes:
-    path = environment.authority if registration.ca is None else registration.ca
-    return path.read_bytes()

@@ -4,8 +4,8 @@ import asyncio
 import base64
 import json as jsonlib
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from difflib import unified_diff
 from itertools import groupby
 from typing import Any, Final
@@ -28,17 +28,15 @@ from capelin.runtime.client import discover as discover_handlers
 from capelin.runtime.messages import read
 from capelin.runtime.topology import PatchError, UnreadablePatchError, apply_patch, same
 from capelin.runtime.v1alpha1 import ExtensionHandler, GeneratePatches, GeneratePatchesRequest
-from capelin_conformance.extensions import Report, check_extension
+from capelin_conformance.extensions import check_extension
+from capelin_conformance.report import ConformanceReport, Result, render
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from capelin_cli.environments.connection import client_of, find_environment
-from capelin_cli.hooks.requests import RequestOptions
-from capelin_cli.hooks.targets import Target, registered
+from capelin_cli.hooks.targets import RequestOptions, Target, registered
 from capelin_cli.status.policies import policy_list, read_policies, read_results
-from capelin_cli.terminal.invocation import as_invoked
-from capelin_cli.terminal.plain_text import printable
 from capelin_cli.terminal.tables import (
     Column,
     Format,
@@ -47,6 +45,7 @@ from capelin_cli.terminal.tables import (
     print_list,
     table_of,
 )
+from capelin_cli.terminal.text import as_invoked, printable
 
 _OWN_GROUP: Final = "hooks.runtime.cluster.x-k8s.io"
 """The API group of Cluster API's own hooks."""
@@ -141,33 +140,7 @@ class Listed:
     """A handler as a row of a table, or an ExtensionConfig that has none."""
 
     config: ExtensionConfig
-    name: str = ""
-    hook: str = ""
-    version: str = ""
-    timeout: str = ""
-    on_failure: str = ""
-    data: Unstructured = field(default_factory=dict[str, object])
-
-    @classmethod
-    def of(cls, config: ExtensionConfig, handler: ExtensionHandler) -> "Listed":
-        hook = handler.request_hook
-        timeout = 10 if handler.timeout_seconds is None else handler.timeout_seconds
-        policy = handler.failure_policy or "Fail"
-        return cls(
-            config,
-            handler.name,
-            hook.hook,
-            hook.api_version,
-            f"{timeout} s",
-            policy,
-            handler.dump(),
-        )
-
-    @property
-    def hook_name(self) -> str:
-        """The hook, with its version where it is none of Cluster API's own."""
-        is_own = self.version.startswith(f"{_OWN_GROUP}/")
-        return self.hook if is_own or not self.hook else f"{self.hook} {self.version}"
+    handler: ExtensionHandler | None = None
 
     @property
     def discovered(self) -> str:
@@ -192,7 +165,7 @@ async def ls(environment: str, *, output: Format) -> None:
     rows: list[Listed] = []
     for config in configs:
         handlers = [ExtensionHandler.read(handler.dump()) for handler in config.status.handlers]
-        rows += [Listed.of(config, handler) for handler in handlers] or [Listed(config)]
+        rows += [Listed(config, handler) for handler in handlers] or [Listed(config)]
     if output == "wide":
         columns = (
             Column[Listed]("EXTENSION", lambda row: row.config.name),
@@ -200,7 +173,7 @@ async def ls(environment: str, *, output: Format) -> None:
             Column[Listed]("URL", lambda row: row.config.spec.client_config.url or ""),
             Column[Listed]("DISCOVERED", lambda row: row.discovered),
         )
-        print_list(rows, columns, lambda row: row.data, output)
+        listing_console().print(table_of(rows, columns, wide=True))
     else:
         listing_console().print(by_extension(rows))
     if policies:
@@ -217,7 +190,7 @@ def by_extension(rows: Sequence[Listed]) -> RenderableType:
         word = "discovered" if discovered == "True" else f"discovered: {discovered}"
         style = "dim" if discovered == "True" else "yellow"
         parts.append(Text.assemble((config.name, "bold"), "  ", (printable(word), style)))
-        handlers = [row for row in listed if row.name]
+        handlers = [row for row in listed if row.handler is not None]
         if handlers:
             parts.append(Padding(table_of(handlers, _COLUMNS), (0, 0, 0, 2)))
     return Group(*parts)
@@ -226,16 +199,30 @@ def by_extension(rows: Sequence[Listed]) -> RenderableType:
 async def discover(target: Target, *, output: Format) -> None:
     """Show the handlers that an extension has now."""
     config = await target.config()
-    rows = [Listed.of(config, handler) for handler in await _discover(target, config)]
-    print_list(rows, _COLUMNS, lambda row: row.data, output)
+    rows = [Listed(config, handler) for handler in await _discover(target, config)]
+    print_list(rows, _COLUMNS, lambda row: row.handler and row.handler.dump(), output)
+
+
+def _of(text: Callable[[ExtensionHandler], str]) -> Callable[[Listed], str]:
+    return lambda row: text(row.handler) if row.handler is not None else ""
+
+
+def _hook(handler: ExtensionHandler) -> str:
+    """The hook, with its version where it is none of Cluster API's own."""
+    hook, version = handler.request_hook.hook, handler.request_hook.api_version
+    return hook if version.startswith(f"{_OWN_GROUP}/") else f"{hook} {version}"
+
+
+def _timeout(handler: ExtensionHandler) -> str:
+    return f"{10 if handler.timeout_seconds is None else handler.timeout_seconds} s"
 
 
 _COLUMNS = (
-    Column[Listed]("HANDLER", lambda row: row.name),
-    Column[Listed]("HOOK", lambda row: row.hook_name),
-    Column[Listed]("FAILURE", lambda row: row.on_failure),
-    Column[Listed]("VERSION", lambda row: row.version, wide=True),
-    Column[Listed]("TIMEOUT", lambda row: row.timeout, wide=True),
+    Column[Listed]("HANDLER", _of(lambda handler: handler.name)),
+    Column[Listed]("HOOK", _of(_hook)),
+    Column[Listed]("FAILURE", _of(lambda handler: handler.failure_policy or "Fail")),
+    Column[Listed]("VERSION", _of(lambda handler: handler.request_hook.api_version), wide=True),
+    Column[Listed]("TIMEOUT", _of(_timeout), wide=True),
 )
 
 
@@ -330,10 +317,17 @@ async def conformance(
         raise InvalidInputError(
             "Capelin cannot call the extension.", reason=f"{error}.", hint="Name other files."
         ) from None
+    results = tuple(
+        Result(it.rule.name, it.rule.requirement, it.outcome, it.problems, it.rule.hint)
+        for it in report.results
+    )
+    shown = ConformanceReport(f"{target.name}: {len(report.handlers)} handlers", results)
     if output in {"json", "yaml"}:
-        print_data(_report_data(report), output)
+        data = jsonlib.loads(render(shown, "json"))
+        print_data({**data, "leftOut": list(report.left_out)}, output)
     else:
-        _print_report(report)
+        lines = [render(shown, "text"), *(f"not called: {it}" for it in report.left_out)]
+        print(printable("\n".join(lines)))  # noqa: T201
     return report.passed
 
 
@@ -400,41 +394,3 @@ def percentile(durations: Sequence[float], part: int) -> float:
 
 def _print_json(value: object) -> None:
     print(jsonlib.dumps(value, indent=2))  # noqa: T201
-
-
-def _report_data(report: Report) -> dict[str, object]:
-    return {
-        "passed": report.passed,
-        "handlers": [handler.name for handler in report.handlers],
-        "leftOut": list(report.left_out),
-        "rules": [
-            {
-                "name": result.rule.name,
-                "result": result.outcome,
-                "says": result.rule.requirement,
-                "saw": list(result.problems),
-                **({"do": result.rule.hint} if result.problems else {}),
-            }
-            for result in report.results
-        ],
-    }
-
-
-def _print_report(report: Report) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    for result in report.results:
-        word = "FAILED" if result.outcome == "failed" else result.outcome
-        console.print(f"{word:7} {result.rule.name:18} {result.rule.requirement}", markup=False)
-        for problem in result.problems:
-            console.print(f"          saw: {problem}", markup=False)
-        if result.problems:
-            console.print(f"          do:  {result.rule.hint}", markup=False)
-    for handler in report.left_out:
-        console.print(f"not called: {handler}", markup=False)
-    failed = sum(result.failed for result in report.results)
-    untried = sum(result.outcome == "untried" for result in report.results)
-    words = [f"{failed} failed" if failed else "all hold" if not untried else "none failed"]
-    words += [f"{untried} not tried"] if untried else []
-    console.print(
-        f"{len(report.handlers)} handlers, {len(report.results)} rules, {', '.join(words)}."
-    )

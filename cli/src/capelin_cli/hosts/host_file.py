@@ -13,7 +13,7 @@ from capelin.api import ObjectMeta, wire_name
 from capelin.errors import InvalidInputError
 from capelin.yaml import read_untrusted_yaml
 from capelin_machine_pool.api import Taint
-from capelin_machine_pool.hosts.api import CapelinHost, HostCredentials, HostSpec
+from capelin_machine_pool.hosts.api import CapelinHost, HostSpec
 from pydantic import ValidationError
 
 _FIELDS: Final = frozenset(
@@ -22,6 +22,7 @@ _FIELDS: Final = frozenset(
         *("failureDomain", "labels", "taints", "maintenance"),
     }
 )
+_TEXTS: Final = ("address", "port", "user", "failureDomain", "maintenance")
 _MOST: Final = 10_000
 _LONGEST: Final = 4 * 2**20
 _FORMAT: Final = (
@@ -97,22 +98,21 @@ def _host(row: Mapping[str, Any], defaults: HostDefaults) -> CapelinHost:
     keys, authorities = _list(row.get("hostKey")), _list(row.get("hostAuthority"))
     if not keys and not authorities and not defaults.trust_on_first_use:
         raise ValueError("it has no hostKey: run ssh-keyscan, or pass --trust-on-first-use")
-    # Only fields with a value: the import leaves all others to their owners.
-    given: dict[str, Any] = {
-        "port": _number(row["port"]) if row.get("port") else None,
-        "user": str(row["user"]) if row.get("user") else defaults.user,
-        "host_keys": keys or None,
-        "host_authorities": authorities or None,
-        "trust_on_first_use": True if not keys and not authorities else None,
-        "failure_domain": str(row["failureDomain"]) if row.get("failureDomain") else None,
-        "taints": _taints(row.get("taints")) or None,
-        "maintenance": _flag(row.get("maintenance")),
+    fields: dict[str, Any] = {
+        name: str(row[name]) if row.get(name) not in (None, "") else None for name in _TEXTS
     }
-    spec = HostSpec(
-        address=str(row["address"]),
-        credentials=HostCredentials(secret_name=credentials),
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    fields |= {
+        "user": fields["user"] or defaults.user,
+        "credentials": {"secretName": credentials},
+        "hostKeys": keys or None,
+        "hostAuthorities": authorities or None,
+        "trustOnFirstUse": True if not keys and not authorities else None,
+        "taints": _taints(row.get("taints")) or None,
+    }
+    # Only fields with a value: the import leaves all others to their owners.
+    given = {name: value for name, value in fields.items() if value is not None}
+    # Cells are texts, also those of numbers and flags.
+    spec = HostSpec.model_validate(given, strict=False)
     labels = {**(defaults.labels or {}), **_labels(row.get("labels"))}
     metadata = ObjectMeta(name=str(row["name"]), namespace=defaults.namespace, labels=labels)
     return CapelinHost(metadata=metadata, spec=spec)
@@ -182,18 +182,6 @@ def _list(value: object) -> list[str]:
     if isinstance(value, list):
         return [str(item) for item in cast("list[object]", value)]
     return [str(value)] if value else []
-
-
-def _flag(value: object) -> bool | None:
-    """Whether a cell is true, or None if it is empty."""
-    return None if value in {None, ""} else str(value).lower() in {"true", "yes", "1"}
-
-
-def _number(value: object) -> int:
-    text = str(value)
-    if not text.isdecimal():
-        raise ValueError(f"port {text!r} is not a number")
-    return int(text)
 
 
 def _explained(error: ValueError) -> str:

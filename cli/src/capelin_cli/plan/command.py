@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any, Literal
 
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
-from capelin.client import Client, Config, Destinations
+from capelin.client import Client, Destinations
 from capelin.errors import UserError
 from capelin.runtime.client import ClientCertificate
 from capelin_embedded.management import CORE, Environment, workload_destinations
 
 from capelin_cli.clusters.topology import ScaleOptions, topology_version
-from capelin_cli.environments.connection import client_of, find_environment
+from capelin_cli.environments.connection import find_environment, management_client
 from capelin_cli.environments.kubeconfigs import missing_cluster
 from capelin_cli.environments.kubernetes_versions import parse_version
 from capelin_cli.plan.changes import changed_cluster, read_file
@@ -41,11 +40,9 @@ class PlanTarget:
     environment: str = ""
     kubeconfig: Path | None = None
 
-    def client(self) -> AbstractAsyncContextManager[Client]:
+    def client(self) -> Client:
         """A client that only this command uses."""
-        if self.kubeconfig is not None:
-            return Client(Config.from_kubeconfig(self.kubeconfig), manager="capelin-cli")
-        return client_of(find_environment(self.environment))
+        return management_client(self.environment, self.kubeconfig)
 
     @property
     def destinations(self) -> Destinations:

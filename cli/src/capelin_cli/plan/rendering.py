@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from capelin_cli.plan.model import ClusterPlan, HookCall, MachineChanges, ObjectChange, Plan
-from capelin_cli.terminal.plain_text import printable
+from capelin_cli.terminal.text import printable
 
 _MARKS: Final = {"Created": "+", "Changed": "~", "Rotated": "±", "Deleted": "-"}
 _SHOWN: Final = 60

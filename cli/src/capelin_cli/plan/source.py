@@ -18,7 +18,7 @@ from capelin.api.core import Namespace
 from capelin.client import Client
 from capelin.contract import CLUSTER_NAME_LABEL
 
-from capelin_cli.explain.class_rules import class_of
+from capelin_cli.explain.cluster_rules import class_of
 from capelin_cli.explain.facts import Subject, at, reference_of, references_in, text_at, typed
 from capelin_cli.explain.model import Reference
 from capelin_cli.plan.kinds import Kinds, read_definitions, read_kinds

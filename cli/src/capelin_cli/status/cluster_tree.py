@@ -1,13 +1,21 @@
-"""A workload cluster as a tree of its objects, each with its state and message."""
+"""A Cluster with the objects that belong to it, and their tree with states and messages."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from capelin.api import Model, ObjectMeta
-from capelin.api.capi import ContractReference
+from capelin.api import Model, ObjectMeta, Resource
+from capelin.api.capi import Cluster, ContractReference, Machine, MachineDeployment, MachinePool
 from capelin.client import Client
-from capelin.contract import ASLEEP, AVAILABLE, CONTROL_PLANE_LABEL, served_resource
+from capelin.contract import (
+    ASLEEP,
+    AVAILABLE,
+    CLUSTER_NAME_LABEL,
+    CONTROL_PLANE_LABEL,
+    find_condition,
+    served_resource,
+)
+from capelin_lifecycle.api import LifecycleResult
 
 from capelin_cli.status.condition_messages import (
     blocking_hooks,
@@ -71,6 +79,8 @@ class ObjectStatus(Model):
     ready_replicas: int | None = None
     up_to_date_replicas: int | None = None
     version: str | None = None
+    versions: list[VersionField] = []
+    """Of the machines of workers."""
     initialization: Initialization = Initialization()
 
 
@@ -116,65 +126,94 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterObjects:
-    """The objects of one cluster."""
+class ClusterGraph:
+    """A Cluster and the objects that belong to it, as far as they were read."""
 
-    cluster: ClusterObject
-    infrastructure: ClusterObject | None
-    control_plane: ClusterObject | None
-    workers: Sequence[ClusterObject]
+    cluster: Cluster
+    infrastructure: ClusterObject | None = None
+    control_plane: ClusterObject | None = None
+    workers: Sequence[ClusterObject] = ()
     """MachinePools and MachineDeployments."""
-    machines: Sequence[ClusterObject]
+    machines: Sequence[ClusterObject] = ()
+    results: Sequence[LifecycleResult] = ()
+    """The results of policies, if hooks block the Cluster."""
+
+    @property
+    def versions(self) -> set[str]:
+        """The versions of Kubernetes that the control plane and the workers run."""
+        running = {it.version for workers in self.workers for it in workers.status.versions}
+        if self.control_plane is not None:
+            running.add(self.control_plane.status.version)
+        return {version for version in running if version}
 
 
-async def read_referenced(
-    client: Client, reference: ContractReference | None, namespace: str | None
-) -> ClusterObject | None:
-    """The object of any provider that a Cluster refers to. None if it does not exist."""
-    if reference is None or not (reference.api_group and reference.kind and reference.name):
-        return None
-    resource = await served_resource(client, reference.api_group, reference.kind)
-    if resource is None:
-        return None
-    found = await client.find(resource, reference.name, namespace)
-    return None if found is None else ClusterObject.read(found)
+async def read_graph(
+    client: Client, cluster: Cluster, results: Sequence[LifecycleResult] = (), *, whole: bool
+) -> ClusterGraph:
+    """Read the objects of a Cluster. Its readiness needs neither infrastructure nor Machines."""
+    namespace, labels = cluster.namespace, {CLUSTER_NAME_LABEL: cluster.name}
+
+    async def listed(resource: Resource) -> list[ClusterObject]:
+        found = (await client.list(resource, namespace, labels=labels)).items
+        return sorted(map(ClusterObject.read, found), key=lambda obj: obj.metadata.name)
+
+    async def referenced(reference: ContractReference | None) -> ClusterObject | None:
+        if reference is None or not (reference.api_group and reference.kind and reference.name):
+            return None
+        resource = await served_resource(client, reference.api_group, reference.kind)
+        found = resource and await client.find(resource, reference.name, namespace)
+        return None if found is None else ClusterObject.read(found)
+
+    return ClusterGraph(
+        cluster,
+        infrastructure=await referenced(cluster.spec.infrastructure_ref) if whole else None,
+        control_plane=await referenced(cluster.spec.control_plane_ref),
+        workers=[*await listed(MachinePool.resource), *await listed(MachineDeployment.resource)],
+        machines=await listed(Machine.resource) if whole else (),
+        results=results,
+    )
 
 
-def build_tree(parts: ClusterObjects, *, whole: bool = False) -> Node:
+def build_tree(graph: ClusterGraph, *, whole: bool = False) -> Node:
     """The cluster, its infrastructure, its control plane and its workers, each with Machines.
 
     Unless `whole` is set, one entry stands for all healthy Machines.
     """
-    control_plane_machines = _of(parts.machines, CONTROL_PLANE)
+    control_plane_machines = _of(graph.machines, CONTROL_PLANE)
     worker_nodes = [
-        _node(workers, _machines(_of(parts.machines, title_of(workers)), whole=whole))
-        for workers in parts.workers
+        _node(workers, _machines(_of(graph.machines, title_of(workers)), whole=whole))
+        for workers in graph.workers
     ]
     children = [
-        *([_node(parts.infrastructure)] if parts.infrastructure else []),
+        *([_node(graph.infrastructure)] if graph.infrastructure else []),
         *(
-            [_node(parts.control_plane, _machines(control_plane_machines, whole=whole))]
-            if parts.control_plane
+            [_node(graph.control_plane, _machines(control_plane_machines, whole=whole))]
+            if graph.control_plane
             else []
         ),
-        *([Node("Workers", _worst(worker_nodes), children=worker_nodes)] if worker_nodes else []),
+        *(
+            [Node("Workers", worst({it.state for it in worker_nodes}), children=worker_nodes)]
+            if worker_nodes
+            else []
+        ),
     ]
-    namespace = parts.cluster.metadata.namespace or "default"
-    root = _asleep(parts) or _node(parts.cluster, children)
+    namespace = graph.cluster.namespace or "default"
+    root = _asleep(graph) or _node(ClusterObject.read(graph.cluster.dump()), children)
     return root if namespace == "default" else replace(root, namespace=namespace)
 
 
-def _asleep(parts: ClusterObjects) -> Node | None:
+def _asleep(graph: ClusterGraph) -> Node | None:
     """A cluster whose control plane sleeps. Its parts wait, and none of them has failed."""
-    conditions = parts.control_plane.status.conditions if parts.control_plane else []
-    available = next((it for it in conditions if it.type == AVAILABLE), None)
-    cluster = parts.cluster
+    conditions = graph.control_plane.status.conditions if graph.control_plane else []
+    available = find_condition(conditions, AVAILABLE)
+    cluster = graph.cluster
     if available is None or available.reason != ASLEEP or cluster.metadata.deletion_timestamp:
         return None
+    topology = cluster.spec.topology
     return Node(
-        title=title_of(cluster),
+        title=f"Cluster/{cluster.name}",
         state="asleep",
-        version=_version(cluster),
+        version=(topology and topology.version) or "",
         message=one_line(available.message),
     )
 
@@ -186,10 +225,11 @@ def with_children(node: Node, children: Sequence[Node]) -> Node:
 
 def _node(obj: ClusterObject, children: Iterable[Node] = ()) -> Node:
     state, message = state_of(obj)
+    desired = obj.spec.replicas
     return Node(
         title=title_of(obj),
         state=state,
-        counts=_counts(obj),
+        counts="" if desired is None else f"{obj.status.ready_replicas or 0}/{desired}",
         version=_version(obj),
         message=message,
         children=tuple(children),
@@ -255,11 +295,6 @@ def _counted(obj: ClusterObject) -> State:
     return "good" if obj.status.initialization.provisioned else "unknown"
 
 
-def _counts(obj: ClusterObject) -> str:
-    wanted = obj.spec.replicas
-    return "" if wanted is None else f"{obj.status.ready_replicas or 0}/{wanted}"
-
-
 def _version(obj: ClusterObject) -> str:
     spec = obj.spec
     return spec.version or spec.topology.version or spec.template.spec.version or ""
@@ -281,10 +316,6 @@ def machine_set(machine: ClusterObject) -> str:
 
 def _of(machines: Iterable[ClusterObject], title: str) -> list[ClusterObject]:
     return [machine for machine in machines if machine_set(machine) == title]
-
-
-def _worst(nodes: Sequence[Node]) -> State:
-    return worst({node.state for node in nodes})
 
 
 def worst(states: Collection[State]) -> State:

@@ -1,22 +1,14 @@
 """Environments, their processes and their clusters, gathered and shown."""
 
 import asyncio
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from capelin.api import Resource, Unstructured
-from capelin.api.capi import (
-    Cluster,
-    Machine,
-    MachineDeployment,
-    MachinePool,
-)
-from capelin.client import Client, ClientError, NotServed
+from capelin.api.capi import Cluster
+from capelin.client import ClientError, NotServed
 from capelin.errors import NotReadyError
 from capelin_embedded.management import (
-    DEFAULT_NAME,
     Environment,
     Prefetch,
     ProcessStatus,
@@ -32,21 +24,12 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from capelin_cli.environments.connection import client_of, find_environment
-from capelin_cli.status.cluster_tree import (
-    ClusterObject,
-    ClusterObjects,
-    Node,
-    State,
-    build_tree,
-    read_referenced,
-    with_children,
-)
-from capelin_cli.status.hook_reasons import hook_reasons
+from capelin_cli.environments.connection import ClusterName, client_of, find_environment
+from capelin_cli.status.cluster_tree import Node, State, build_tree, read_graph, with_children
+from capelin_cli.status.condition_messages import hook_reasons
 from capelin_cli.status.policies import read_results, reason_nodes
-from capelin_cli.terminal.invocation import as_invoked
-from capelin_cli.terminal.plain_text import plain, printable
-from capelin_cli.terminal.tables import Format, print_data
+from capelin_cli.terminal.tables import Format, plain, print_data
+from capelin_cli.terminal.text import as_invoked, printable
 
 _LOOK_SECONDS: Final = 1.0
 _STYLES: Final[dict[State, str]] = {
@@ -166,66 +149,37 @@ async def _observe(environment: Environment, *, whole: bool) -> EnvironmentOverv
 def _unsupervised_processes(environment: Environment) -> list[ProcessStatus]:
     """The processes of an environment whose supervisor ended. Empty if none of them runs."""
     last = read_status(environment.status_file)
-    processes = [
-        _unsupervised(process, Process.adopt(environment.processes, process.name))
-        for process in (last.processes if last is not None else [])
-    ]
+    processes: list[ProcessStatus] = []
+    for known in last.processes if last is not None else ():
+        # The supervisor's last status may be old: only the existence of the process is known.
+        process = ProcessStatus(name=known.name, phase=Phase.RUNNING, log=known.log)
+        if (running := Process.adopt(environment.processes, known.name)) is None:
+            process.phase, process.message = Phase.FAILED, "ended"
+        else:
+            process.pid = running.pid
+        processes.append(process)
     return processes if any(process.pid for process in processes) else []
-
-
-def _unsupervised(last: ProcessStatus, running: Process | None) -> ProcessStatus:
-    # The supervisor's last status may be old: only the existence of the process is known.
-    if running is None:
-        return ProcessStatus(name=last.name, phase=Phase.FAILED, message="ended", log=last.log)
-    return ProcessStatus(name=last.name, phase=Phase.RUNNING, pid=running.pid, log=last.log)
 
 
 async def _read_clusters(environment: Environment, *, whole: bool) -> tuple[list[Node], str]:
     """The clusters of an environment, or why they cannot be read."""
     try:
         async with asyncio.timeout(10), client_of(environment) as client:
-            return await _clusters(client, whole=whole), ""
-    except (ClientError, TimeoutError, NotReadyError) as error:
-        return [], str(error) or "its API server does not answer"
-
-
-async def _clusters(client: Client, *, whole: bool) -> list[Node]:
-    try:
-        clusters = (await client.list(Cluster.resource)).items
+            clusters = (await client.list(Cluster)).items
+            results = await read_results(client)
+            nodes = [
+                with_children(
+                    build_tree(await read_graph(client, cluster, whole=True), whole=whole),
+                    reason_nodes(hook_reasons(cluster, results)),
+                )
+                for cluster in clusters
+            ]
+            return nodes, ""
     except NotServed:
         # The API server is up, and the kinds are not installed yet.
-        return []
-    results = await read_results(client)
-    return [
-        with_children(
-            build_tree(await _cluster_objects(client, cluster), whole=whole),
-            reason_nodes(hook_reasons(Cluster.read(cluster), results)),
-        )
-        for cluster in clusters
-    ]
-
-
-async def _cluster_objects(client: Client, cluster: Unstructured) -> ClusterObjects:
-    typed = Cluster.read(cluster)
-    namespace = typed.namespace
-    labels = {"cluster.x-k8s.io/cluster-name": typed.name}
-
-    async def several(resource: Resource) -> list[ClusterObject]:
-        found = await client.list(resource, namespace, labels=labels)
-        return sorted(
-            map(ClusterObject.read, found.items), key=lambda cluster: cluster.metadata.name
-        )
-
-    return ClusterObjects(
-        cluster=ClusterObject.read(cluster),
-        infrastructure=await read_referenced(client, typed.spec.infrastructure_ref, namespace),
-        control_plane=await read_referenced(client, typed.spec.control_plane_ref, namespace),
-        workers=[
-            *await several(MachinePool.resource),
-            *await several(MachineDeployment.resource),
-        ],
-        machines=await several(Machine.resource),
-    )
+        return [], ""
+    except (ClientError, TimeoutError, NotReadyError) as error:
+        return [], str(error) or "its API server does not answer"
 
 
 def _rendered(overview: EnvironmentOverview, *, folded: bool) -> RenderableType:
@@ -248,21 +202,15 @@ def _rendered(overview: EnvironmentOverview, *, folded: bool) -> RenderableType:
     parts += [_tree(cluster) for cluster in overview.clusters]
     waiting = next((cluster for cluster in overview.clusters if not cluster.is_good), None)
     if waiting is not None:
-        parts.append(plain(as_invoked(f"  Why it waits: {_explain(waiting, name)}"), "dim"))
+        _, _, cluster = waiting.title.partition("/")
+        why = ClusterName(cluster, waiting.namespace or "default", name).command("explain")
+        parts.append(plain(as_invoked(f"  Why it waits: {why}"), "dim"))
     parts.append(_processes(overview.processes, folded=folded))
     if overview.status is not None and (prefetch := overview.status.prefetch) is not None:
         parts.append(plain(f"  {prefetch_text(prefetch)}", "dim"))
     if overview.trouble:
         parts.append(plain(f"  {overview.trouble}", "red"))
     return Group(*parts)
-
-
-def _explain(cluster: Node, environment: str) -> str:
-    """The command that explains a cluster."""
-    words = ["capelin", "explain", "cluster", cluster.title.partition("/")[2]]
-    words += ["-n", cluster.namespace] if cluster.namespace else []
-    words += ["-e", environment] if environment != DEFAULT_NAME else []
-    return shlex.join(words)
 
 
 def prefetch_text(prefetch: Prefetch) -> str:

@@ -18,8 +18,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from capelin_cli.status.cluster_tree import Node
-from capelin_cli.status.hook_reasons import HookReason
-from capelin_cli.terminal.plain_text import plain
+from capelin_cli.status.condition_messages import HookReason
+from capelin_cli.terminal.tables import plain
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
@@ -76,7 +76,10 @@ def policy_list(policies: Sequence[Policy], results: Sequence[LifecycleResult]) 
             lines.append(_indented(message))
         for result in results:
             status = result.status
-            if _is_of(result, policy) and status and status.phase != "Done":
+            reference = result.spec.policy
+            named = (reference.kind, reference.namespace, reference.name)
+            is_own = named == (policy.resource.kind, policy.namespace, policy.name)
+            if is_own and status and status.phase != "Done":
                 cluster = f"{result.namespace}/{result.spec.cluster.name}"
                 since = _time(status.since)
                 lines.append(
@@ -87,12 +90,6 @@ def policy_list(policies: Sequence[Policy], results: Sequence[LifecycleResult]) 
 
 def _indented(text: str) -> Padding:
     return Padding(plain(text), (0, 0, 0, 2))
-
-
-def _is_of(result: LifecycleResult, policy: Policy) -> bool:
-    reference = result.spec.policy
-    named = (reference.kind, reference.namespace, reference.name)
-    return named == (policy.resource.kind, policy.namespace, policy.name)
 
 
 def _policy_state(policy: Policy) -> tuple[str, str]:

@@ -1,21 +1,26 @@
 """Whether a Cluster is as desired: one definition for every command that waits for it."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Final
 
-from capelin.api.capi import Cluster, MachineDeployment, MachinePool
+from capelin.api.capi import Cluster
 from capelin.client import Client
 from capelin.contract import ASLEEP, find_condition
 from capelin_lifecycle.api import LifecycleResult
 
-from capelin_cli.status.cluster_tree import ClusterObject, StatusCondition, read_referenced
-from capelin_cli.status.condition_messages import one_line, topology_summary
-from capelin_cli.status.hook_reasons import (
+from capelin_cli.status.cluster_tree import (
+    ClusterGraph,
+    ClusterObject,
+    StatusCondition,
+    read_graph,
+)
+from capelin_cli.status.condition_messages import (
     DELETION_HOOK,
     blocking_responses,
     hook_reasons,
     hooks_text,
+    one_line,
+    topology_summary,
 )
 from capelin_cli.status.policies import read_results
 from capelin_cli.terminal.checklist import Checklist
@@ -29,39 +34,16 @@ _PARTS: Final = ("RemoteConnectionProbe", "ControlPlaneAvailable", "WorkersAvail
 """The conditions of a Cluster without infrastructure that make it available."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedCluster:
-    """A Cluster and the objects that its readiness depends on."""
-
-    cluster: Cluster | None
-    workers: Sequence[MachinePool | MachineDeployment] = ()
-    control_plane: ClusterObject | None = None
-    results: Sequence[LifecycleResult] = ()
-    """The results of policies, if hooks block the Cluster."""
-
-    @property
-    def versions(self) -> set[str]:
-        """The versions of Kubernetes that the control plane and the workers run."""
-        running = {entry.version for workers in self.workers for entry in workers.status.versions}
-        if self.control_plane is not None and self.control_plane.status.version:
-            running.add(self.control_plane.status.version)
-        return running
-
-
-async def observe_cluster(client: Client, name: str, namespace: str) -> ObservedCluster:
-    """Read a Cluster, its control plane and its workers."""
+async def observe_cluster(client: Client, name: str, namespace: str) -> ClusterGraph | None:
+    """Read a Cluster, its control plane and its workers. None if it does not exist."""
     cluster = await client.find(Cluster, name, namespace)
-    if cluster is None:
-        return ObservedCluster(None)
-    label = {"cluster.x-k8s.io/cluster-name": name}
-    pools = await client.list(MachinePool, namespace, labels=label)
-    deployments = await client.list(MachineDeployment, namespace, labels=label)
-    return ObservedCluster(
-        cluster,
-        [*pools.items, *deployments.items],
-        await read_referenced(client, cluster.spec.control_plane_ref, cluster.namespace),
-        await read_results(client, namespace) if blocking_responses(cluster) else (),
-    )
+    return None if cluster is None else await observe(client, cluster)
+
+
+async def observe(client: Client, cluster: Cluster) -> ClusterGraph:
+    """The objects that the readiness of a Cluster depends on."""
+    results = await read_results(client, cluster.namespace) if blocking_responses(cluster) else ()
+    return await read_graph(client, cluster, results, whole=False)
 
 
 async def deletion_progress(client: Client, deleted: Cluster) -> str | None:
@@ -95,35 +77,28 @@ async def wait_until_ready(
 
 
 async def follow_until_ready(
-    checklist: Checklist,
-    client: Client,
-    name: str,
-    namespace: str,
-    within: float,
-    *,
-    title: str = "",
-    done: str = "",
+    checklist: Checklist, client: Client, name: str, namespace: str, within: float
 ) -> None:
     """Wait until a Cluster is ready, and show the progress in a checklist."""
-    with checklist.step(title or f"cluster {name}") as line:
+    with checklist.step(f"cluster {name} ready") as line:
         await wait_until_ready(client, name, namespace, within, checklist.showing(line))
-        line.detail = done
+        line.detail = ""
 
 
-def not_ready_reason(observed: ObservedCluster) -> str | None:
+def not_ready_reason(graph: ClusterGraph | None) -> str | None:
     """Why a Cluster is not as desired yet. None when it is."""
-    cluster = observed.cluster
-    if cluster is None:
+    if graph is None:
         return "it does not exist yet"
+    cluster = graph.cluster
     available = find_condition(cluster.status.conditions, "ControlPlaneAvailable")
     if available is not None and available.reason == ASLEEP:
         return f"it sleeps: wake it with capelin wake cluster {cluster.name}"
     reasons = (
-        topology_problem(observed),
+        topology_problem(graph),
         # Before Available: this has the cause, and Available may be late.
-        _control_plane_problem(cluster, observed.control_plane),
+        _control_plane_problem(cluster, graph.control_plane),
         _available_problem(cluster),
-        *map(_workers_problem, observed.workers),
+        *map(_workers_problem, graph.workers),
         _outdated_replicas(cluster),
     )
     return next((reason for reason in reasons if reason is not None), None)
@@ -138,17 +113,17 @@ def _available_problem(cluster: Cluster) -> str | None:
     return next(filter(None, problems), None)
 
 
-def topology_problem(observed: ObservedCluster) -> str | None:
+def topology_problem(graph: ClusterGraph) -> str | None:
     """Why the topology of a Cluster has not reached its objects, with the hooks that block it."""
-    cluster = observed.cluster
-    if cluster is None or cluster.spec.topology is None:
+    cluster = graph.cluster
+    if cluster.spec.topology is None:
         return None
     problem = _condition_problem(cluster, "TopologyReconciled")
     condition = find_condition(cluster.status.conditions, "TopologyReconciled")
     hooks = blocking_responses(cluster)
     if condition is None or not hooks:
         return problem
-    reasons = hook_reasons(cluster, observed.results)
+    reasons = hook_reasons(cluster, graph.results)
     return topology_summary(condition.message, hooks_text(hooks, reasons))
 
 
@@ -203,9 +178,9 @@ def _cause(conditions: Iterable[StatusCondition]) -> str:
     return ""
 
 
-def _workers_problem(workers: MachinePool | MachineDeployment) -> str | None:
+def _workers_problem(workers: ClusterObject) -> str | None:
     # Cluster API counts a Cluster as available whatever its MachinePools do.
-    title = f"{workers.resource.kind} {workers.name}"
+    title = f"{workers.kind} {workers.metadata.name}"
     desired, ready = workers.spec.replicas, workers.status.ready_replicas or 0
     if desired is not None and ready != desired:
         return f"{title} has {ready} of {desired} machines ready"

@@ -3,10 +3,10 @@
 import os
 import termios
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,10 +14,11 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from capelin_cli.terminal.invocation import as_invoked
-from capelin_cli.terminal.plain_text import printable
+from capelin_cli.terminal.tables import Column, table_of
+from capelin_cli.terminal.text import as_invoked, printable
 
 _MARKS: Final = {"done": ("✔", "green"), "failed": ("✘", "red"), "waiting": ("·", "dim")}
+_SHORTEST_WAIT = 0.05
 
 
 @dataclass(slots=True)
@@ -186,3 +187,45 @@ def _wait(line: Line, reason: str, now: float) -> None:
     if reason:
         line.waits.setdefault(reason, 0.0)
     line.reason, line.reason_since = reason, now
+
+
+def timings_table(lines: Sequence[Line]) -> Table:
+    """A row for each step: its start, its duration, and its reasons to wait."""
+    first = min((line.began for line in lines), default=0.0)
+    columns = (
+        Column[Line]("STAGE", lambda line: line.title),
+        Column[Line]("BEGAN", lambda line: f"{line.began - first:.1f} s", right=True),
+        Column[Line]("TOOK", lambda line: _seconds(line.seconds), right=True),
+        Column[Line]("WAITED FOR", _waits),
+    )
+    return table_of(lines, columns)
+
+
+def timings_data(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    first = min((line.began for line in lines), default=0.0)
+    return [
+        {
+            "stage": line.title,
+            "state": line.state,
+            "began": round(line.began - first, 2),
+            "seconds": None if line.seconds is None else round(line.seconds, 2),
+            "waitedFor": [
+                {"reason": reason, "seconds": round(seconds, 2)}
+                for reason, seconds in line.waits.items()
+            ],
+        }
+        for line in lines
+    ]
+
+
+def _waits(line: Line) -> str:
+    return "\n".join(
+        f"{seconds:.1f} s {reason}"
+        for reason, seconds in line.waits.items()
+        if seconds >= _SHORTEST_WAIT
+    )
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.1f} s"

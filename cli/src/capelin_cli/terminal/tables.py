@@ -8,8 +8,9 @@ from typing import Final, Generic, Literal, TypeVar
 import yaml
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from capelin_cli.terminal.plain_text import plain
+from capelin_cli.terminal.text import printable
 
 RowT = TypeVar("RowT")
 
@@ -29,6 +30,11 @@ class Column(Generic[RowT]):
     """Whether only `-o wide` shows it."""
     right: bool = False
     """Whether it holds numbers."""
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Text of tenants without markup, in which control characters are visible."""
+    return Text(printable(text), style)
 
 
 def listing_console() -> Console:

@@ -3,8 +3,9 @@
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from capelin_cli.clusters.cluster_verbs import ClusterName, RunOptions, upgrade_cluster
-from capelin_cli.clusters.sleep import sleep_cluster, wake_cluster
+from capelin_cli.clusters.cluster_verbs import RunOptions, upgrade_cluster
+from capelin_cli.clusters.operations import sleep_cluster, wake_cluster
+from capelin_cli.environments.connection import ClusterName
 from capelin_cli.ui.observed import Key
 from capelin_cli.ui.server import Action
 

@@ -16,13 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import uvicorn
-from capelin.client import Client, Config
 from capelin.errors import InvalidInputError, NotReadyError, UserError
 from capelin.programs import run_program
 from capelin_embedded.processes import write_private
 from rich.console import Console
 
-from capelin_cli.environments.connection import client_of, find_environment
+from capelin_cli.environments.connection import find_environment, management_client
 from capelin_cli.ui.access import Access
 from capelin_cli.ui.explaining import Explainer
 from capelin_cli.ui.observed import Key
@@ -83,12 +82,8 @@ class UiOptions:
 
 async def run_ui(options: UiOptions) -> None:
     """Serve the page until the process is interrupted."""
-    if options.kubeconfig is None:
-        environment = find_environment(options.environment)
-        client = client_of(environment)
-    else:
-        environment = None
-        client = Client(Config.from_kubeconfig(options.kubeconfig), manager="capelin-ui")
+    environment = None if options.kubeconfig else find_environment(options.environment)
+    client = management_client(options.environment, options.kubeconfig)
     listener = listen(options.port)
     console = Console(highlight=False)
     async with AsyncExitStack() as exits:

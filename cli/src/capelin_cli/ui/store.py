@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from capelin_cli.explain.facts import text_at
 from capelin_cli.explain.model import Explanation
-from capelin_cli.status.hook_reasons import blocking_responses
+from capelin_cli.status.condition_messages import blocking_responses
 from capelin_cli.ui.observed import (
     Key,
     Machine,
@@ -36,20 +36,12 @@ Reference = tuple[str, str, str, str]
 """Group, kind, namespace and name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
-    """The Cluster of an entry, in two forms."""
-
-    cluster: Cluster
-    part: Part
-
-
 @dataclass(slots=True)
 class Entry:
     """One cluster."""
 
     key: Key
-    root: Root | None = None
+    cluster: Cluster | None = None
     """None until the Cluster itself was read."""
     workers: dict[str, Part] = field(default_factory=dict[str, Part])
     machines: dict[str, Machine] = field(default_factory=dict[str, Machine])
@@ -60,19 +52,19 @@ class Entry:
     """The store's number at the last change."""
 
     @property
-    def existing(self) -> Root:
+    def existing(self) -> Cluster:
         """Its Cluster.
 
         Raises:
             LookupError: Only other objects of the cluster were read.
         """
-        if self.root is None:
+        if self.cluster is None:
             raise LookupError(f"Cluster {self.key} was not read")
-        return self.root
+        return self.cluster
 
     def references(self) -> Iterator[Reference]:
         """Its infrastructure and its control plane."""
-        spec = self.root.cluster.spec if self.root else None
+        spec = self.cluster.spec if self.cluster else None
         for part in (spec.infrastructure_ref, spec.control_plane_ref) if spec else ():
             if (reference := _reference(part, self.key[0])) is not None:
                 yield reference
@@ -80,7 +72,7 @@ class Entry:
     @property
     def class_key(self) -> Key | None:
         """Namespace and name of its ClusterClass."""
-        topology = self.root.cluster.spec.topology if self.root else None
+        topology = self.cluster.spec.topology if self.cluster else None
         if topology is None or not topology.class_ref.name:
             return None
         return (topology.class_ref.namespace or self.key[0], topology.class_ref.name)
@@ -115,7 +107,7 @@ class Store:
 
     def shown(self) -> list[Entry]:
         """The clusters that exist, by namespace and name."""
-        return [entry for _, entry in sorted(self.entries.items()) if entry.root is not None]
+        return [entry for _, entry in sorted(self.entries.items()) if entry.cluster is not None]
 
     def part(self, entry: Entry, reference: ContractReference | None) -> Part | None:
         """The object that a Cluster refers to. None if it was not read."""
@@ -200,7 +192,7 @@ class Store:
         for used in entry.references():
             self._users.get(used, set[Key]()).discard(key)
         if deleted:
-            entry.root = entry.explanation = None
+            entry.cluster = entry.explanation = None
             entry.timeline = Timeline()
             self._keys.pop(reference, None)
             self._touch(entry)
@@ -209,7 +201,8 @@ class Store:
                 del self.removed[next(iter(self.removed))]
             self._drop_if_empty(entry)
             return
-        root = entry.root = Root(Cluster.read(raw), read_part(raw))
+        cluster, phase = Cluster.read(raw), read_part(raw).phase
+        entry.cluster = cluster
         self._keys[reference] = key
         self.removed.pop(key, None)
         for used in entry.references():
@@ -217,8 +210,8 @@ class Store:
             if (part := self.parts.get(used)) is not None:
                 self._observe_part(entry, used, part.phase)
         now = self.now()
-        entry.timeline.observe("Cluster", "Cluster", root.part.phase, now)
-        self._observe_hooks(entry, root.cluster, now)
+        entry.timeline.observe("Cluster", "Cluster", phase, now)
+        self._observe_hooks(entry, cluster, now)
         self._touch(entry)
 
     def _observe_hooks(self, entry: Entry, cluster: Cluster, now: datetime) -> None:
@@ -291,7 +284,7 @@ class Store:
             self._touch(entry)
 
     def _observe_part(self, entry: Entry, reference: Reference, phase: Phase | None) -> None:
-        control_plane = entry.root.cluster.spec.control_plane_ref if entry.root else None
+        control_plane = entry.cluster.spec.control_plane_ref if entry.cluster else None
         if _reference(control_plane, entry.key[0]) == reference:
             title = f"{reference[1]}/{reference[3]}"
             entry.timeline.observe("ControlPlane", title, phase, self.now())
@@ -304,7 +297,7 @@ class Store:
         entry.changed = self.number
 
     def _drop_if_empty(self, entry: Entry) -> None:
-        if entry.root is None and not (entry.workers or entry.machines or entry.results):
+        if entry.cluster is None and not (entry.workers or entry.machines or entry.results):
             self.entries.pop(entry.key, None)
 
 

@@ -11,14 +11,14 @@ from capelin.contract import PAUSED_ANNOTATION
 from capelin_cli.explain.model import Explanation
 from capelin_cli.status.cluster_tree import (
     CONTROL_PLANE,
-    ClusterObjects,
+    ClusterGraph,
     Node,
     State,
     build_tree,
     with_children,
     worst,
 )
-from capelin_cli.status.hook_reasons import hook_reasons
+from capelin_cli.status.condition_messages import hook_reasons
 from capelin_cli.status.policies import reason_nodes
 from capelin_cli.ui.model import (
     Changes,
@@ -122,7 +122,7 @@ def summary(store: Store, entry: Entry) -> ClusterSummary:
 def cluster_view(store: Store, key: Key) -> ClusterView | None:
     """Everything about a cluster. None if it does not exist."""
     entry = store.entries.get(key)
-    if entry is None or entry.root is None:
+    if entry is None or entry.cluster is None:
         return None
     node = tree_of(store, entry)
     return ClusterView(
@@ -138,7 +138,7 @@ def class_view(store: Store, key: Key) -> ClassView | None:
     entries = [entry for entry in store.shown() if entry.class_key == key]
     if not entries:
         return None
-    found, same = differences([entry.existing.cluster for entry in entries])
+    found, same = differences([entry.existing for entry in entries])
     return ClassView(
         name=joined(key),
         clusters=[joined(entry.key) for entry in entries[:MOST_CLUSTERS]],
@@ -154,23 +154,22 @@ def joined(key: Key) -> str:
 
 def tree_of(store: Store, entry: Entry) -> Node:
     """The tree that `capelin status` shows, with rows for the Machines that need attention."""
-    root = entry.existing
-    infrastructure = store.part(entry, root.cluster.spec.infrastructure_ref)
-    control_plane = store.part(entry, root.cluster.spec.control_plane_ref)
+    cluster = entry.existing
+    infrastructure = store.part(entry, cluster.spec.infrastructure_ref)
+    control_plane = store.part(entry, cluster.spec.control_plane_ref)
     tree = build_tree(
-        ClusterObjects(
-            cluster=root.part.raw,
+        ClusterGraph(
+            cluster,
             infrastructure=infrastructure.raw if infrastructure else None,
             control_plane=control_plane.raw if control_plane else None,
             workers=[part.raw for _, part in sorted(entry.workers.items())],
-            machines=(),
         )
     )
     sets = {each.title: each for each in _rows_of_machines(entry.machines.values())}
     title = f"{control_plane.raw.kind}/{control_plane.raw.metadata.name}" if control_plane else ""
     # A cluster that sleeps has no children: its Machines wait, and none of them has failed.
     with_machines = _attached(tree, sets, title) if tree.children else tree
-    reasons = hook_reasons(root.cluster, entry.results.values())
+    reasons = hook_reasons(cluster, entry.results.values())
     return with_children(with_machines, reason_nodes(reasons))
 
 
@@ -236,7 +235,7 @@ def machine_sets(machines: Iterable[Machine]) -> list[MachineSet]:
 
 
 def _summary(store: Store, entry: Entry, node: Node) -> ClusterSummary:
-    cluster = entry.existing.cluster
+    cluster = entry.existing
     class_key = entry.class_key
     state, message = attention(node)
     paused = cluster.spec.paused is True or PAUSED_ANNOTATION in cluster.metadata.annotations
@@ -263,7 +262,7 @@ def attention(node: Node) -> tuple[State, str]:
 
 
 def _control_plane_version(store: Store, entry: Entry) -> str:
-    cluster = entry.existing.cluster
+    cluster = entry.existing
     part = store.part(entry, cluster.spec.control_plane_ref)
     return (part.raw.spec.version or "") if part else ""
 

@@ -9,12 +9,10 @@ from typing import Annotated
 import typer
 
 from capelin_cli.verbs import (
-    backups,
     bundles,
     clusters,
     conformance,
     environments,
-    explain,
     hooks,
     hosts,
     new,
@@ -22,7 +20,6 @@ from capelin_cli.verbs import (
     plan,
     runner,
     system,
-    tools,
     ui,
 )
 
@@ -37,15 +34,12 @@ app = typer.Typer(
 for verbs in (
     environments,
     clusters,
-    explain,
     plan,
-    backups,
     operations,
     hooks,
     hosts,
     ui,
     conformance,
-    tools,
     system,
     new,
     bundles,

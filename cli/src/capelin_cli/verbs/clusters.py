@@ -1,23 +1,30 @@
-"""The verbs of workload clusters: create, delete, upgrade, wait, scale."""
+"""The verbs of workload clusters: create, delete, upgrade, wait, scale, explain."""
 
 import shlex
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from capelin_cli.verbs import completion
-from capelin_cli.verbs.options import Environment, Namespace, Within, Yes, group
+from capelin_cli.verbs.options import (
+    Environment,
+    Namespace,
+    Output,
+    Within,
+    Yes,
+    cluster_of,
+    cluster_of_environment,
+    given,
+    group,
+)
 from capelin_cli.verbs.runner import confirm, run
 
+if TYPE_CHECKING:
+    from capelin_cli.environments.connection import ClusterName
+
 NewName = Annotated[str, typer.Argument(help="The cluster's name.", show_default=False)]
-Name = Annotated[
-    str,
-    typer.Argument(
-        help="The cluster's name.", autocompletion=completion.clusters, show_default=False
-    ),
-]
 Workers = Annotated[
     int | None, typer.Option(min=0, max=10_000, help="How many workers.", show_default=False)
 ]
@@ -62,6 +69,7 @@ def register(app: typer.Typer) -> None:
         add_cluster_verb(app, verb, help_text, function)
     # `scale` accepts too many words, and then names the right option in its error.
     app.command(context_settings={"allow_extra_args": True})(scale)
+    add_cluster_verb(app, "explain", "Explain why a workload cluster waits.", explain)
 
 
 def add_cluster_verb(
@@ -107,8 +115,9 @@ def create(
     within: Within = 600,
 ) -> None:
     """Create a workload cluster from a ClusterClass."""
-    from capelin_cli.clusters.cluster_verbs import ClusterName, RunOptions, create_cluster
+    from capelin_cli.clusters.cluster_verbs import RunOptions, create_cluster
     from capelin_cli.clusters.topology import ClusterOptions, parse_variables
+    from capelin_cli.environments.connection import ClusterName
 
     options = ClusterOptions(
         cluster_class=cluster_class,
@@ -122,28 +131,27 @@ def create(
     run(create_cluster(which, options, how), interrupted=how.interrupted)
 
 
+@given(cluster_of_environment)
 def delete(
-    name: Name,
+    which: "ClusterName",
     *,
-    environment: Environment = "",
-    namespace: Namespace = "default",
     yes: Yes = False,
     dry_run: DryRun = False,
     wait: Wait = True,
     within: Within = 600,
 ) -> None:
     """Delete a workload cluster with all its machines."""
-    from capelin_cli.clusters.cluster_verbs import ClusterName, RunOptions, delete_cluster
+    from capelin_cli.clusters.cluster_verbs import RunOptions, delete_cluster
 
-    if not confirm(f"Delete cluster {name} with all its machines?", yes=yes or dry_run):
+    if not confirm(f"Delete cluster {which.name} with all its machines?", yes=yes or dry_run):
         raise typer.Exit(1)
-    which = ClusterName(name, namespace, environment)
     how = RunOptions(dry_run, within if wait else None)
     run(delete_cluster(which, how), interrupted=how.interrupted)
 
 
+@given(cluster_of_environment)
 def upgrade(
-    name: Name,
+    which: "ClusterName",
     version: Annotated[
         str | None,
         typer.Argument(
@@ -153,8 +161,6 @@ def upgrade(
         ),
     ] = None,
     *,
-    environment: Environment = "",
-    namespace: Namespace = "default",
     dry_run: DryRun = False,
     wait: Wait = True,
     within: Within = 1800,
@@ -164,18 +170,16 @@ def upgrade(
     If the upgrade has begun already, the command waits for it. If the cluster runs the version
     already, nothing is changed, and the exit code is 0.
     """
-    from capelin_cli.clusters.cluster_verbs import ClusterName, RunOptions, upgrade_cluster
+    from capelin_cli.clusters.cluster_verbs import RunOptions, upgrade_cluster
 
-    which = ClusterName(name, namespace, environment)
     how = RunOptions(dry_run, within if wait else None)
     run(upgrade_cluster(which, version, how), interrupted=how.interrupted)
 
 
+@given(cluster_of_environment)
 def wait_(
-    name: Name,
+    which: "ClusterName",
     *,
-    environment: Environment = "",
-    namespace: Namespace = "default",
     deleted: Annotated[
         bool, typer.Option("--deleted", help="Wait until the cluster is deleted.")
     ] = False,
@@ -189,19 +193,17 @@ def wait_(
 
     For example: capelin wait cluster demo --within 900, or capelin wait cluster demo --deleted
     """
-    from capelin_cli.clusters.cluster_verbs import ClusterName, RunOptions, wait_for_cluster
+    from capelin_cli.clusters.cluster_verbs import RunOptions, wait_for_cluster
 
-    which = ClusterName(name, namespace, environment)
     how = RunOptions(within=within)
     run(wait_for_cluster(which, how, deleted=deleted), interrupted=how.interrupted)
 
 
+@given(cluster_of_environment)
 def scale(
+    which: "ClusterName",
     ctx: typer.Context,
-    name: Name,
     *,
-    environment: Environment = "",
-    namespace: Namespace = "default",
     workers: Workers = None,
     pool: Pool = None,
     control_plane_replicas: ControlPlaneReplicas = None,
@@ -210,14 +212,13 @@ def scale(
     within: Within = 600,
 ) -> None:
     """Change how many machines a cluster has."""
-    from capelin_cli.clusters.cluster_verbs import ClusterName, RunOptions, scale_cluster
+    from capelin_cli.clusters.cluster_verbs import RunOptions, scale_cluster
     from capelin_cli.clusters.topology import ScaleOptions
 
     if ctx.args:
-        raise _too_many_words(name, ctx.args, workers)
+        raise _too_many_words(which.name, ctx.args, workers)
     if workers is None and control_plane_replicas is None:
         raise typer.BadParameter("give --workers, --control-plane-replicas, or both")
-    which = ClusterName(name, namespace, environment)
     options = ScaleOptions(workers, pool, control_plane_replicas)
     how = RunOptions(dry_run, within if wait else None)
     run(scale_cluster(which, options, how), interrupted=how.interrupted)
@@ -234,3 +235,24 @@ def _too_many_words(name: str, more: list[str], workers: int | None) -> Exceptio
         reason="Numbers come with --workers or --control-plane-replicas.",
         hint=f"Type capelin scale {shlex.join([name])} --workers {number}.",
     )
+
+
+@given(cluster_of)
+def explain(
+    which: "ClusterName",
+    *,
+    output: Output = "text",
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 unless the cluster is ready.")
+    ] = False,
+) -> None:
+    """Explain why a workload cluster waits: from the cluster to the one object that causes it.
+
+    Each cause has the person or program that can end the wait, the evidence, and the next command.
+    The verb only reads. It works with every management cluster of Cluster API (--kubeconfig).
+    """
+    from capelin_cli.explain.command import explain_cluster
+
+    is_ready = run(explain_cluster(which, output))
+    if exit_code and not is_ready:
+        raise typer.Exit(1)

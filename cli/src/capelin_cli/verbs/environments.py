@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from capelin_cli.terminal.invocation import environment_option
+from capelin_cli.terminal.text import environment_option
 from capelin_cli.verbs import completion
 from capelin_cli.verbs.options import (
     AnyEnvironment,
@@ -23,7 +23,7 @@ from capelin_cli.verbs.options import (
 from capelin_cli.verbs.runner import confirm, run
 
 if TYPE_CHECKING:
-    from capelin_cli.environments.user_access import Access
+    from capelin_cli.environments.kubeconfigs import Access
 
 ManagementOnly = Annotated[bool, typer.Option("--management-only", help="Create no demo cluster.")]
 More = Annotated[
@@ -252,9 +252,8 @@ def dev(
     """
     from capelin_embedded.management import UpRequest
 
-    from capelin_cli.clusters.develop import develop
     from capelin_cli.clusters.topology import ClusterOptions
-    from capelin_cli.clusters.up import UpOptions
+    from capelin_cli.clusters.up import UpOptions, develop
 
     demo = None if management_only else ClusterOptions()
     options = UpOptions(environment, UpRequest(providers=_names(with_)), demo, within=within)
@@ -341,8 +340,11 @@ def kubeconfig(
 
     For another person: capelin kubeconfig demo --user alice --group dev --for 8h --raw
     """
-    from capelin_cli.environments.kubeconfigs import kubeconfig_of, merge_kubeconfigs
-    from capelin_cli.environments.user_access import user_kubeconfig_of
+    from capelin_cli.environments.kubeconfigs import (
+        kubeconfig_of,
+        merge_kubeconfigs,
+        user_kubeconfig_of,
+    )
 
     if merge and (raw or user is not None):
         raise typer.BadParameter("--merge excludes --raw and --user")
@@ -365,7 +367,7 @@ def kubeconfig(
 def _access(user: str, groups: list[str], validity: str) -> "Access":
     from capelin.api import parse_duration
 
-    from capelin_cli.environments.user_access import Access
+    from capelin_cli.environments.kubeconfigs import Access
 
     try:
         return Access(user, tuple(groups), parse_duration(validity))

@@ -1,12 +1,15 @@
 """The verbs of runtime extensions: ls, discover, call, bench, conformance."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capelin_cli.verbs.options import Environment, Output, Within, group
+from capelin_cli.verbs.options import Environment, Output, Within, given, group
 from capelin_cli.verbs.runner import run
+
+if TYPE_CHECKING:
+    from capelin_cli.hooks.targets import RequestOptions, Target
 
 Extension = Annotated[
     str,
@@ -82,6 +85,35 @@ To = Annotated[
     str | None,
     typer.Option("--to", metavar="VERSION", help="For upgrades: the version to go to."),
 ]
+
+
+def target_of(
+    extension: Extension,
+    *,
+    environment: Environment = "",
+    ca: Ca = None,
+    client_cert: Certificate = None,
+    client_key: Key = None,
+    through: Through = None,
+    catalog: Catalogs = [],  # noqa: B006 - typer makes a new one
+) -> "Target":
+    """The extension that a verb is for, and how to reach it."""
+    from capelin_cli.hooks.targets import Target, known_hooks
+
+    return Target(
+        extension, environment, ca, client_cert, client_key, through, known_hooks(catalog)
+    )
+
+
+def request_of(
+    *, request: Request = None, cluster: Cluster = None, to: To = None, patch: Patch = None
+) -> "RequestOptions":
+    """The source of the request that a verb sends."""
+    from capelin_cli.hooks.targets import RequestOptions
+
+    if request is not None and cluster is not None:
+        raise typer.BadParameter("use --request or --cluster, not both")
+    return RequestOptions(request, cluster, to, patch)
 
 
 def register(app: typer.Typer) -> None:
@@ -172,47 +204,27 @@ def certificate(
         typer.echo(path)
 
 
-def discover(
-    extension: Extension,
-    *,
-    environment: Environment = "",
-    ca: Ca = None,
-    client_cert: Certificate = None,
-    client_key: Key = None,
-    through: Through = None,
-    catalog: Catalogs = [],  # noqa: B006 - typer makes a new one
-    output: Output = "text",
-) -> None:
+@given(target_of)
+def discover(target: "Target", *, output: Output = "text") -> None:
     """Ask an extension for its handlers, and check them as Cluster API does."""
-    from capelin_cli.hooks.targets import Target, known_hooks
     from capelin_cli.hooks.verbs import discover as run_discover
 
-    target = Target(
-        extension, environment, ca, client_cert, client_key, through, known_hooks(catalog)
-    )
     run(run_discover(target, output=output))
 
 
+@given(target_of)
+@given(request_of)
 def call(
-    extension: Extension,
+    options: "RequestOptions",
+    target: "Target",
     handler: Handler,
     *,
-    environment: Environment = "",
-    request: Request = None,
-    cluster: Cluster = None,
-    to: To = None,
-    patch: Patch = None,
     diff: Annotated[
         bool, typer.Option("--diff", help="Show what patches would change instead of the response.")
     ] = False,
     show_request: Annotated[
         bool, typer.Option("--show-request", help="Print the request, and do not send it.")
     ] = False,
-    ca: Ca = None,
-    client_cert: Certificate = None,
-    client_key: Key = None,
-    through: Through = None,
-    catalog: Catalogs = [],  # noqa: B006 - typer makes a new one
 ) -> None:
     """Call a handler, and print its response.
 
@@ -221,48 +233,27 @@ def call(
     The exit code is 0 if the handler lets its caller proceed, 7 if it blocks its caller, and 1 if
     it fails or does not answer.
     """
-    from capelin_cli.hooks.requests import RequestOptions
-    from capelin_cli.hooks.targets import Target, known_hooks
     from capelin_cli.hooks.verbs import call as run_call
 
-    if request is not None and cluster is not None:
-        raise typer.BadParameter("use --request or --cluster, not both")
-    target = Target(
-        extension, environment, ca, client_cert, client_key, through, known_hooks(catalog)
-    )
-    options = RequestOptions(request, cluster, to, patch)
     blocked = run(run_call(target, handler, options, diff=diff, show_request=show_request))
     if blocked:
         raise typer.Exit(7)
 
 
+@given(target_of)
+@given(request_of)
 def bench(
-    extension: Extension,
+    options: "RequestOptions",
+    target: "Target",
     handler: Handler,
     *,
-    environment: Environment = "",
-    request: Request = None,
-    cluster: Cluster = None,
-    to: To = None,
-    patch: Patch = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long to call it.")] = 5,
     connections: Annotated[int, typer.Option(min=1, max=256, help="How many calls at once.")] = 4,
-    ca: Ca = None,
-    client_cert: Certificate = None,
-    client_key: Key = None,
-    through: Through = None,
-    catalog: Catalogs = [],  # noqa: B006 - typer makes a new one
     output: Output = "text",
 ) -> None:
     """Call a handler again and again, and print how long the calls take."""
-    from capelin_cli.hooks.requests import RequestOptions
-    from capelin_cli.hooks.targets import Target, known_hooks
     from capelin_cli.hooks.verbs import bench as run_bench
 
-    target = Target(
-        extension, environment, ca, client_cert, client_key, through, known_hooks(catalog)
-    )
-    options = RequestOptions(request, cluster, to, patch)
     run(
         run_bench(
             target,
@@ -275,10 +266,10 @@ def bench(
     )
 
 
+@given(target_of)
 def conformance(
-    extension: Extension,
+    target: "Target",
     *,
-    environment: Environment = "",
     cluster: Cluster = None,
     to: To = None,
     pure_only: Annotated[
@@ -287,11 +278,6 @@ def conformance(
             "--pure-only", help="Call only hooks that compute a response and do nothing else."
         ),
     ] = False,
-    ca: Ca = None,
-    client_cert: Certificate = None,
-    client_key: Key = None,
-    through: Through = None,
-    catalog: Catalogs = [],  # noqa: B006 - typer makes a new one
     output: Output = "text",
 ) -> None:
     """Check an extension in any language against Cluster API's requirements.
@@ -300,13 +286,9 @@ def conformance(
     (or the one that --cluster names). The exit code is 1 if a rule does not hold. Advice does not
     count.
     """
-    from capelin_cli.hooks.requests import RequestOptions
-    from capelin_cli.hooks.targets import Target, known_hooks
+    from capelin_cli.hooks.targets import RequestOptions
     from capelin_cli.hooks.verbs import conformance as run_conformance
 
-    target = Target(
-        extension, environment, ca, client_cert, client_key, through, known_hooks(catalog)
-    )
     options = RequestOptions(None, cluster, to)
     if not run(run_conformance(target, options, pure_only=pure_only, output=output)):
         raise typer.Exit(1)

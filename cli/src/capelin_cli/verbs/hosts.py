@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from capelin_cli.verbs.options import Environment, Output, group
+from capelin_cli.verbs.options import AnyNamespace, Environment, Output, group
 from capelin_cli.verbs.runner import run
 
 HostNamespace = Annotated[
@@ -113,10 +113,7 @@ def check(
 def list_(
     *,
     environment: Environment = "",
-    namespace: Annotated[
-        str | None,
-        typer.Option("--namespace", "-n", help="Show this namespace only.", show_default=False),
-    ] = None,
+    namespace: AnyNamespace = None,
     output: Output = "text",
 ) -> None:
     """List the hosts with their phases, machines and problems."""

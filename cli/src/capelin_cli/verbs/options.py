@@ -1,12 +1,17 @@
 """The options that several verbs have, each with one name and one meaning everywhere."""
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from capelin_cli.verbs import completion
+
+if TYPE_CHECKING:
+    from capelin_cli.environments.connection import ClusterName
 
 
 def _supervised_environment(ctx: typer.Context, name: str = "") -> str:
@@ -43,6 +48,12 @@ NamedEnvironment = Annotated[str, _environment("The environment.")]
 AnyEnvironment = Annotated[
     str | None, _environment("Show this environment only.", show_default=False)
 ]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="The cluster's name.", autocompletion=completion.clusters, show_default=False
+    ),
+]
 ManagementKubeconfig = Annotated[
     Path | None,
     typer.Option(
@@ -56,6 +67,10 @@ ManagementKubeconfig = Annotated[
 ]
 Namespace = Annotated[
     str, typer.Option("--namespace", "-n", help="The namespace of the workload cluster.")
+]
+AnyNamespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Show this namespace only.", show_default=False),
 ]
 Output = Annotated[
     Literal["text", "wide", "json", "yaml"],
@@ -80,3 +95,44 @@ def group(app: typer.Typer, name: str, text: str, **settings: Any) -> typer.Type
     added = typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None, **settings)
     app.add_typer(added, name=name)
     return added
+
+
+def given(make: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A verb with the arguments and options of `make`, which makes its first parameter of them."""
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        own = signature(make).parameters
+        first, *others = signature(verb).parameters.values()
+        parameters = sorted((*own.values(), *others), key=lambda parameter: parameter.kind)
+
+        @wraps(verb)
+        def called(**values: Any) -> None:
+            made = make(**{name: values.pop(name) for name in own})
+            verb(**{first.name: made}, **values)
+
+        # Typer reads both.
+        vars(called)["__signature__"] = Signature(parameters)
+        called.__annotations__ = {entry.name: entry.annotation for entry in parameters}
+        return called
+
+    return decorate
+
+
+def cluster_of(
+    name: Name,
+    *,
+    environment: Environment = "",
+    kubeconfig: ManagementKubeconfig = None,
+    namespace: Namespace = "default",
+) -> "ClusterName":
+    """The cluster that a verb is for."""
+    from capelin_cli.environments.connection import ClusterName
+
+    return ClusterName(name, namespace, environment, kubeconfig)
+
+
+def cluster_of_environment(
+    name: Name, *, environment: Environment = "", namespace: Namespace = "default"
+) -> "ClusterName":
+    """The same for a verb that needs an environment of `capelin up`."""
+    return cluster_of(name, environment=environment, namespace=namespace)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from capelin_cli.verbs.clusters import ClusterVerb, ControlPlaneReplicas, Name, Pool, Workers
-from capelin_cli.verbs.options import Environment, ManagementKubeconfig, Namespace
+from capelin_cli.verbs.clusters import ClusterVerb, ControlPlaneReplicas, Pool, Workers
+from capelin_cli.verbs.options import Environment, ManagementKubeconfig, Name, Namespace
 from capelin_cli.verbs.runner import run
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import typer
 
-from capelin_cli.terminal.invocation import as_invoked
+from capelin_cli.terminal.text import as_invoked
 
 ResultT = TypeVar("ResultT")
 

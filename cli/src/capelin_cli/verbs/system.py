@@ -1,4 +1,4 @@
-"""The verbs of this machine: doctor, the cache of programs, and the storage of kinds."""
+"""The verbs of this machine: kubectl, clusterctl, doctor, the cache, the storage of kinds."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,9 +9,30 @@ from capelin_cli.verbs import completion
 from capelin_cli.verbs.options import Environment, Output, Yes, group
 from capelin_cli.verbs.runner import confirm, run
 
+# Everything after the program's own first word is the program's, whatever it looks like.
+_PASS_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        "-c",
+        help="A workload cluster. Without it: the management cluster.",
+        autocompletion=completion.clusters,
+        show_default=False,
+    ),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ARGS", help="The arguments of the program.", show_default=False),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
+    settings = {**_PASS_ON, "help_option_names": ["--help"]}
+    app.command(context_settings=settings)(kubectl)
+    app.command(context_settings=settings)(clusterctl)
     app.command()(versions)
     app.command()(doctor)
     app.command()(migrate)
@@ -19,6 +40,40 @@ def register(app: typer.Typer) -> None:
     cache.command("ls")(list_cache)
     cache.command("prefetch")(prefetch)
     cache.command("prune")(prune)
+
+
+def kubectl(
+    *,
+    environment: Environment = "",
+    cluster: Cluster = None,
+    namespace: Annotated[
+        str, typer.Option("--cluster-namespace", help="The namespace of the workload cluster.")
+    ] = "default",
+    arguments: Arguments = None,
+) -> None:
+    """Run kubectl in an environment, or in one of its clusters.
+
+    For example: capelin kubectl get clusters -A, or capelin kubectl -c demo get nodes
+    """
+    from capelin_cli.environments.kubeconfigs import prepare_tool, run_tool
+
+    program, variables = run(prepare_tool("kubectl", environment, cluster, namespace))
+    run_tool(program, arguments or [], variables)
+
+
+def clusterctl(
+    *,
+    environment: Environment = "",
+    arguments: Arguments = None,
+) -> None:
+    """Run clusterctl in an environment.
+
+    For example: capelin clusterctl describe cluster demo
+    """
+    from capelin_cli.environments.kubeconfigs import prepare_tool, run_tool
+
+    program, variables = run(prepare_tool("clusterctl", environment, None, "default"))
+    run_tool(program, arguments or [], variables)
 
 
 def doctor() -> None:

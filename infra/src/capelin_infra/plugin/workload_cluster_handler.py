@@ -27,7 +27,7 @@ from capelin_cli.environments.kubernetes_versions import check_upgrade
 from capelin_cli.status.readiness import (
     deletion_progress,
     not_ready_reason,
-    observe_cluster,
+    observe,
     wait_until_ready,
 )
 from capelin_cli.terminal.waiting import wait_for
@@ -104,9 +104,9 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
                 cluster = await client.find(Cluster, state.name, state.namespace)
                 if cluster is None or cluster.uid != state.uid:
                     return None
-                observed = await observe_cluster(client, state.name, state.namespace)
+                graph = await observe(client, cluster)
                 return await _state(
-                    client, _observed(state, cluster), available=not_ready_reason(observed) is None
+                    client, _observed(state, cluster), available=not_ready_reason(graph) is None
                 )
         except NotServed:
             # Cluster API was removed, and all Clusters with it.

@@ -1,4 +1,4 @@
-"""How the user called the command, so that suggested commands work unchanged."""
+"""Text for people: what tenants wrote shown as it is, and commands as the user calls them."""
 
 import os
 import re
@@ -10,6 +10,22 @@ _VERBS: Final = (
     "restart|scale|start|status|stop|ui|up|upgrade|versions|wait"
 )
 _COMMAND: Final = re.compile(rf"(?<!run )(?<![\w./-])capelin (?=(?:{_VERBS})\b)")
+
+
+def printable(text: str) -> str:
+    r"""Text with escapes such as `\x1b` in place of what terminals do not show but obey.
+
+    Any user can write messages of conditions: they must neither color the screen, nor move its
+    cursor, nor look like something else.
+    """
+    return "".join(
+        character if character.isprintable() or character == "\n" else _escaped(character)
+        for character in text
+    )
+
+
+def _escaped(character: str) -> str:
+    return " " if character == "\t" else character.encode("unicode_escape").decode()
 
 
 def command_name(variables: Mapping[str, str] = os.environ) -> str:
