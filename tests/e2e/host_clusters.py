@@ -47,6 +47,17 @@ class HostCluster(ControlPlane):
         found = (await self.client.list(CapelinHost, self.namespace)).items
         return {host.name: host.status.phase if host.status else None for host in found}
 
+    async def reports(self) -> dict[str, str]:
+        """The phase of each host, and the messages of its conditions."""
+        found = (await self.client.list(CapelinHost, self.namespace)).items
+        return {
+            host.name: ": ".join(
+                filter(None, [host.status.phase, *(it.message for it in host.status.conditions)])
+            )
+            for host in found
+            if host.status
+        }
+
     async def scale(self, replicas: int) -> None:
         await self.client.patch(MachinePool, POOL, self.namespace, {"spec": {"replicas": replicas}})
 
@@ -65,7 +76,11 @@ async def management(folder: Path) -> AsyncGenerator[Client]:
 async def return_all(cluster: HostCluster, hosts: Sequence[HostContainer]) -> None:
     """Delete a cluster. Its hosts are as before their first bootstrap."""
     await cluster.delete_cluster()
-    await until(cluster.hosts, lambda found: set(found.values()) == {"Free"}, within=300)
+    await until(
+        cluster.reports,
+        lambda found: all(text.startswith("Free") for text in found.values()),
+        within=300,
+    )
     for host in hosts:
         difference = sorted(await host.state() ^ host.fresh)
         assert not difference, "\n".join([host.name, *difference, await host.clean_output()])
