@@ -139,12 +139,13 @@ async def gives_a_user_access(home: Home, administrator: Path, run_program: RunP
     assert await run_program(administrator, "kubectl", "get", "csr", "-o", "name") == ""
 
 
-FILE = """
+FILE = f"""
 clusters:
   - name: described
     namespace: team
+    kubernetesVersion: {OLD}
     workers: 1
-    variables: {machines: {startupSeconds: 1}}
+    variables: {{machines: {{startupSeconds: 1}}}}
 """
 
 
