@@ -12,8 +12,8 @@ from capelin.api.core import ConfigMap, Node, Pod, Secret
 from capelin.client import Client, Expired, read_endpoints
 from capelin.testing.waiting import until
 from capelin_cli.clusters.backups import BackupPlace
-from capelin_cli.clusters.cluster_verbs import ClusterName
 from capelin_cli.clusters.restores import create_again, read_lost_cluster
+from capelin_cli.environments.connection import ClusterName
 from capelin_control_plane.backup.destinations import Stores
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 
