@@ -33,6 +33,15 @@ def seconds(text: str) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
+def seconds_up_to(most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        if (value := seconds(text)) > most:
+            raise ValueError(f'"{text}" is longer than {most:g} s')
+        return value
+
+    return read
+
+
 def whole_number(text: str) -> int:
     if not re.fullmatch(r"\d{1,9}", text):
         raise ValueError(f'"{text}" is not a whole number')

@@ -8,6 +8,7 @@ from capelin.runtime.server import read_options
 from capelin.yaml import read_all_yaml
 from capelin_lifecycle.__main__ import LifecycleOptions, print_admission_policies
 from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
+from capelin_lifecycle.engine import EngineOptions
 from capelin_lifecycle.hooks import NAME
 from capelin_lifecycle.sandbox.pool import MIB, Budget
 
@@ -68,9 +69,19 @@ async def test_the_api_server_accepts_the_admission_policies(client: Client) -> 
         await client.create(manifest, dry_run=True)
 
 
-def test_options_limit_the_expressions_of_policies() -> None:
+def test_options_of_the_engine_and_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = ["--port=1", "--leader-elect", "--extension-config", "x"]
+    options = read_options(LifecycleOptions, NAME, flags)
+    assert (options.engine, options.port) == (
+        EngineOptions(leader_elect=True, extension_config="x"),
+        1,
+    )
+    assert options.expressions == Budget(0.1, 50 * MIB)
+    monkeypatch.setenv("CAPELIN_LEADER_ELECT", "true")
+    monkeypatch.setenv("CAPELIN_EXPRESSION_CPU_MILLISECONDS", "200")
     options = read_options(LifecycleOptions, NAME, ["--expression-memory-mebibytes=64"])
-    assert options.expressions == Budget(0.1, 64 * MIB)
+    assert options.engine == EngineOptions(leader_elect=True)
+    assert options.expressions == Budget(0.2, 64 * MIB)
 
 
 @pytest.mark.parametrize(

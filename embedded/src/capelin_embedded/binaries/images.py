@@ -103,11 +103,10 @@ class Repository:
                 for image in reversed(manifest.manifests)
                 if (system := image.platform) is not None and system.os != "unknown"
             }
-            name = f"{platform.system}/{platform.architecture}"
-            if name not in images:
+            if (image := images.get(str(platform))) is None:
                 available = ", ".join(sorted(images))
                 raise SourceFailedError(f"it has nothing for {platform}, only {available}")
-            _, manifest = await self._manifest(images[name].digest)
+            _, manifest = await self._manifest(image.digest)
         elif manifest.config is not None:
             await self._check_platform(manifest.config, platform)
         if not manifest.layers:

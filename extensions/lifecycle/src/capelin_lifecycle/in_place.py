@@ -55,7 +55,7 @@ def can_update_machine_set(request: CanUpdateMachineSetRequest) -> CanUpdateMach
     before_hosts, after_hosts = _hosts(old), _hosts(new)
     # They may differ in the way to install programs, and in nothing else.
     if before_hosts != after_hosts and _others(before_hosts) == _others(after_hosts):
-        template = _replacing("/spec/template/spec/hosts", _hosts(new))
+        template = _replacing("/spec/template/spec/hosts", after_hosts)
     return CanUpdateMachineSetResponse(
         status="Success",
         machine_set_patch=_replacing("/spec/template/spec/version", after),

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from capelin import tracing
-from capelin.flags import OptionsError, flag, number_from, one_of, parse, report, seconds, truth
+from capelin.flags import (
+    OptionsError,
+    flag,
+    number_from,
+    one_of,
+    parse,
+    report,
+    seconds_up_to,
+    truth,
+)
 from capelin.hosts import is_loopback
 from capelin.runtime.extension import Extension, InvalidExtensionError
 from capelin.runtime.server.process import PortTakenError, Process, listen
@@ -47,7 +56,10 @@ class Options:
         shown="none",
     )
     drain_seconds: float = flag(
-        5.0, seconds, "How long to serve after SIGTERM, until callers have left.", shown="5s"
+        5.0,
+        seconds_up_to(3600),
+        "How long to serve after SIGTERM, until callers have left.",
+        shown="5s",
     )
     log_level: str = flag(
         "info", one_of("debug", "info", "warning", "error"), "The least severe lines to log."
