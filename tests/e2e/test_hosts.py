@@ -15,7 +15,7 @@ from capelin.api.core import Namespace, Node
 from capelin.client import Client
 from capelin.testing.waiting import until
 from capelin_embedded.binaries import TESTED_KUBERNETES
-from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost, HostStatus
+from capelin_machine_pool.hosts.api import CLEAN_AGAIN_ANNOTATION, CapelinHost
 
 from . import host_containers
 from .host_clusters import (
@@ -138,13 +138,10 @@ async def fail_to_clean(cluster: HostCluster, host: HostContainer) -> None:
     await docker("exec", host.name, "sh", "-c", f"{script} && chmod 755 {crictl}")
     await cluster.client.delete(Cluster, cluster.name, cluster.namespace)
 
-    async def broken() -> str:
-        found = await cluster.client.get(CapelinHost, host.name, cluster.namespace)
-        status = found.status or HostStatus()
-        messages = [condition.message for condition in status.conditions]
-        return " ".join(messages) if status.phase == "Broken" else ""
-
-    assert "no runtime" in await until(broken, within=300)
+    reports = await until(
+        cluster.reports, lambda found: found[host.name].startswith("Broken"), within=300
+    )
+    assert "no runtime" in reports[host.name]
     await docker("exec", host.name, "mv", "/crictl", crictl)
     again = {"metadata": {"annotations": {CLEAN_AGAIN_ANNOTATION: ""}}}
     await cluster.client.patch(CapelinHost, host.name, cluster.namespace, again)

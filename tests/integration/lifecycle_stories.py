@@ -10,6 +10,7 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass, ExtensionConfig
 from capelin.api.core import Namespace
 from capelin.client import ApiError, Client
+from capelin.contract import is_condition_true
 from capelin.testing.waiting import until
 from capelin_cli.clusters.demo import demo_manifests
 from capelin_cli.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
@@ -18,6 +19,7 @@ from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 from capelin_lifecycle.reconcilers.registration import handler_name
 
 BEFORE, AFTER = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
+APPROVALS = "approval.runtime.capelin.cluster.x-k8s.io/"
 PATIENCE = 300.0
 """Seconds for each step, since Cluster API retries with growing delays."""
 
@@ -102,6 +104,21 @@ class Stories:
             if (result.spec.policy.name, result.spec.cluster.name) == (policy, cluster):
                 return result.status.phase if result.status else ""
         return ""
+
+    async def wait_for_phase(self, policy: str, cluster: str, phase: str) -> None:
+        """Wait until the result has a phase, or is gone if the phase is empty."""
+        await until(
+            lambda: self.phase(policy, cluster), lambda found: found == phase, within=PATIENCE
+        )
+
+    async def approve(self, policy: str, cluster: str) -> None:
+        """Approve the result of a policy for a Cluster as the client's user."""
+        value = f"{await self.approval_code(policy, cluster)}:{await user_name(self.client)}"
+        metadata = {"annotations": {f"{APPROVALS}{policy}": value}}
+        await self.client.patch(Cluster, cluster, self.namespace, {"metadata": metadata})
+
+    async def is_available(self, name: str) -> bool:
+        return is_condition_true((await self.cluster(name)).status.conditions, "Available")
 
     async def approval_code(self, policy: str, cluster: str) -> str:
         """The code that approves the result of a policy for a Cluster, from its message."""

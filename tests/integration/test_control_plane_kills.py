@@ -20,7 +20,6 @@ from capelin.client import Client, Config
 from capelin.contract import ASLEEP, find_condition
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import RENEW_ANNOTATION, RESTORE_ANNOTATION
 from capelin_control_plane.operations.sleep import SLEEP_ANNOTATION, WAKE_ANNOTATION
 from capelin_control_plane.provider import provider
@@ -87,6 +86,10 @@ class Shoal:
             and all(conditions[type_] == "False" for type_ in QUIET)
             and self.running() == sorted(self.expected(replicas))
         )
+
+    async def is_restored(self) -> bool:
+        """Whether no restore is requested any more, and everything matches the spec."""
+        return not await self.mine.is_restore_requested() and await self.settled()
 
     @staticmethod
     def expected(replicas: int) -> list[str]:
@@ -202,28 +205,13 @@ async def test_a_restore_survives_kills_of_its_provider(shoal: Shoal) -> None:
         await until(shoal.settled)
         async with mine.workload() as workload:
             await workload.create(ConfigMap.of("before", "default"))
-        # A status has whole seconds, and the backup may begin in the second of its request.
-        requested = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
-        await mine.annotate(BACKUP_ANNOTATION, requested.isoformat())
-
-        async def is_backed_up() -> bool:
-            status = (await mine.get()).status
-            return bool(status and status.backup and status.backup.time >= requested)
-
-        await until(is_backed_up)
+        requested = await mine.request_backup()
+        backed_up = await until(lambda: mine.backup_since(requested))
         async with mine.workload() as workload:
             await workload.create(ConfigMap.of("after", "default"))
     await shoal.authorities.check()
-    status = (await mine.get()).status
-    assert status is not None
-    assert status.backup is not None
-    await mine.annotate(RESTORE_ANNOTATION, status.backup.name)
-
-    async def is_restored() -> bool:
-        requested = RESTORE_ANNOTATION in (await mine.get()).metadata.annotations
-        return not requested and await shoal.settled()
-
-    await shoal.through_kills(is_restored, -(-KILLS // 6))
+    await mine.annotate(RESTORE_ANNOTATION, backed_up)
+    await shoal.through_kills(shoal.is_restored, -(-KILLS // 6))
 
     async with mine.workload() as workload:
         names = {found.name for found in (await workload.list(ConfigMap, "default")).items}

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 
 import aiohttp
 import pytest
-from capelin.api import Resource, Unstructured
+from capelin.api import Resource
 from capelin.api.core import Secret
-from capelin.client import Client, Config, NotServed, tls_context
+from capelin.client import Config, tls_context
 from capelin.contract import is_controlled_by
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes.components import etcd_port, read_key_pair
@@ -20,10 +20,12 @@ from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.keys.encryption import read_keyring
 from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION
 from capelin_embedded.binaries import TESTED_KUBERNETES
+from capelin_embedded.management import apply_manifests
 
 from tests.faults.http2 import Http2Load
 from tests.load import Load
 from tests.support import encryption_states
+from tests.support.definitions import definition
 from tests.support.encryption_states import key_name
 
 from .test_control_plane_kills import NAME, Shoal, shoal
@@ -164,46 +166,23 @@ SECRETS_OF_A_VAULT = "pushsecrets.external-secrets.io"
 """Its group prefers v1, which serves only another kind."""
 
 
-def definition(plural: str, kind: str, version: str) -> Unstructured:
-    group = SECRETS_OF_A_VAULT.partition(".")[2]
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
-        "spec": {
-            "group": group,
-            "names": {"plural": plural, "kind": kind},
-            "scope": "Namespaced",
-            "versions": [
-                {
-                    "name": version,
-                    "served": True,
-                    "storage": True,
-                    "schema": {"openAPIV3Schema": schema},
-                }
-            ],
-        },
-    }
-
-
 async def test_a_custom_resource_outside_of_the_preferred_version_keeps_its_key(
     shoal: Shoal,
 ) -> None:
     mine = shoal.mine
-    plural, _, group = SECRETS_OF_A_VAULT.partition(".")
-    resource = Resource(group, "v1alpha1", "PushSecret", plural)
+    name = SECRETS_OF_A_VAULT
+    plural, _, group = name.partition(".")
+    resource = Resource(group, "v1alpha1", "Pushsecret", plural)
     await mine.create(VERSION)
     async with shoal.mortal.undisturbed():
         await until(shoal.settled, within=SECONDS)
         async with mine.workload() as workload:
-            await workload.apply(definition("externalsecrets", "ExternalSecret", "v1"))
-            await workload.apply(definition(plural, "PushSecret", "v1alpha1"))
+            kinds = definition(f"externalsecrets.{group}", "v1"), definition(name, "v1alpha1")
+            await apply_manifests(workload, kinds)
             for number in range(10):
-                secret = {"apiVersion": f"{group}/v1alpha1", "kind": "PushSecret"}
+                secret = {"apiVersion": resource.api_version, "kind": resource.kind}
                 metadata = {"name": f"mine-{number}", "namespace": "default"}
-                created = {**secret, "metadata": metadata, "spec": {"fish": "tuna"}}
-                await until_served(workload, created)
+                await workload.apply({**secret, "metadata": metadata, "spec": {"fish": "tuna"}})
         keys: list[str | None] = []
         await mine.change(apiServer={"encryption": {"resources": [SECRETS_OF_A_VAULT]}})
         for _ in range(2):
@@ -218,16 +197,3 @@ async def test_a_custom_resource_outside_of_the_preferred_version_keeps_its_key(
                 listed = (await workload.list(resource, "default")).items
             assert [found["spec"] for found in listed] == [{"fish": "tuna"}] * 10
             await mine.annotate(ROTATE_ANNOTATION, datetime.now(UTC).isoformat())
-
-
-async def until_served(workload: Client, obj: Unstructured) -> None:
-    """Create an object of a kind that the API server begins to serve."""
-
-    async def is_created() -> bool:
-        try:
-            await workload.apply(obj)
-        except NotServed:
-            return False
-        return True
-
-    await until(is_created)

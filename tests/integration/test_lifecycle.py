@@ -12,7 +12,6 @@ from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap
 from capelin.client import ApiError, Client, Config, WorkloadClients
-from capelin.contract import is_condition_true
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
 from capelin_cli.clusters.topology import upgrade_patch
@@ -22,7 +21,15 @@ from capelin_lifecycle.actions.job import JOBS
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleReservation, LifecycleResult
 from capelin_machine_pool.api import CapelinMachinePool
 
-from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories, stories_in, user_name
+from .lifecycle_stories import (
+    AFTER,
+    APPROVALS,
+    BEFORE,
+    PATIENCE,
+    Stories,
+    stories_in,
+    user_name,
+)
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -30,7 +37,6 @@ pytestmark = [
 ]
 
 NAME = "stories"
-APPROVAL = "approval.runtime.capelin.cluster.x-k8s.io/freeze"
 BACKUPS = Resource("velero.io", "v1", "Backup", "backups")
 VELERO = """
 apiVersion: apiextensions.k8s.io/v1
@@ -162,11 +168,7 @@ async def test_an_add_on_is_installed_before_an_upgrade_which_waits_for_approval
     await stories.apply("tests", "AfterClusterUpgrade", {"job": job})
     await stories.are_called(hook, "AfterClusterUpgrade")
 
-    async def is_available() -> bool:
-        conditions = (await stories.cluster(survivor)).status.conditions
-        return is_condition_true(conditions, "Available")
-
-    await until(is_available, within=PATIENCE)
+    await until(lambda: stories.is_available(survivor), within=PATIENCE)
     await stories.client.patch(Cluster, survivor, NAME, upgrade_patch(AFTER), type="json")
     await stories.wait_for_message(survivor, f"policy freeze: waits for approval by {user}")
     async with workloads.client(survivor, NAME) as workload:
@@ -182,7 +184,7 @@ async def test_an_approver_can_approve_only_with_the_own_name(
     code = await stories.approval_code("freeze", survivor)
 
     def approval(user: str) -> Unstructured:
-        return {"metadata": {"annotations": {APPROVAL: f"{code}:{user}"}}}
+        return {"metadata": {"annotations": {f"{APPROVALS}freeze": f"{code}:{user}"}}}
 
     async def refusal() -> str:
         try:
@@ -194,8 +196,7 @@ async def test_an_approver_can_approve_only_with_the_own_name(
 
     # The admission policy becomes effective soon after it is stored.
     assert "an approval has the value CODE:USER" in await until(refusal, within=PATIENCE)
-    user = await user_name(stories.client)
-    await stories.client.patch(Cluster, survivor, NAME, approval(user))
+    await stories.approve("freeze", survivor)
 
 
 async def test_tests_run_after_the_upgrade(
@@ -211,7 +212,7 @@ async def test_tests_run_after_the_upgrade(
     async with workloads.client(survivor, NAME) as workload:
         (job,) = (await workload.list(JOBS, "default")).items
         assert job["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "capelin-lifecycle"
-    await until(phase, lambda phase: phase == "Done", within=PATIENCE)
+    await stories.wait_for_phase("tests", survivor, "Done")
 
 
 async def test_a_deletion_waits_for_the_backup(

@@ -16,13 +16,13 @@ from capelin.api import Resource, Unstructured
 from capelin.api.capi import Cluster, ExtensionConfig
 from capelin.api.core import ClusterRole, ConfigMap, Namespace
 from capelin.client import ApiError, Client, Config, Impersonation, WorkloadClients
-from capelin.contract import is_condition_true
 from capelin.testing.waiting import until
 from capelin_cli.clusters.topology import upgrade_patch
 from capelin_embedded.addresses import free_port
 from capelin_embedded.management import (
     CORE,
     Environment,
+    apply_manifests,
     required_programs,
     restart_process,
     workload_programs,
@@ -33,6 +33,7 @@ from capelin_lifecycle.policies.memory import CONFIG_MAP, stored_text
 from capelin_lifecycle.provider import provider
 
 from tests.extensions import CLOCK, HOST, Running, certificates, lifecycle
+from tests.support.definitions import definition
 
 from .homes import management_environment
 from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories, user_name
@@ -48,34 +49,9 @@ pytestmark = [
 ]
 
 HOOK, UPGRADE = "BeforeClusterCreate", "BeforeClusterUpgrade"
-APPROVALS = "approval.runtime.capelin.cluster.x-k8s.io"
 PODS = {"restartPolicy": "Never", "containers": [{"name": "job", "image": "job"}]}
 JOB = {"job": {"target": "Management", "template": {"template": {"spec": PODS}}}}
-DATABASES = "databases.example.com"
-DEFINITION = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": DATABASES},
-    "spec": {
-        "group": "example.com",
-        "scope": "Namespaced",
-        "names": {"kind": "Database", "plural": "databases"},
-        "versions": [
-            {
-                "name": version,
-                "served": True,
-                "storage": version == "v1",
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-            for version in ("v1beta1", "v1")
-        ],
-    },
-}
+DEFINITION = definition("databases.example.com", "v1", "v1beta1")
 INSTALLED = provider()
 ROLE = f"{INSTALLED.namespace}-manager"
 
@@ -183,13 +159,6 @@ def window_at(opening: datetime) -> Unstructured:
     return {"schedule": f"{opening.minute} {opening.hour} * * *", "duration": "1h"}
 
 
-async def approve(stories: Stories, policy: str, cluster: str) -> None:
-    code, user = await stories.approval_code(policy, cluster), await user_name(stories.client)
-    annotations = {f"{APPROVALS}/{policy}": f"{code}:{user}"}
-    metadata = {"metadata": {"annotations": annotations}}
-    await stories.client.patch(Cluster, cluster, stories.namespace, metadata)
-
-
 async def test_a_window_and_an_approval_hold_at_the_same_moment(
     stories: Stories, lives: Lives
 ) -> None:
@@ -207,7 +176,7 @@ async def test_a_window_and_an_approval_hold_at_the_same_moment(
         await stories.wait_for_message("both", f"policy team: waits for approval by {user}")
         # The window held, and is over when the approver wakes.
         lives.set_clock(now + timedelta(hours=9))
-        await approve(stories, "team", "both")
+        await stories.approve("team", "both")
         await stories.wait_for_message("both", "policy platform: waits for the maintenance window")
         assert "both" not in await stories.admitted()
         lives.set_clock(now + timedelta(hours=27, minutes=5))
@@ -233,8 +202,8 @@ async def test_a_policy_that_selects_a_cluster_no_longer_does_nothing_for_it(
         with pytest.raises(ApiError, match="action"):
             await stories.apply("first", HOOK, JOB, clusterSelector=narrowed)
         await stories.apply("wipe", HOOK, JOB, clusterSelector=selecting("another"), order=1)
-        await until(lambda: stories.phase("wipe", "narrowed"), lambda it: not it, within=PATIENCE)
-        await approve(stories, "first", "narrowed")
+        await stories.wait_for_phase("wipe", "narrowed", "")
+        await stories.approve("first", "narrowed")
         await stories.is_admitted("narrowed")
         assert (await client.list(JOBS, stories.namespace)).items == []
         await stories.delete("narrowed")
@@ -293,10 +262,6 @@ async def test_objects_outlive_another_version_and_a_renamed_policy(
     former, present = await orders_in("v1beta1", 1), await orders_in("v1", 2)
     clients = WorkloadClients(client)
 
-    async def is_available() -> bool:
-        conditions = (await stories.cluster("renamed")).status.conditions
-        return is_condition_true(conditions, "Available")
-
     async def order() -> Unstructured | None:
         async with clients.client("renamed", stories.namespace) as workload:
             return await workload.find(databases, "orders", "default")
@@ -308,9 +273,9 @@ async def test_objects_outlive_another_version_and_a_renamed_policy(
         await stories.are_called(UPGRADE)
         await stories.create("renamed", tier="renamed")
 
-        await until(is_available, within=PATIENCE)
+        await until(lambda: stories.is_available("renamed"), within=PATIENCE)
         async with clients.client("renamed", stories.namespace) as workload:
-            await workload.apply(DEFINITION)
+            await apply_manifests(workload, [DEFINITION])
         upgrade = upgrade_patch(AFTER)
         await client.patch(Cluster, "renamed", stories.namespace, upgrade, type="json")
         await stories.wait_for_message("renamed", f"policy hold: waits for approval by {user}")
@@ -322,13 +287,9 @@ async def test_objects_outlive_another_version_and_a_renamed_policy(
         assert (await order() or {})["metadata"]["uid"] == first["metadata"]["uid"]
 
         await stories.apply("new-name", UPGRADE, present, clusterSelector=selector)
-        await until(
-            lambda: stories.phase("new-name", "renamed"), lambda it: it == "Done", within=PATIENCE
-        )
+        await stories.wait_for_phase("new-name", "renamed", "Done")
         await client.delete(LifecyclePolicy, "old-name", stories.namespace)
-        await until(
-            lambda: stories.phase("old-name", "renamed"), lambda it: not it, within=PATIENCE
-        )
+        await stories.wait_for_phase("old-name", "renamed", "")
         kept = await order()
         assert kept is not None
         assert kept["metadata"]["uid"] == first["metadata"]["uid"]

@@ -1,13 +1,13 @@
-"""A backup and a restore are requested in each stage of a change of keys, on real servers.
+"""A user requests a backup and a restore in each stage of a change of keys, on real servers.
 
-A backup from any stage is restored into an empty management cluster. In place, a backup is restored
-during any stage, unless its keys are dropped.
+A backup from any stage can be restored into an empty management cluster. In place, the provider
+restores a backup during any stage, unless it drops its keys.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import get_args
@@ -18,12 +18,13 @@ from capelin.client import Client
 from capelin.contract import find_condition
 from capelin.testing.waiting import PATIENCE, until
 from capelin_control_plane.api import CapelinControlPlane, Status
-from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 from capelin_control_plane.keys.encryption import Stage
 from capelin_control_plane.keys.encryption_keys import ROTATE_ANNOTATION as ROTATE_KEY
 from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATING
 from capelin_control_plane.operations.rotation import ROTATE_ANNOTATION as ROTATE_CAS
+
+from tests.support.control_planes import ControlPlane
 
 from .homes import Home
 from .test_operation_pairs import (
@@ -36,7 +37,6 @@ from .test_operation_pairs import (
     is_rotated,
     key_of,
     moment,
-    status,
 )
 from .test_restore import control_plane, done, management, workload_of
 
@@ -63,18 +63,6 @@ def has_reason(reason: str, type_: str = ROTATING) -> Callable[[Status], bool]:
         return condition is not None and condition.reason == reason
 
     return is_so
-
-
-async def request_backup(client: Client) -> Callable[[], Awaitable[str | None]]:
-    """Request a backup now. Returns what looks for its name."""
-    requested = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
-    await annotate(client, **{BACKUP_ANNOTATION: requested.isoformat()})
-
-    async def name() -> str | None:
-        newest = (await status(client)).backup
-        return newest.name if newest and newest.time and newest.time >= requested else None
-
-    return name
 
 
 async def new_key(client: Client) -> Callable[[], Awaitable[object]]:
@@ -122,21 +110,20 @@ async def test_a_backup_of_any_stage_is_restored(
     record_property: Callable[[str, object], None],
 ) -> None:
     begin, stages = CHANGES[change]
-    name = (await control_plane(client)).name
-    retention = {"spec": {"etcd": {"backup": {"retention": {"last": 20}}}}}
-    await client.patch(CapelinControlPlane, name, "default", retention)
+    mine = ControlPlane(client, "default", (await control_plane(client)).name, "Processes")
+    await mine.change(etcd={"backup": {"retention": {"last": 20}}})
     backups: dict[str, str] = {}
     for stage, is_so in stages.items():
         began = monotonic()
         is_over = await begin(client)
         await first_status(client, is_so)
-        name_of_backup = await request_backup(client)
+        requested = await mine.request_backup()
         await until(is_over, within=LONG)
-        backups[stage] = await until(name_of_backup)
+        backups[stage] = await until(partial(mine.backup_since, requested))
         backup = backups[stage]
         if begin is new_key:
             # The other one needs the key that was dropped.
-            backup = await until(await request_backup(client))
+            backup = await until(partial(mine.backup_since, await mine.request_backup()))
         async with workload_of(client, "one") as workload:
             await workload.apply(Secret.of("after", "default"))
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,7 +23,6 @@ from capelin.pki import (
     split_pem,
 )
 from capelin.testing.waiting import until
-from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
 from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 from capelin_control_plane.keys.rotation_clients import NODE_ANNOTATION, SIMULATED_ANNOTATION
 from capelin_control_plane.operations.rotation import DROP_ANNOTATION, ROTATE_ANNOTATION, ROTATING
@@ -283,15 +282,8 @@ async def test_a_backup_from_before_a_rotation_is_restored_after_it(shoal: Shoal
         await until(shoal.settled, within=SECONDS)
         async with mine.workload() as workload:
             await workload.create(ConfigMap.of("before", "default"))
-        requested = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
-        await mine.annotate(BACKUP_ANNOTATION, requested.isoformat())
-
-        async def newest() -> str | None:
-            status = (await mine.get()).status
-            found = status and status.backup
-            return found.name if found and found.time >= requested else None
-
-        name = await until(newest)
+        requested = await mine.request_backup()
+        name = await until(lambda: mine.backup_since(requested))
 
         async def is_over() -> bool:
             return await condition(shoal) is None and await shoal.settled()
@@ -305,11 +297,7 @@ async def test_a_backup_from_before_a_rotation_is_restored_after_it(shoal: Shoal
             await workload.create(ConfigMap.of("after", "default"))
         await mine.annotate(RESTORE_ANNOTATION, name)
 
-        async def is_restored() -> bool:
-            requested = RESTORE_ANNOTATION in (await mine.get()).metadata.annotations
-            return not requested and await shoal.settled()
-
-        await until(is_restored, within=SECONDS)
+        await until(shoal.is_restored, within=SECONDS)
     async with mine.workload() as workload:
         names = {found.name for found in (await workload.list(ConfigMap, "default")).items}
     assert "before" in names

@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server that breaks connections, or answers that it is busy."""
+"""A proxy in front of an S3 server that breaks or holds connections, or answers that it is busy."""
 
 import asyncio
 import ssl
@@ -26,6 +26,10 @@ class Faults:
     """After how many bytes from the client the next connections break."""
     busy: int = 0
     """How many of the next connections get the answer 503."""
+    most: int | None = None
+    """After how many bytes from all clients it forwards nothing more, until it is opened."""
+    held: asyncio.Event = field(default_factory=asyncio.Event)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @asynccontextmanager
@@ -79,6 +83,11 @@ async def _serve(
                 left -= len(data)
                 if left < 0:
                     return
+            if faults.most is not None:
+                faults.most -= len(data)
+                if faults.most < 0:
+                    faults.held.set()
+                    await faults.opened.wait()
             to_server.write(data)
             await to_server.drain()
     finally:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from capelin.api.capi import Cluster
@@ -12,6 +13,8 @@ from capelin.contract import CLUSTER_NAME_LABEL, KUBECONFIG_KEY, reference_to
 from capelin.testing.waiting import until
 from capelin_control_plane.api import BackendName, CapelinControlPlane
 from capelin_control_plane.api.reasons import Reason
+from capelin_control_plane.backup.manifests import BACKUP_ANNOTATION
+from capelin_control_plane.desired.control_plane import RESTORE_ANNOTATION
 
 _SETTLED = {
     "Available": "True",
@@ -87,6 +90,22 @@ class ControlPlane:
     async def annotate(self, annotation: str, value: str | None) -> None:
         patch = {"metadata": {"annotations": {annotation: value}}}
         await self.client.patch(CapelinControlPlane, self.name, self.namespace, patch)
+
+    async def request_backup(self) -> datetime:
+        """Request a backup now. Returns the moment that `backup_since` takes."""
+        # A status has whole seconds, and the backup may begin in the second of its request.
+        moment = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+        await self.annotate(BACKUP_ANNOTATION, moment.isoformat())
+        return moment
+
+    async def backup_since(self, moment: datetime) -> str | None:
+        """The name of the newest backup, if it is not older."""
+        status = (await self.get()).status
+        newest = status and status.backup
+        return newest.name if newest and newest.time and newest.time >= moment else None
+
+    async def is_restore_requested(self) -> bool:
+        return RESTORE_ANNOTATION in (await self.get()).metadata.annotations
 
     async def conditions(self) -> Mapping[str, str]:
         status = (await self.get()).status

@@ -12,7 +12,7 @@ from capelin_embedded.management.manifests import (
     localize,
 )
 
-from .kinds import definition
+from tests.support.definitions import definition
 
 
 async def test_objects_of_a_new_kind_can_be_applied_right_after_its_crd(kubeconfig: Path) -> None:
@@ -23,14 +23,16 @@ async def test_objects_of_a_new_kind_can_be_applied_right_after_its_crd(kubeconf
         "metadata": {"name": "a", "namespace": "default"},
     }
     async with Client(Config.from_kubeconfig(kubeconfig)) as client:
-        await apply_manifests(client, localize([definition(group)], provider="p", listener=None))
+        await apply_manifests(
+            client, localize([definition(f"things.{group}", "v1")], provider="p", listener=None)
+        )
         await apply_manifests(client, [thing])
         resource = await client.resource_of(thing)
         assert await client.find(resource, "a", "default") is not None
 
 
 async def test_the_error_names_a_rejected_manifest(kubeconfig: Path) -> None:
-    broken = definition("broken.example.com")
+    broken = definition("things.broken.example.com", "v1")
     broken["spec"]["scope"] = "Nowhere"
     async with Client(Config.from_kubeconfig(kubeconfig)) as client:
         with pytest.raises(Invalid) as caught:

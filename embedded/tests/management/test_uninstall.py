@@ -17,7 +17,7 @@ from capelin_embedded.management.supervision import ManagementServer
 from capelin_embedded.management.uninstall import owned_only_by, remove_labelled
 from capelin_embedded.testing import run
 
-from .kinds import definition
+from tests.support.definitions import definition
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ async def test_remove_labelled_removes_only_installed_objects(server: ApiServer)
     group, other = "mine.example.com", f"{uuid4().hex}.example.com"
     base = ManagementServer(config.server, "127.0.0.1", mark="demo.1")
     async with Client(config, manager=FIELD_MANAGER) as client:
-        await apply_manifests(client, [definition(other)])
+        await apply_manifests(client, [definition(f"things.{other}", "v1")])
         await client.apply(Namespace.of("before"))
         namespaces = [
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
@@ -78,7 +78,7 @@ async def test_remove_labelled_removes_only_installed_objects(server: ApiServer)
             "kind": "ConfigMap",
             "metadata": {"name": "inside", "namespace": "before"},
         }
-        manifests = [*namespaces, definition(group), inside]
+        manifests = [*namespaces, definition(f"things.{group}", "v1"), inside]
         await apply_manifests(client, await base.to_install(client, manifests))
         thing = {
             "apiVersion": f"{group}/v1",
@@ -117,7 +117,7 @@ async def test_remove_labelled_ignores_a_broken_kind_of_others(server: ApiServer
         "kind": "ClusterRole",
         "metadata": {"name": "ours"},
     }
-    broken = definition("example.com", "v2")
+    broken = definition("things.example.com", "v1", "v2")
     broken["spec"]["conversion"] = {
         "strategy": "Webhook",
         "webhook": {
