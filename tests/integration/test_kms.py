@@ -160,7 +160,7 @@ async def test_a_plugin_fails_and_its_key_changes_without_a_restart(
         assert sum(secret.data.get("a") == b"tuna" for secret in secrets.items) == 30
 
 
-async def test_a_change_to_a_broken_plugin_is_taken_back_awake_and_asleep(
+async def test_a_user_takes_back_a_change_to_a_broken_plugin_awake_and_asleep(
     plugin: KmsPlugin, shoal: Shoal
 ) -> None:
     mine = shoal.mine

@@ -1,4 +1,4 @@
-"""Backups of control planes: where they are; taken, listed, verified and pruned."""
+"""Where backups of control planes are. The command takes, lists, verifies and prunes them."""
 
 import asyncio
 import os
