@@ -6,7 +6,7 @@ import pytest
 from capelin.client import Client
 from capelin.runtime.server import read_options
 from capelin.yaml import read_all_yaml
-from capelin_lifecycle.__main__ import LifecycleOptions, print_admission_policies
+from capelin_lifecycle.__main__ import LifecycleOptions, main, print_admission_policies
 from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
 from capelin_lifecycle.engine import EngineOptions
 from capelin_lifecycle.hooks import NAME
@@ -67,6 +67,18 @@ async def test_the_api_server_accepts_the_admission_policies(client: Client) -> 
     made = policy(classes=["small"], action={"validate": {"rules": RULES}})
     for manifest in admission_policies(made):
         await client.create(manifest, dry_run=True)
+
+
+def test_help_names_the_options_and_the_other_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["lifecycle", "--help"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    assert "admission-policy FILE" in shown
+    assert {"--port", "--registries"} <= {*shown.split()}
 
 
 def test_options_of_the_engine_and_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

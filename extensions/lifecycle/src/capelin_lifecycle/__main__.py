@@ -33,7 +33,7 @@ def read_program(text: str) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleOptions(Options):
-    """Options of the extension's server. `admission-policy FILE` prints admission policies."""
+    """Options of the extension's server, its sandbox and its sources."""
 
     leader_elect: bool = flag(
         False,  # noqa: FBT003 - the flag's default
@@ -108,7 +108,8 @@ def main() -> None:
             sys.exit(print_admission_policies(Path(file)))
         case _:
             pass
-    options = read_options(LifecycleOptions, NAME)
+    also = "With `admission-policy FILE`, print admission policies instead."
+    options = read_options(LifecycleOptions, NAME, more=also)
     options.apply()
     serve(build(Engine(Config.find, options.engine)), options)
 

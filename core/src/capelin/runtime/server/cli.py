@@ -78,13 +78,14 @@ class AnonymousClientsError(Exception):
 
 
 def read_options(
-    kind: type[OptionsT], name: str, arguments: Sequence[str] | None = None
+    kind: type[OptionsT], name: str, arguments: Sequence[str] | None = None, *, more: str = ""
 ) -> OptionsT:
     """Read the command line, over the environment, over the defaults.
 
-    If an option is invalid, this prints the problem and exits with code 2.
+    `more` is a sentence for `--help`. If an option is invalid, this prints the problem and exits
+    with code 2.
     """
-    description = f"Serve the Runtime Extension {name} to Cluster API."
+    description = f"Serve the Runtime Extension {name} to Cluster API. {more}".strip()
     try:
         return parse(kind, name, description, sys.argv[1:] if arguments is None else arguments)
     except OptionsError as error:
