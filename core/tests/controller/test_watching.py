@@ -263,10 +263,13 @@ async def test_requests_ask_only_for_metadata_and_selected_labels(api: Api) -> N
     async with run(watching(api, FakeQueue(), For(Crab, labels=labels), Owns(ConfigMap))):
         pass
     crabs = [request for request in api.requests if request.path == CRABS]
-    assert [request.query["labelSelector"] for request in crabs] == ["a=1,b", "a=1,b"]
+    *selected, check_of_the_version = crabs
+    assert [request.query["labelSelector"] for request in selected] == ["a=1,b", "a=1,b"]
+    assert dict(check_of_the_version.query) == {"limit": "1"}
     assert [request.headers["Accept"].split(";")[1] for request in crabs] == [
         "as=PartialObjectMetadataList",
         "as=PartialObjectMetadata",
+        "as=PartialObjectMetadataList",
     ]
     maps = [request for request in api.requests if request.path == MAPS]
     assert not any("labelSelector" in request.query for request in maps)
@@ -435,6 +438,22 @@ async def test_lower_version_after_an_interruption_lists_again(api: Api) -> None
         api.version, api.errors = 5, [503]
         api.lines[CRABS].put_nowait(None)
         await until(lambda: len(queue.lists) == 2)
+
+
+async def test_lower_version_between_a_list_and_its_watch_lists_again(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, answer = FakeQueue(), api.list
+    api.version = 9
+
+    async def answer_and_restore(request: web.Request) -> web.StreamResponse:
+        response = await answer(request)
+        api.version = 5
+        return response
+
+    monkeypatch.setattr(api, "list", answer_and_restore)
+    async with run(watching(api, queue, For(Crab))):
+        await until(lambda: api.count(CRABS, watch=False) == 2, within=20)
 
 
 async def test_silent_watch_is_checked_for_a_lower_version(

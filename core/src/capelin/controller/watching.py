@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -64,8 +65,6 @@ class _Source:
     attempts: Attempts = field(default_factory=Attempts)
     is_watched: bool = False
     """Whether a watch has followed a complete list."""
-    is_doubtful: bool = False
-    """Whether the API server may have restarted since the last event, with an earlier state."""
 
     def accept(self, *, watch: bool) -> str:
         """The content type to request: only metadata, unless a mapper needs whole objects."""
@@ -77,7 +76,6 @@ class _Source:
     def failed(self, problem: str | Exception) -> aiohttp.ClientPayloadError:
         """Note a failure. Returns the error after which kopf tries again."""
         text = problem if isinstance(problem, str) else _described(problem)
-        self.is_doubtful = True
         if self.attempts.failed(text):
             log.warning("The watch of %s starts again: %s", self.informer.resource.plural, text)
         return aiohttp.ClientPayloadError(text)
@@ -93,18 +91,13 @@ class _Response(aiohttp.ClientResponse):
         if self.source is None:
             return await super().json(**keywords)
         try:
-            data = await self.read()
-            try:
-                value: dict[str, Any] = read_json(data)
-            except TooDeepError:
-                value = bounded_list(data)
+            listed = readable_list(await self.read())
             # API servers send an empty list of metadata as null, on which kopf fails.
-            value = {**value, "items": value.get("items") or []}
+            value: dict[str, Any] = {**listed, "items": listed.get("items") or []}
             page = self.source.informer.listed(value["items"])
             is_last = not value["metadata"].get("continue")
         except _UNUSABLE as error:
             raise self.source.failed(error) from None
-        self.source.is_doubtful = False
         add = partial(self.source.informer.add_page, is_first=self.is_first, is_last=is_last)
         self.source.call(add, page)
         return value
@@ -150,7 +143,6 @@ class _Lines:
             yield _LIST_AGAIN
         finally:
             source.call(feed.close, self)
-            source.is_doubtful = True
 
     def _deliver(self, event: dict[str, Any]) -> None:
         """Pass on the version of an object before kopf reads the event.
@@ -209,8 +201,10 @@ def bounded_line(line: bytes) -> bytes:
     return json.dumps(event).encode()
 
 
-def bounded_list(data: bytes) -> dict[str, Any]:
+def readable_list(data: bytes) -> dict[str, Any]:
     """A list. Objects with too many nested levels have only their metadata."""
+    with suppress(TooDeepError):
+        return read_json(data)
     parts = dict(members(data))
     listed: list[Any] = []
     for item in items(parts.pop("items", b"null")):
@@ -330,16 +324,17 @@ class Watching:
         if not is_watch:
             response.source, response.is_first = source, "continue" not in query
             return response
-        source.is_watched = True
-        if not self.waiting_for:
-            self._tell(self.listed.set)
         try:
-            is_older = source.is_doubtful and await self._is_older(request.url, source)
+            # Also after a list: etcd may have been restored in between.
+            is_older = await self._is_older(request.url, source)
         except BaseException:
             response.close()
             raise
         if is_older:
             return _list_again(response)
+        source.is_watched = True
+        if not self.waiting_for:
+            self._tell(self.listed.set)
         response.content = cast("aiohttp.StreamReader", _Lines(response.content, source))
         return response
 
@@ -355,9 +350,9 @@ class Watching:
         raise failure
 
     async def _is_older(self, url: URL, source: _Source) -> bool:
-        """Whether the API server's state is older than the last event, after a restore of etcd.
+        """Whether the API server's state is older than that of the watch, after a restore of etcd.
 
-        It sends no event then until its versions reach that of the watch.
+        It sends no event then until its versions reach that one.
         """
         session = cast("aiohttp.ClientSession", self.kopf.session)
         accept = {"Accept": source.accept(watch=False)}
@@ -370,10 +365,9 @@ class Watching:
                 server_hostname=name,
                 timeout=aiohttp.ClientTimeout(_PROBE_SECONDS),
             ) as response:
-                version = version_of((await response.json())["metadata"])
+                version = version_of(readable_list(await response.read())["metadata"])
         except _UNUSABLE as error:
             raise source.failed(error) from None
-        source.is_doubtful = False
         return 0 < version < int(url.query.get("resourceVersion", "0"))
 
     def _check_start(self) -> None:
