@@ -162,17 +162,21 @@ class Updates:
         template = {"spec": {"template": {"spec": {"version": version}}}}
         await self.cluster.client.patch(MachinePool, POOL, self.cluster.namespace, template)
 
-        async def is_done() -> bool:
+        async def progress() -> dict[str, object]:
             nonlocal fewest
-            open_nodes = [
-                node
-                for node in await self.nodes()
-                if is_worker(node) and node_is_ready(node) and not node.spec.unschedulable
-            ]
-            fewest = min(fewest, len(open_nodes))
-            return await self.are_all() == version and await self.is_counted(version)
+            nodes = [node for node in await self.nodes() if is_worker(node)]
+            fewest = min(fewest, sum(map(is_open, nodes)))
+            if await self.are_all() == version and await self.is_counted(version):
+                return {}
+            # What is shown if the time is over.
+            return {
+                "nodes": {it.name: (version_of(it), is_open(it)) for it in nodes},
+                "machines": list((await self.machines()).values()),
+                "hosts": await self.cluster.reports(),
+                "pool": await self.obstacles(),
+            }
 
-        await until(is_done, within=900)
+        await until(progress, lambda open_work: not open_work, within=900)
         assert fewest >= REPLICAS - 1
         return round(monotonic() - began, 1)
 
@@ -189,6 +193,18 @@ class Updates:
             and status.up_to_date_replicas == REPLICAS
             and is_true >= {"Ready", "UpToDate"}
         )
+
+    async def obstacles(self) -> dict[str, str]:
+        """The conditions that are not True, of the pool and of its machines."""
+        client, namespace = self.cluster.client, self.cluster.namespace
+        pools = (await client.list(CapelinMachinePool, namespace)).items
+        machines = (await client.list(CapelinMachine, namespace)).items
+        return {
+            f"{it.name}: {condition.type}": condition.message
+            for it in (*pools, *machines)
+            for condition in (it.status.conditions if it.status else [])
+            if condition.status != "True"
+        }
 
     def report(self, what: str, calls: Calls, seconds: float) -> None:
         self.record(f"seconds: {REPLICAS} hosts to the next minor version, {what}", seconds)
@@ -216,9 +232,8 @@ class Updates:
     async def are_all(self) -> str | None:
         """The version of all open Nodes of the pool, if it is the same one."""
         nodes = [node for node in await self.nodes() if is_worker(node)]
-        is_open = all(node_is_ready(node) and not node.spec.unschedulable for node in nodes)
-        versions = {node.status.node_info.kubelet_version for node in nodes}
-        if len(nodes) != REPLICAS or not is_open or len(versions) != 1:
+        versions = set(map(version_of, nodes))
+        if len(nodes) != REPLICAS or not all(map(is_open, nodes)) or len(versions) != 1:
             return None
         return versions.pop()
 
@@ -229,6 +244,14 @@ class Updates:
 
 def is_worker(node: Node) -> bool:
     return node.metadata.labels.get("role") == "worker"
+
+
+def is_open(node: Node) -> bool:
+    return node_is_ready(node) and not node.spec.unschedulable
+
+
+def version_of(node: Node) -> str | None:
+    return node.status.node_info.kubelet_version
 
 
 def service(image: str) -> list[Unstructured]:

@@ -81,7 +81,8 @@ def test_an_exception_is_logged_with_location_and_cause(
 
 
 @pytest.mark.parametrize(
-    ("verbosity", "expected"), [(0, "info"), (1, "info debug"), (2, "info debug kopf aiohttp")]
+    ("verbosity", "expected"),
+    [(0, "info"), (1, "info debug"), (2, "info debug kopf aiohttp asyncssh")],
 )
 def test_higher_verbosity_logs_more(start: Start, verbosity: int, expected: str) -> None:
     stream = start("text", verbosity)
@@ -89,6 +90,7 @@ def test_higher_verbosity_logs_more(start: Start, verbosity: int, expected: str)
     log.debug("debug")
     logging.getLogger("kopf.reactor").info("kopf")
     logging.getLogger("aiohttp.client").debug("aiohttp")
+    logging.getLogger("asyncssh").info("asyncssh")
     words = [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()]
     assert " ".join(words) == expected
 

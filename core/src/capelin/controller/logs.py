@@ -67,7 +67,7 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if verbosity else logging.INFO)
-    for library in ("aiohttp", "asyncio"):
+    for library in ("aiohttp", "asyncio", "asyncssh"):
         logging.getLogger(library).setLevel(logging.DEBUG if verbosity > 1 else logging.WARNING)
     # It warns about features that we do not use: signals, peering, resources that it does not know.
     logging.getLogger("kopf").setLevel(logging.DEBUG if verbosity > 1 else logging.ERROR)

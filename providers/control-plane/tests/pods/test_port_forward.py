@@ -1,12 +1,16 @@
 """A pod's port through the API server, against a server that answers as it does."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 from capelin.client import Config, Server
+from capelin.pki import issue, new_ca
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.pods.membership import forwarded_port
 
@@ -30,11 +34,15 @@ async def echo(request: web.Request) -> web.WebSocketResponse:
     return socket
 
 
-@pytest.fixture
-async def config() -> AsyncGenerator[Config]:
+def pods() -> web.Application:
     app = web.Application()
     app.router.add_get("/{tail:.*}", echo)
-    async with TestServer(app) as server:
+    return app
+
+
+@pytest.fixture
+async def config() -> AsyncGenerator[Config]:
+    async with TestServer(pods()) as server:
         yield Config(server=Server(address=str(server.make_url("/"))))
 
 
@@ -72,3 +80,33 @@ async def test_a_closed_connection_closes_the_stream_to_the_pod(config: Config) 
         assert await reader.readexactly(5) == b"shoal"
         writer.close()
         await until(lambda: asyncio.all_tasks() <= before)
+
+
+async def test_a_kubeconfig_names_the_host_in_the_certificate(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    ca = new_ca("test", now=now)
+    leaf = issue(ca, common_name="api", usages=("server",), dns_names=("kubernetes",), now=now)
+    file = tmp_path / "tls.pem"
+    file.write_bytes(leaf.certificate_pem + leaf.private_key_pem)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(file)
+    server = TestServer(pods(), scheme="https")
+    await server.start_server(ssl=tls)
+    async with server:
+        named = Server(str(server.make_url("/")), ca.certificate_pem, tls_server_name="kubernetes")
+        async with forwarded_port(Config(named), "default", "one-etcd-0", PORT) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"shoal")
+            assert await reader.readexactly(5) == b"shoal"
+            writer.close()
+
+
+async def test_a_kubeconfig_names_a_proxy() -> None:
+    async with TestServer(pods()) as proxy:
+        # The proxy answers instead of a host that does not exist.
+        behind = Server("http://capelin.invalid", proxy=str(proxy.make_url("/")))
+        async with forwarded_port(Config(behind), "default", "one-etcd-0", PORT) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"shoal")
+            assert await reader.readexactly(5) == b"shoal"
+            writer.close()

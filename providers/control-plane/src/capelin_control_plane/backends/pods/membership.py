@@ -56,15 +56,21 @@ async def forwarded_port(
 ) -> AsyncGenerator[int]:
     """The port of the loopback address that leads to a pod's, as long as the block lasts."""
     proof = await Credentials(config).proof()
-    server = config.server.address.rstrip("/")
-    url = f"{server}/api/v1/namespaces/{namespace}/pods/{pod}/portforward?ports={port}"
+    server = config.server
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward?ports={port}"
+    url = f"{server.address.rstrip('/')}{path}"
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=proof.tls or True), headers=list(proof.headers)
     ) as session:
 
         async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                async with session.ws_connect(url, protocols=(_PROTOCOL,)) as socket:
+                async with session.ws_connect(
+                    url,
+                    protocols=(_PROTOCOL,),
+                    proxy=server.proxy,
+                    server_hostname=server.tls_server_name,
+                ) as socket:
                     await _first_to_end(_send(reader, socket), _receive(socket, writer))
             except (aiohttp.ClientError, OSError):
                 pass
