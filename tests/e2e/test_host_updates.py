@@ -168,7 +168,7 @@ class Updates:
             fewest = min(fewest, sum(map(is_open, nodes)))
             if await self.are_all() == version and await self.is_counted(version):
                 return {}
-            # What is shown if the time is over.
+            # If the time is over, the wait shows this.
             return {
                 "nodes": {it.name: (version_of(it), is_open(it)) for it in nodes},
                 "machines": list((await self.machines()).values()),
