@@ -289,6 +289,17 @@ def test_a_condition_reports_a_change_of_the_number_of_etcd_members(
     assert reason == "EtcdClusterDegraded"
 
 
+def test_a_condition_names_the_api_server_that_keeps_members_from_leaving() -> None:
+    running = [part("etcd", index) for index in range(3)]
+    observation = replace(
+        observed(part("kube-apiserver"), etcd=running),
+        stopping=frozenset({"demo-kube-apiserver-x7", "demo-kube-scheduler-y2"}),
+    )
+    current = status_of(observation, of=control_plane(initialized=True))
+    expected = "a quorum is up: members to be removed after the end of demo-kube-apiserver-x7: 2"
+    assert condition(current, "EtcdClusterAvailable")[2] == expected
+
+
 def test_two_ready_members_of_five_lose_the_quorum_while_etcd_shrinks() -> None:
     running = [part("etcd", index, ready=index < 2) for index in range(5)]
     observation = replace(observed(part("kube-apiserver"), etcd=running), voters=5)
