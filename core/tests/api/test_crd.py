@@ -22,7 +22,6 @@ from capelin.api import (
     kind,
 )
 from capelin.api.fields import Int32, KubernetesVersion, Replicas
-from inline_snapshot import snapshot
 
 GROUP = "controlplane.capelin.test"
 
@@ -86,7 +85,9 @@ class Plain(BaseObject):
 
 
 def test_a_complete_crd() -> None:
-    assert to_yaml([crd(ControlPlane, provider="control-plane-capelin")]) == snapshot("""\
+    assert (
+        to_yaml([crd(ControlPlane, provider="control-plane-capelin")])
+        == """\
 ---
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -230,7 +231,8 @@ spec:
       jsonPath: .metadata.creationTimestamp
       description: How old it is
       priority: 1
-""")
+"""
+    )
 
 
 def test_the_same_types_give_the_same_text() -> None:

@@ -21,7 +21,6 @@ from capelin.api.fields import (
     map_list,
     set_list,
 )
-from inline_snapshot import snapshot
 from pydantic import Field, create_model
 
 Text = Annotated[str, MaxLen(9)]
@@ -107,12 +106,15 @@ def test_one_error_lists_all_problems() -> None:
 
     with pytest.raises(SchemaError) as refused:
         schema_of(Wrong)
-    assert str(refused.value) == snapshot("""\
+    assert (
+        str(refused.value)
+        == """\
 capelin.test/v1 Sample cannot become a CRD:
   spec.x.a: a string without a bound: use Annotated[str, MaxLen(n)]
   spec.x.b[]: a number without bounds: use Int32, or Ge(n) and Le(n)
   spec.x.b: a list without a bound: use Annotated[list[...], MaxLen(n)]\
-""")
+"""
+    )
 
 
 def test_only_fields_without_a_default_are_required() -> None:
@@ -123,23 +125,21 @@ def test_only_fields_without_a_default_are_required() -> None:
         absent: Text | None = None
         many: Annotated[list[Text], MaxLen(3)] = []
 
-    assert schema_of(Spec)["properties"]["x"] == snapshot(
-        {
-            "type": "object",
-            "properties": {
-                "given": {"type": "string", "maxLength": 9},
-                "also": {"type": "integer", "maximum": 9, "minimum": 0},
-                "filled": {"type": "string", "maxLength": 9, "default": "a"},
-                "absent": {"type": "string", "maxLength": 9},
-                "many": {
-                    "type": "array",
-                    "maxItems": 3,
-                    "items": {"type": "string", "maxLength": 9},
-                },
+    assert schema_of(Spec)["properties"]["x"] == {
+        "type": "object",
+        "properties": {
+            "given": {"type": "string", "maxLength": 9},
+            "also": {"type": "integer", "maximum": 9, "minimum": 0},
+            "filled": {"type": "string", "maxLength": 9, "default": "a"},
+            "absent": {"type": "string", "maxLength": 9},
+            "many": {
+                "type": "array",
+                "maxItems": 3,
+                "items": {"type": "string", "maxLength": 9},
             },
-            "required": ["also", "given"],
-        }
-    )
+        },
+        "required": ["also", "given"],
+    }
 
 
 def test_an_absent_object_gets_its_nested_defaults() -> None:
@@ -154,67 +154,65 @@ def test_an_absent_object_gets_its_nested_defaults() -> None:
         empty: Empty = Empty()
         maybe: Inner | None = None
 
-    assert schema_of(Outer)["properties"]["x"]["properties"] == snapshot(
-        {
-            "inner": {
-                "type": "object",
-                "properties": {
-                    "size": {
-                        "type": "integer",
-                        "maximum": 2147483647,
-                        "minimum": -2147483648,
-                        "format": "int32",
-                        "default": 3,
-                    },
-                    "many": {
-                        "type": "array",
-                        "maxItems": 3,
-                        "items": {"type": "string", "maxLength": 9},
-                    },
-                    "empty": {"description": "Nothing.", "type": "object", "properties": {}},
+    assert schema_of(Outer)["properties"]["x"]["properties"] == {
+        "inner": {
+            "type": "object",
+            "properties": {
+                "size": {
+                    "type": "integer",
+                    "maximum": 2147483647,
+                    "minimum": -2147483648,
+                    "format": "int32",
+                    "default": 3,
                 },
-                "default": {"size": 3},
-            },
-            "bigger": {
-                "type": "object",
-                "properties": {
-                    "size": {
-                        "type": "integer",
-                        "maximum": 2147483647,
-                        "minimum": -2147483648,
-                        "format": "int32",
-                        "default": 3,
-                    },
-                    "many": {
-                        "type": "array",
-                        "maxItems": 3,
-                        "items": {"type": "string", "maxLength": 9},
-                    },
-                    "empty": {"description": "Nothing.", "type": "object", "properties": {}},
+                "many": {
+                    "type": "array",
+                    "maxItems": 3,
+                    "items": {"type": "string", "maxLength": 9},
                 },
-                "default": {"size": 5},
+                "empty": {"description": "Nothing.", "type": "object", "properties": {}},
             },
-            "empty": {"description": "Nothing.", "type": "object", "properties": {}},
-            "maybe": {
-                "type": "object",
-                "properties": {
-                    "size": {
-                        "type": "integer",
-                        "maximum": 2147483647,
-                        "minimum": -2147483648,
-                        "format": "int32",
-                        "default": 3,
-                    },
-                    "many": {
-                        "type": "array",
-                        "maxItems": 3,
-                        "items": {"type": "string", "maxLength": 9},
-                    },
-                    "empty": {"description": "Nothing.", "type": "object", "properties": {}},
+            "default": {"size": 3},
+        },
+        "bigger": {
+            "type": "object",
+            "properties": {
+                "size": {
+                    "type": "integer",
+                    "maximum": 2147483647,
+                    "minimum": -2147483648,
+                    "format": "int32",
+                    "default": 3,
                 },
+                "many": {
+                    "type": "array",
+                    "maxItems": 3,
+                    "items": {"type": "string", "maxLength": 9},
+                },
+                "empty": {"description": "Nothing.", "type": "object", "properties": {}},
             },
-        }
-    )
+            "default": {"size": 5},
+        },
+        "empty": {"description": "Nothing.", "type": "object", "properties": {}},
+        "maybe": {
+            "type": "object",
+            "properties": {
+                "size": {
+                    "type": "integer",
+                    "maximum": 2147483647,
+                    "minimum": -2147483648,
+                    "format": "int32",
+                    "default": 3,
+                },
+                "many": {
+                    "type": "array",
+                    "maxItems": 3,
+                    "items": {"type": "string", "maxLength": 9},
+                },
+                "empty": {"description": "Nothing.", "type": "object", "properties": {}},
+            },
+        },
+    }
 
 
 def test_defaults_have_their_wire_format() -> None:
@@ -254,126 +252,108 @@ def test_docstrings_become_descriptions() -> None:
 SCHEMAS: dict[str, tuple[Any, Unstructured]] = {
     "int32": (
         Int32,
-        snapshot(
-            {"type": "integer", "maximum": 2147483647, "minimum": -2147483648, "format": "int32"}
-        ),
+        {"type": "integer", "maximum": 2147483647, "minimum": -2147483648, "format": "int32"},
     ),
     "open ends": (
         Annotated[int, Gt(0), Lt(9), Ge(-3)],
-        snapshot(
-            {
-                "type": "integer",
-                "minimum": 0,
-                "exclusiveMinimum": True,
-                "maximum": 9,
-                "exclusiveMaximum": True,
-            }
-        ),
+        {
+            "type": "integer",
+            "minimum": 0,
+            "exclusiveMinimum": True,
+            "maximum": 9,
+            "exclusiveMaximum": True,
+        },
     ),
-    "enum": (Colour, snapshot({"type": "string", "enum": ["red"]})),
-    "literal": (Literal["a"], snapshot({"type": "string", "enum": ["a"]})),
+    "enum": (Colour, {"type": "string", "enum": ["red"]}),
+    "literal": (Literal["a"], {"type": "string", "enum": ["a"]}),
     "pattern": (
         Annotated[str, MinLen(1), MaxLen(9), Field(pattern="^a")],
-        snapshot({"type": "string", "maxLength": 9, "minLength": 1, "pattern": "^a"}),
+        {"type": "string", "maxLength": 9, "minLength": 1, "pattern": "^a"},
     ),
     "time": (
         Time,
-        snapshot(
-            {
-                "type": "string",
-                "format": "date-time",
-                "pattern": "^(0001-01-01T00:00:00Z|[12][0-9]{3}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{1,9})?([Zz]|[+-](0[0-9]|1[0-9]|2[0-3]):[0-5][0-9]))$",
-            }
-        ),
+        {
+            "type": "string",
+            "format": "date-time",
+            "pattern": "^(0001-01-01T00:00:00Z|[12][0-9]{3}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{1,9})?([Zz]|[+-](0[0-9]|1[0-9]|2[0-3]):[0-5][0-9]))$",
+        },
     ),
     "percent": (
         IntOrPercent,
-        snapshot(
-            {
-                "anyOf": [{"type": "integer"}, {"type": "string"}],
-                "maximum": 2147483647,
-                "minimum": 0,
-                "maxLength": 4,
-                "pattern": "^[0-9]{1,3}%$",
-                "x-kubernetes-int-or-string": True,
-            }
-        ),
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "maximum": 2147483647,
+            "minimum": 0,
+            "maxLength": 4,
+            "pattern": "^[0-9]{1,3}%$",
+            "x-kubernetes-int-or-string": True,
+        },
     ),
     "map list": (
         Annotated[list[Named], map_list("name"), MaxLen(3)],
-        snapshot(
-            {
-                "type": "array",
-                "maxItems": 3,
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "name": {"type": "string", "maxLength": 9},
-                        "other": {"type": "string", "maxLength": 9},
-                    },
-                    "required": ["name"],
+        {
+            "type": "array",
+            "maxItems": 3,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "maxLength": 9},
+                    "other": {"type": "string", "maxLength": 9},
                 },
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["name"],
-            }
-        ),
+                "required": ["name"],
+            },
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+        },
     ),
     "set": (
         Annotated[list[Text], set_list(), MinLen(1), MaxLen(3)],
-        snapshot(
-            {
-                "type": "array",
-                "minItems": 1,
-                "maxItems": 3,
-                "items": {"type": "string", "maxLength": 9},
-                "x-kubernetes-list-type": "set",
-            }
-        ),
+        {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 3,
+            "items": {"type": "string", "maxLength": 9},
+            "x-kubernetes-list-type": "set",
+        },
     ),
     "atomic list": (
         Annotated[list[Text], atomic(), MaxLen(3)],
-        snapshot(
-            {
-                "type": "array",
-                "maxItems": 3,
-                "items": {"type": "string", "maxLength": 9},
-                "x-kubernetes-list-type": "atomic",
-            }
-        ),
+        {
+            "type": "array",
+            "maxItems": 3,
+            "items": {"type": "string", "maxLength": 9},
+            "x-kubernetes-list-type": "atomic",
+        },
     ),
     "atomic map": (
         Annotated[dict[str, Quantity], atomic(), MaxLen(3)],
-        snapshot(
-            {
-                "type": "object",
-                "maxProperties": 3,
-                "additionalProperties": {
-                    "anyOf": [{"type": "integer"}, {"type": "string"}],
-                    "maximum": 9007199254740992,
-                    "minimum": 0,
-                    "maxLength": 32,
-                    "pattern": "^([0-9]{1,18}(\\.[0-9]{0,9})?|\\.[0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$",
-                    "x-kubernetes-int-or-string": True,
-                },
-                "x-kubernetes-map-type": "atomic",
-            }
-        ),
+        {
+            "type": "object",
+            "maxProperties": 3,
+            "additionalProperties": {
+                "anyOf": [{"type": "integer"}, {"type": "string"}],
+                "maximum": 9007199254740992,
+                "minimum": 0,
+                "maxLength": 32,
+                "pattern": "^([0-9]{1,18}(\\.[0-9]{0,9})?|\\.[0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$",
+                "x-kubernetes-int-or-string": True,
+            },
+            "x-kubernetes-map-type": "atomic",
+        },
     ),
     "atomic object": (
         Annotated[Empty, atomic()],
-        snapshot(
-            {
-                "description": "Nothing.",
-                "type": "object",
-                "properties": {},
-                "x-kubernetes-map-type": "atomic",
-            }
-        ),
+        {
+            "description": "Nothing.",
+            "type": "object",
+            "properties": {},
+            "x-kubernetes-map-type": "atomic",
+        },
     ),
-    "any value": (AnyValue, snapshot({"x-kubernetes-preserve-unknown-fields": True})),
+    "any value": (AnyValue, {"x-kubernetes-preserve-unknown-fields": True}),
     "any object": (
         AnyObject,
-        snapshot({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
+        {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
     ),
 }
 

@@ -8,7 +8,6 @@ import pytest
 from annotated_types import MaxLen
 from capelin.api import Model, Template, crd, immutable_templates, kind
 from capelin.testing.waiting import wait_until
-from inline_snapshot import snapshot
 
 from .conftest import Install
 from .wire import Answer, Wire
@@ -34,51 +33,49 @@ COLLECTION = MachineTemplate.resource.path("default")
 
 def test_a_template_holds_metadata_and_spec() -> None:
     schema = crd(MachineTemplate)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    assert schema["properties"]["spec"] == snapshot(
-        {
-            "description": "Desired state of the template.",
-            "type": "object",
-            "properties": {
-                "template": {
-                    "description": "The objects to create from the template.",
-                    "type": "object",
-                    "properties": {
-                        "metadata": {
-                            "description": "Labels and annotations of the created objects.",
-                            "type": "object",
-                            "properties": {
-                                "labels": {
-                                    "description": "Labels of the created objects.",
-                                    "type": "object",
-                                    "maxProperties": 128,
-                                    "additionalProperties": {
-                                        "type": "string",
-                                        "maxLength": 63,
-                                        "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
-                                    },
-                                },
-                                "annotations": {
-                                    "description": "Annotations of the created objects.",
-                                    "type": "object",
-                                    "maxProperties": 128,
-                                    "additionalProperties": {"type": "string", "maxLength": 262144},
+    assert schema["properties"]["spec"] == {
+        "description": "Desired state of the template.",
+        "type": "object",
+        "properties": {
+            "template": {
+                "description": "The objects to create from the template.",
+                "type": "object",
+                "properties": {
+                    "metadata": {
+                        "description": "Labels and annotations of the created objects.",
+                        "type": "object",
+                        "properties": {
+                            "labels": {
+                                "description": "Labels of the created objects.",
+                                "type": "object",
+                                "maxProperties": 128,
+                                "additionalProperties": {
+                                    "type": "string",
+                                    "maxLength": 63,
+                                    "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
                                 },
                             },
-                        },
-                        "spec": {
-                            "description": "Desired state of a machine.",
-                            "type": "object",
-                            "properties": {
-                                "size": {"type": "string", "maxLength": 9, "default": "small"}
+                            "annotations": {
+                                "description": "Annotations of the created objects.",
+                                "type": "object",
+                                "maxProperties": 128,
+                                "additionalProperties": {"type": "string", "maxLength": 262144},
                             },
                         },
                     },
-                    "required": ["spec"],
-                }
-            },
-            "required": ["template"],
-        }
-    )
+                    "spec": {
+                        "description": "Desired state of a machine.",
+                        "type": "object",
+                        "properties": {
+                            "size": {"type": "string", "maxLength": 9, "default": "small"}
+                        },
+                    },
+                },
+                "required": ["spec"],
+            }
+        },
+        "required": ["template"],
+    }
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ import yaml
 from capelin.api.core import Namespace, Secret
 from capelin.client import Client, ConfigError, NotFound, WorkloadClients
 
+from tests.support.clock import MonotonicClock
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -119,6 +121,21 @@ async def test_the_least_recently_used_client_closes_at_the_limit(
     assert [await is_open(used[cluster]) for cluster in "abc"] == [True, False, True]
     await workloads.close()
     assert not await is_open(used["a"])
+
+
+async def test_a_client_without_a_use_for_a_quarter_of_an_hour_closes(
+    client: Client, namespace: str, content: bytes
+) -> None:
+    clock = MonotonicClock()
+    workloads = WorkloadClients(client, clock=clock)
+    for cluster in ("deleted", "prod"):
+        await publish(client, namespace, cluster, content)
+    async with workloads.client("deleted", namespace) as deleted:
+        clock.advance(1000)
+        async with workloads.client("prod", namespace):
+            assert await is_open(deleted)
+    assert not await is_open(deleted)
+    await workloads.close()
 
 
 EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh"}

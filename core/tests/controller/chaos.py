@@ -83,6 +83,10 @@ class WatchedServer(FakeServer):
         self._oldest = self._version
         self._pages.clear()
 
+    def forget_changes(self) -> None:
+        """Forget the changes that all watches have sent."""
+        self._changes.clear()
+
     def save(self) -> Callable[[], None]:
         """Save the state, like a backup of etcd. Call the result to restore it."""
         objects, version = dict(self._objects), self._version

@@ -98,3 +98,17 @@ def start() -> Generator[Callable[[Literal["text", "json"], int], io.StringIO]]:
 def running(config: Config, namespace: str) -> Running:
     """See `Running`. The default namespace is that of the test."""
     return partial(managers.running, config=config, namespace=namespace)
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short pauses between watches and logins."""
+    for name, seconds in {
+        "informer._FIRST_PAUSE": 0.005,
+        "informer._LONGEST_PAUSE": 0.05,
+        "watching._SILENT_SECONDS": 0.3,
+        "watching._LOGIN_SECONDS": 0.01,
+        "watching._RETRIES": (0.01,) * 12,
+        "manager._OPTIONAL_EVERY": 0.05,
+    }.items():
+        monkeypatch.setattr(f"capelin.controller.{name}", seconds, raising=False)

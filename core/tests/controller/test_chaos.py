@@ -217,20 +217,6 @@ async def holds(condition: Callable[[], Awaitable[bool]], seconds: float) -> boo
     return True
 
 
-@pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses that fit the length of a seed."""
-    for name, seconds in {
-        "informer._FIRST_PAUSE": 0.005,
-        "informer._LONGEST_PAUSE": 0.05,
-        "watching._SILENT_SECONDS": 0.3,
-        "watching._LOGIN_SECONDS": 0.01,
-        "watching._RETRIES": (0.01,) * 12,
-        "manager._OPTIONAL_EVERY": 0.05,
-    }.items():
-        monkeypatch.setattr(f"capelin.controller.{name}", seconds, raising=False)
-
-
 async def test_manager_renews_its_lease_while_other_requests_wait() -> None:
     world = World()
     for number in range(150):

@@ -16,7 +16,6 @@ from capelin.controller import (
     lease_rules,
     rbac,
 )
-from inline_snapshot import snapshot
 
 
 @kind(group="example.io", version="v1")
@@ -43,37 +42,35 @@ class Reefs(Reconciler[Reef]):
 
 
 def test_rules_contain_only_what_the_declarations_need() -> None:
-    assert rbac([Reefs()]) == snapshot(
-        [
-            {
-                "apiGroups": [""],
-                "resources": ["configmaps"],
-                "verbs": ["create", "delete", "get", "list", "patch", "watch"],
-            },
-            {
-                "apiGroups": [""],
-                "resources": ["configmaps"],
-                "resourceNames": ["cluster-info"],
-                "verbs": ["get"],
-            },
-            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch", "watch"]},
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
-            {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
-            {
-                "apiGroups": [""],
-                "resources": ["secrets"],
-                "verbs": ["create", "get", "list", "patch", "watch"],
-            },
-            {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
-            {
-                "apiGroups": ["example.io"],
-                "resources": ["reefs"],
-                "verbs": ["get", "list", "patch", "watch"],
-            },
-            {"apiGroups": ["example.io"], "resources": ["reefs/finalizers"], "verbs": ["update"]},
-            {"apiGroups": ["example.io"], "resources": ["reefs/status"], "verbs": ["patch"]},
-        ]
-    )
+    assert rbac([Reefs()]) == [
+        {
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "verbs": ["create", "delete", "get", "list", "patch", "watch"],
+        },
+        {
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "resourceNames": ["cluster-info"],
+            "verbs": ["get"],
+        },
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch", "watch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+        {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+        {
+            "apiGroups": [""],
+            "resources": ["secrets"],
+            "verbs": ["create", "get", "list", "patch", "watch"],
+        },
+        {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+        {
+            "apiGroups": ["example.io"],
+            "resources": ["reefs"],
+            "verbs": ["get", "list", "patch", "watch"],
+        },
+        {"apiGroups": ["example.io"], "resources": ["reefs/finalizers"], "verbs": ["update"]},
+        {"apiGroups": ["example.io"], "resources": ["reefs/status"], "verbs": ["patch"]},
+    ]
 
 
 def test_two_reconcilers_of_the_same_kinds_share_rules() -> None:
@@ -94,17 +91,15 @@ def test_a_status_only_kind_has_no_patch_permission() -> None:
 
 
 def test_leader_election_has_permissions_for_one_lease() -> None:
-    assert lease_rules("capelin-reef") == snapshot(
-        [
-            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
-            {
-                "apiGroups": ["coordination.k8s.io"],
-                "resources": ["leases"],
-                "resourceNames": ["capelin-reef"],
-                "verbs": ["get", "patch", "update"],
-            },
-        ]
-    )
+    assert lease_rules("capelin-reef") == [
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": ["capelin-reef"],
+            "verbs": ["get", "patch", "update"],
+        },
+    ]
 
 
 @pytest.mark.parametrize("watches", [(Owns(Secret),), (For(Reef), For(Reef))])

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import cast
 
 from capelin.api.core import Secret
@@ -25,6 +26,8 @@ Clock = Callable[[], float]
 
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
+_IDLE_SECONDS = 900.0
+"""A client without a use for this long is closed: its cluster may be deleted."""
 _SLOW = 0.5
 """Part of the timeout after which a response counts as slow."""
 
@@ -64,6 +67,8 @@ class _Entry:
     circuit: Circuit
     client: Client = field(init=False)
     users: int = 0
+    used: float = 0.0
+    """When its last user came."""
     slow: bool = False
     """Whether a response took long since the last use of the client."""
     is_tried: bool = False
@@ -137,6 +142,8 @@ class WorkloadClients:
             # Each user would wait for a silent cluster, and other clusters need the workers.
             entry.is_tried = True
         entry.users += 1
+        entry.used = self._clock()
+        self._retire_idle()
         try:
             await self._close_unused()
             yield entry.client
@@ -220,6 +227,11 @@ class WorkloadClients:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._retired.append(entry)
+
+    def _retire_idle(self) -> None:
+        since = self._clock() - _IDLE_SECONDS
+        for key, _ in list(takewhile(lambda item: item[1].used < since, self._entries.items())):
+            self._retire(key)
 
     async def _close_unused(self) -> None:
         unused = [entry for entry in self._retired if entry.users == 0]
