@@ -54,8 +54,9 @@ class HostContainer:
         return await state_of(self.name)
 
     async def clean_output(self) -> str:
-        """The output of its last clean-up."""
-        return await docker("exec", self.name, "cat", "/var/lib/capelin/clean/output")
+        """The output of its last clean-up, and the processes that run now."""
+        command = "cat /var/lib/capelin/clean/output; ps -eo pid,ppid,stat,lstart,args"
+        return await docker("exec", self.name, "sh", "-c", command)
 
 
 async def state_of(name: str) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """Pools of hosts get the next minor version, in place and by replacement, below a busy service."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -66,7 +66,6 @@ async def test_service_answers_while_its_hosts_are_updated(
             await client.create(Namespace.of(name))
             await add_credentials(client, name, user)
             await add_hosts(client, name, hosts[1:])
-            # A Node that keeps its version receives the calls.
             await add_hosts(client, name, hosts[:1], FRONT)
             cluster = HostCluster(client, name, "demo", "Processes")
             await create_control_plane(cluster, hosts[0].name, gateway, port=6443, version=OLD)
@@ -79,7 +78,7 @@ async def test_service_answers_while_its_hosts_are_updated(
                 cluster, version=OLD, replicas=REPLICAS, hosts=bundle, rollingUpdate=rolling
             )
             async with cluster.workload() as workload:
-                world = Updates(cluster, workload, hosts[0], record_property)
+                world = Updates(cluster, workload, hosts, record_property)
                 await world.start()
                 await world.update_in_place()
                 await world.replace()
@@ -107,8 +106,13 @@ class Updates:
 
     cluster: HostCluster
     workload: Client
-    front: HostContainer
+    hosts: Sequence[HostContainer]
     record: Record
+
+    @property
+    def front(self) -> HostContainer:
+        """The host whose Node keeps its version and receives the calls."""
+        return self.hosts[0]
 
     async def start(self) -> None:
         """Run the Deployment on all hosts of the pool, and upgrade the control plane."""
@@ -168,11 +172,14 @@ class Updates:
             fewest = min(fewest, sum(map(is_open, nodes)))
             if await self.are_all() == version and await self.is_counted(version):
                 return {}
+            reports = await self.cluster.reports()
+            broken = [it for it in self.hosts if reports[it.name].startswith("Broken")]
+            assert not broken, [(reports[it.name], await it.clean_output()) for it in broken]
             # If the time is over, the wait shows this.
             return {
                 "nodes": {it.name: (version_of(it), is_open(it)) for it in nodes},
                 "machines": list((await self.machines()).values()),
-                "hosts": await self.cluster.reports(),
+                "hosts": reports,
                 "pool": await self.obstacles(),
             }
 
