@@ -174,7 +174,8 @@ class Updates:
                 return {}
             reports = await self.cluster.reports()
             broken = [it for it in self.hosts if reports[it.name].startswith("Broken")]
-            assert not broken, [(reports[it.name], await it.clean_output()) for it in broken]
+            shown = [f"{reports[it.name]}\n{await it.clean_output()}" for it in broken]
+            assert not broken, "\n".join(shown)
             # If the time is over, the wait shows this.
             return {
                 "nodes": {it.name: (version_of(it), is_open(it)) for it in nodes},

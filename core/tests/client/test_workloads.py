@@ -108,21 +108,6 @@ async def test_a_dropped_client_closes_after_its_last_user(
     assert not await is_open(workload)
 
 
-async def test_the_least_recently_used_client_closes_at_the_limit(
-    client: Client, namespace: str, content: bytes
-) -> None:
-    workloads = WorkloadClients(client, limit=2)
-    used: dict[str, Client] = {}
-    for cluster in ("a", "b", "c"):
-        await publish(client, namespace, cluster, content)
-    for cluster in ("a", "b", "a", "c"):
-        async with workloads.client(cluster, namespace) as workload:
-            used[cluster] = workload
-    assert [await is_open(used[cluster]) for cluster in "abc"] == [True, False, True]
-    await workloads.close()
-    assert not await is_open(used["a"])
-
-
 async def test_a_client_without_a_use_for_a_quarter_of_an_hour_closes(
     client: Client, namespace: str, content: bytes
 ) -> None:
@@ -132,10 +117,11 @@ async def test_a_client_without_a_use_for_a_quarter_of_an_hour_closes(
         await publish(client, namespace, cluster, content)
     async with workloads.client("deleted", namespace) as deleted:
         clock.advance(1000)
-        async with workloads.client("prod", namespace):
+        async with workloads.client("prod", namespace) as used:
             assert await is_open(deleted)
-    assert not await is_open(deleted)
+    assert [await is_open(client) for client in (deleted, used)] == [False, True]
     await workloads.close()
+    assert not await is_open(used)
 
 
 EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh"}

@@ -90,7 +90,6 @@ class WorkloadClients:
         manager: The field manager of the clients. Default: that of `client`.
         options: Rate limits, timeouts and bounds of the clients. By default, responses of 16 MiB
             and no loopback and link-local addresses but those of `CAPELIN_ALLOWED_NETWORKS`.
-        limit: The number of clients to keep. The least recently used is closed first.
         clock: Monotonic seconds.
     """
 
@@ -100,7 +99,6 @@ class WorkloadClients:
         *,
         manager: str | None = None,
         options: ClientOptions = WORKLOAD_OPTIONS,
-        limit: int = 1000,
         clock: Clock = time.monotonic,
     ) -> None:
         self._client = client
@@ -108,7 +106,6 @@ class WorkloadClients:
         size = WORKLOAD_MAX_BYTES if options.max_bytes is None else options.max_bytes
         destinations = options.destinations or Destinations.from_environ()
         self._options = replace(options, max_bytes=size, destinations=destinations)
-        self._limit = limit
         self._entries: dict[tuple[str, str], _Entry] = {}
         self._retired: list[_Entry] = []
         self._clock = clock
@@ -184,8 +181,6 @@ class WorkloadClients:
         # A dict keeps the order of insertion: the least recently used is the first.
         self._entries.pop(key, None)
         self._entries[key] = entry
-        if len(self._entries) > self._limit:
-            self._retire(next(iter(self._entries)))
         return entry
 
     def _judge(self, key: tuple[str, str], entry: _Entry, error: Unreachable | None) -> None:
