@@ -90,8 +90,8 @@ def emptiest_domain(
             begin in the same domain.
     """
     counts = Counter(placed)
-    return min(domains, key=lambda name: (counts[name], _shuffled(seed, name)), default=None)
 
+    def order(name: str) -> tuple[int, bytes]:
+        return counts[name], hashlib.sha256(f"{seed}/{name}".encode()).digest()
 
-def _shuffled(seed: str, name: str) -> bytes:
-    return hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return min(domains, key=order, default=None)

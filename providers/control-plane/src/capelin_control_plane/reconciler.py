@@ -167,7 +167,10 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         The label is not enough: the secrets of a Cluster belong to the control plane that it names.
         """
         _ = client
-        if cluster is None or _is_named_by(cluster, obj):
+        if (
+            cluster is None
+            or named_by(cluster.spec.control_plane_ref, CapelinControlPlane) == obj.name
+        ):
             return cluster
         # The instances may belong to another control plane, which may be paused: keep them.
         await self._release(key_of(obj))
@@ -424,10 +427,6 @@ async def allocated_address(ctx: Context, obj: CapelinControlPlane) -> str | Non
         live = await ctx.client.get(CapelinControlPlane, obj.name, obj.namespace)
         address = live.metadata.annotations.get(ADDRESS_ANNOTATION)
     return address
-
-
-def _is_named_by(cluster: Cluster, control_plane: CapelinControlPlane) -> bool:
-    return named_by(cluster.spec.control_plane_ref, CapelinControlPlane) == control_plane.name
 
 
 def _replaced_by(control_plane: CapelinControlPlane, cluster: Cluster | None) -> str | None:

@@ -269,7 +269,7 @@ def rolling_out(desired: ControlPlane, observed: Observed, *, initialized: bool)
     if not initialized or (observed.blocked is None and not outdated):
         return ConditionSpec(ROLLING_OUT, "False", f"Not{ROLLING_OUT}")
     if observed.blocked is not None:
-        if _versions(observed) == {desired.version}:
+        if {it.version for it in observed.statuses if _is_versioned(it)} == {desired.version}:
             return ConditionSpec(ROLLING_OUT, "False", f"Not{ROLLING_OUT}")
         return ConditionSpec(ROLLING_OUT, "True", observed.blocked.reason, str(observed.blocked))
     names = ", ".join(instance.name for instance in outdated)
@@ -333,12 +333,14 @@ def running_versions(observed: Observed) -> list[VersionCount]:
     }
     for instance in counted:
         counts[instance.version] += 1
+    controllers = (*observed.of("kube-controller-manager"), *observed.of("kube-scheduler"))
+    running = {instance.version for instance in controllers}
     return [
         VersionCount(version=version, replicas=counts[version])
         if counts[version]
         else VersionCount(version=version)
         for version in sorted(counts, key=Version.parse)
-        if counts[version] or version in {instance.version for instance in _controllers(observed)}
+        if counts[version] or version in running
     ]
 
 
@@ -353,16 +355,8 @@ def _compared_by_version(observed: Observed, desired: ControlPlane) -> Observed:
     return replace(observed, statuses=statuses)
 
 
-def _controllers(observed: Observed) -> list[InstanceStatus]:
-    return [*observed.of("kube-controller-manager"), *observed.of("kube-scheduler")]
-
-
 def _is_versioned(instance: InstanceStatus) -> bool:
     return instance.component in {"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
-
-
-def _versions(observed: Observed) -> set[str]:
-    return {status.version for status in observed.statuses if _is_versioned(status)}
 
 
 def _failures(instances: Sequence[InstanceStatus]) -> str:

@@ -5,9 +5,8 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -154,12 +153,8 @@ def _config(app: App | Probes, certificates: Certificates | None = None) -> uvic
         server_header=False,
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=_LAST_CALLS_SECONDS,
-        ssl_context_factory=None if certificates is None else _serving(certificates),
+        ssl_context_factory=certificates and (lambda _, __: certificates.context()),
     )
-
-
-def _serving(certificates: Certificates) -> Callable[..., ssl.SSLContext]:
-    return lambda *_: certificates.context()
 
 
 class _Server(uvicorn.Server):

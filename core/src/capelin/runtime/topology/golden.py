@@ -91,7 +91,9 @@ async def record_patches(extension: Extension, folder: Path) -> list[Path]:
             else await respond(handler, json.loads(example.read_bytes()))
             for example, file in files.items()
         }
-        if answers and all(map(_is_empty, answers.values())):
+        if answers and all(
+            it["status"] == "Success" and not it["patches"] for it in answers.values()
+        ):
             idle.append(name)
             continue
         for file in (file for file in answers if not file.exists()):
@@ -122,10 +124,6 @@ async def respond(handler: Handler, request: Unstructured) -> Unstructured:
         **({"message": response.message} if response.message else {}),
         "patches": [{"uid": uid, **patches[uid]} for uid in sorted(patches)],
     }
-
-
-def _is_empty(answered: Unstructured) -> bool:
-    return answered["status"] == "Success" and not answered["patches"]
 
 
 def _effect(request: Unstructured, answered: Unstructured) -> Unstructured:
