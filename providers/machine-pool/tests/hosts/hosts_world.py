@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -446,5 +447,7 @@ class Network:
             f"{reconciler}.ssh_target": self.target,
             f"{reconciler}.bootstrap_config": self.config,
             f"{power}.ssh_target": self.target,
+            # Claims prefer hosts by their identifiers.
+            "capelin.testing.fake_server.uuid4": map("uid-{}".format, count()).__next__,
         }.items():
             monkeypatch.setattr(path, value)
