@@ -56,7 +56,7 @@ from .objects import KEY, NAMESPACE, a_host, a_machine
 
 HOSTS: Final = {"host-0": "10.0.0.1", "host-1": "10.0.0.2"}
 FOREIGN: Final = "10.0.0.9"
-"""The address of a machine that is the node of a cluster of somebody else."""
+"""The address of a machine that is the node of a cluster of another user."""
 TENANTS: Final = ("red", "blue")
 ENDED: Final = JobState(alive=False, exit_code=0, sentinel=True)
 FAILED: Final = JobState(alive=False, exit_code=1, output="problem: crictl pods failed")
@@ -111,7 +111,7 @@ class Rack:
     secretless: set[str] = field(default_factory=set[str])
     """Machines without bootstrap data."""
     violations: list[str] = field(default_factory=list[str])
-    """What must not happen. A visit would report an exception as its own failure."""
+    """Events that must not happen. A visit would report an exception as its own failure."""
 
     def require(self, holds: object, violation: str) -> None:
         if not holds:
@@ -202,7 +202,7 @@ class FakeBootstrap:
             machine.marker = self.uid
         if step is BootstrapStep.START and machine.bootstrap is None:
             machine.rack.require(
-                machine.tenant is None, f"{self.uid} begins beside {machine.tenant}"
+                machine.tenant is None, f"{self.uid} begins while {machine.tenant} runs"
             )
             machine.tenant, machine.node = self.uid, self.name.partition("/")[2]
             machine.bootstrap = FAILED if machine.failing else ENDED
