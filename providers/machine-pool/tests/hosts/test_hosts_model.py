@@ -1,280 +1,96 @@
 """Random requests, failures and moves: a host serves one machine at a time, and is then clean."""
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from capelin.api.capi import Cluster
-from capelin.client import Conflict, NotFound, Request, Response
-from capelin.contract import DELETE_FOR_MOVE_ANNOTATION
-from capelin.controller import Context, Recorder
-from capelin.testing.fake_client import Clock, FakeClient, cluster
-from capelin.testing.fake_server import FakeServer
-from capelin_machine_pool.api import CapelinMachine
-from capelin_machine_pool.bootstrap import (
-    BootstrapStep,
-    CleanStep,
-    CloudConfig,
-    HostState,
-    JobState,
-    UpdateStep,
-    next_bootstrap_step,
-    next_clean_step,
-    next_update_step,
-)
+from capelin.client import AlreadyExists, NotFound
+from capelin.testing.fake_client import Clock, FakeClient
+from capelin_machine_pool.api import CapelinMachine, HostReference
 from capelin_machine_pool.hosts.api import (
     CLEAN_AGAIN_ANNOTATION,
     POWER_CYCLE_ANNOTATION,
     RENEW_BASELINE_ANNOTATION,
     CapelinHost,
 )
-from capelin_machine_pool.hosts.claims import (
-    HostRequest,
-    NoFreeHostError,
-    change_claim,
-    claim_host,
-    holds,
-    release_host,
-)
-from capelin_machine_pool.hosts.facts import HostFacts
-from capelin_machine_pool.reconcilers import HostReconciler
+from capelin_machine_pool.hosts.claims import holds, is_free
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from .objects import NAMESPACE, a_claim, a_host, a_machine
+from .hosts_world import (
+    ENDED,
+    FOREIGN,
+    HOSTS,
+    TENANTS,
+    KilledError,
+    Management,
+    Network,
+    Rack,
+    RackMachine,
+    a_model_host,
+    a_model_machine,
+    claim_of,
+)
+from .objects import NAMESPACE
 
-HOSTS = ("host-0", "host-1", "host-2")
-NAMES = st.sampled_from(["one", "two", "three"])
-TENANTS = ("red", "blue")
-ENDED = JobState(alive=False, exit_code=0, sentinel=True)
-FAILED = JobState(alive=False, exit_code=1, output="problem: crictl pods failed")
-DIFFERENCE = "new file /etc/cni/net.d/10-kindnet.conflist"
-PAUSES = st.booleans()
-
-
-class KilledError(BaseException):
-    """The provider ends here."""
-
-
-class MortalServer(FakeServer):
-    """An API server of which a client is killed before one of its writes."""
-
-    writes_left: int | None = None
-
-    async def send(self, request: Request) -> Response:
-        if request.method != "GET" and self.writes_left is not None:
-            if self.writes_left == 0:
-                raise KilledError
-            self.writes_left -= 1
-        return await super().send(request)
-
-
-@dataclass
-class Rack:
-    """The machines behind the hosts, and what may happen to them."""
-
-    living: set[str] = field(default_factory=set[str])
-    """Claims whose machine exists, in whatever management cluster."""
-    confirmed: set[str] = field(default_factory=set[str])
-    """Claims that a person has given up."""
-    wiped: list[str] = field(default_factory=list[str])
+NAMES = ("one", "two")
+MACHINE = st.integers(0, 1)
+CHOSEN = st.sampled_from(list(HOSTS))
+ON = st.sampled_from([True, False, False])
+THEN = st.integers(0, 2)
+"""How many times a provider reconciles after an event."""
+REQUESTS = {
+    "clean": CLEAN_AGAIN_ANNOTATION,
+    "power": POWER_CYCLE_ANNOTATION,
+    "renew": RENEW_BASELINE_ANNOTATION,
+}
 
 
-@dataclass
-class RackMachine:
-    """A machine as its scripts leave it."""
+class HostsMachine(RuleBasedStateMachine):
+    """Two management clusters, two hosts and the machines of two tenants."""
 
-    rack: Rack
-    marker: str | None = None
-    tenant: str | None = None
-    """The claim whose pods run on it."""
-    bootstrap: JobState | None = None
-    update: JobState | None = None
-    version: str | None = None
-    clean: JobState | None = None
-    baseline: str | None = None
-    different: bool = False
-    sticky: bool = False
-    """Whether pods survive a clean-up, so that it fails."""
-
-    @property
-    def state(self) -> HostState:
-        is_compared = self.marker is None and self.baseline is not None and self.different
-        return HostState(
-            boot_id="boot",
-            hostname="host",
-            marker=self.marker,
-            bootstrap=self.bootstrap,
-            update=self.update,
-            update_version=self.version,
-            clean=self.clean,
-            baseline=self.baseline,
-            differences=(DIFFERENCE,) if is_compared else (),
-        )
-
-
-@dataclass(frozen=True)
-class FakeBootstrap:
-    """Decides as the real one does, and changes a machine as its scripts do."""
-
-    uid: str
-    name: str
-
-    async def bootstrap(self, machine: RackMachine, *rest: Any) -> BootstrapStep:
-        step = next_bootstrap_step(self.uid, rest[1])
-        if step is BootstrapStep.MARK:
-            if machine.marker not in (None, self.uid) or machine.state.differences:
-                return BootstrapStep.DIRTY
-            machine.marker = self.uid
-        if step is BootstrapStep.START and machine.bootstrap is None:
-            assert machine.tenant is None, f"{self.uid} begins beside {machine.tenant}"
-            machine.bootstrap, machine.tenant = ENDED, self.uid
-        return step
-
-    async def update(self, machine: RackMachine, installation: Any, state: HostState) -> UpdateStep:
-        step = next_update_step(self.uid, installation.version, state)
-        if step is UpdateStep.START:
-            machine.update, machine.version = ENDED, installation.version
-        return step
-
-    async def clean(
-        self, machine: RackMachine, state: HostState, commands: Any, *, retry: bool = False
-    ) -> CleanStep:
-        del commands
-        step = next_clean_step(self.uid, state, retry=retry)
-        if step is CleanStep.START and machine.marker == self.uid:
-            rack = machine.rack
-            may_end = self.uid not in rack.living or self.uid in rack.confirmed
-            assert may_end, f"the node of {self.uid} is wiped while its machine exists"
-            rack.wiped.append(self.uid)
-            if machine.sticky:
-                machine.clean = FAILED
-                return step
-            machine.marker = machine.tenant = None
-            machine.bootstrap = machine.update = machine.clean = machine.version = None
-        return step
-
-
-class Management:
-    """A management cluster with two providers."""
-
-    def __init__(self, machines: dict[str, RackMachine], clock: Clock) -> None:
-        self.machines, self.clock = machines, clock
-        self.server = MortalServer(clock)
-        self.client = FakeClient(CapelinHost, CapelinMachine, clock=clock, server=self.server)
-        recorder = Recorder(self.client, "test", "test", now=clock)
-        self.ctx = Context(self.client, logging.getLogger(__name__), recorder)
-        self.providers: list[HostReconciler] = []
-        self.stacks: list[AsyncExitStack] = []
-        for name in TENANTS:
-            self.client.add(cluster(name, NAMESPACE))
-
-    async def hosts(self) -> list[CapelinHost]:
-        return (await self.client.list(CapelinHost, NAMESPACE)).items
-
-    async def reconcile(self, provider: int) -> None:
-        for host in await self.hosts():
-            with suppress(Conflict, NotFound):
-                await self.providers[provider].reconcile(self.ctx, host)
-            for _ in range(12):
-                await asyncio.sleep(0)
-
-    async def start(self) -> None:
-        """Start a provider."""
-        self.providers.append(HostReconciler())
-        self.stacks.append(AsyncExitStack())
-        await self.stacks[-1].enter_async_context(self.providers[-1].lifespan(self.ctx))
-
-    async def stop(self) -> None:
-        """Stop the provider that started first."""
-        self.server.writes_left = None
-        await self.stacks.pop(0).aclose()
-        self.providers.pop(0)
-
-
-class Hosts(RuleBasedStateMachine):
-    """Two management clusters, three hosts and the machines of two tenants."""
-
-    @initialize()
-    def begin(self) -> None:
+    @initialize(machines=st.integers(0, 2))
+    def begin(self, machines: int) -> None:
         self.runner, self.monkeypatch = asyncio.Runner(), pytest.MonkeyPatch()
-        self.rack, self.seconds, self.number = Rack(), 0.0, 0
-        self.machines = {name: RackMachine(self.rack) for name in HOSTS}
-        self.clock = Clock()
-        self.patch()
-        self.clusters = [Management(self.machines, self.clock) for _ in range(2)]
+        self.rack, self.seconds, self.clock = Rack(), 0.0, Clock()
+        self.rack.workloads = {name: FakeClient(clock=self.clock) for name in TENANTS}
+        self.machines = {it: RackMachine(self.rack) for it in (*HOSTS.values(), FOREIGN)}
+        foreign = self.machines[FOREIGN]
+        foreign.marker = foreign.tenant = "foreign"
+        foreign.bootstrap = ENDED
+        Network(self.rack, self.machines).patch(self.monkeypatch, lambda: self.seconds)
+        self.clusters = [Management(self.rack, self.clock) for _ in range(2)]
         for management in self.clusters:
             for _ in range(2):
                 self.run(management.start())
         self.home = 0
-        self.copied = False
-        for number, name in enumerate(HOSTS):
-            host = a_host(name, phase=None, address=f"10.0.0.{number}")
-            self.here.client.add(host)
-        self.reconcile(0, 3)
-
-    def patch(self) -> None:
-        async def observe(machine: RackMachine) -> HostState:
-            return machine.state
-
-        async def take(machine: RackMachine, *, renew: bool) -> None:
-            if machine.marker is None and (renew or machine.baseline is None):
-                machine.baseline = "first"
-                machine.different = machine.different and not renew
-
-        async def facts(machine: RackMachine) -> HostFacts:
-            del machine
-            return HostFacts(clock=0)
-
-        async def target(client: Any, host: CapelinHost) -> Any:
-            del client
-            machine = self.machines[HOSTS[int(host.spec.address[-1])]]
-
-            @asynccontextmanager
-            async def connect(*_: Any) -> AsyncGenerator[RackMachine]:
-                yield machine
-
-            return SimpleNamespace(connect=connect)
-
-        async def config(*_: Any, **__: Any) -> CloudConfig:
-            return CloudConfig()
-
-        visits, hosts = (
-            "capelin_machine_pool.hosts.visits",
-            "capelin_machine_pool.reconcilers.hosts",
-        )
-        clock = SimpleNamespace(monotonic=lambda: self.seconds, time=lambda: 0.0)
-        for path, value in {
-            f"{visits}.observe": observe,
-            f"{visits}.observe_facts": facts,
-            f"{visits}.take_baseline": take,
-            f"{visits}.MachineBootstrap": FakeBootstrap,
-            f"{visits}.time": clock,
-            f"{hosts}.ssh_target": target,
-            f"{hosts}.bootstrap_config": config,
-        }.items():
-            self.monkeypatch.setattr(path, value)
+        for name in HOSTS:
+            self.here.client.add(a_model_host(name))
+        for _ in range(machines):
+            self.create("red", 0)
+        self.reconcile(0, 4)
 
     @property
     def here(self) -> Management:
         return self.clusters[self.home]
+
+    @property
+    def there(self) -> Management:
+        return self.clusters[1 - self.home]
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.runner.run(coroutine)
 
     # Providers
 
-    @rule(provider=st.integers(0, 1), times=st.integers(1, 3))
-    def reconcile(self, provider: int, times: int) -> None:
+    @rule(provider=st.integers(0, 1), times=st.integers(1, 3), seconds=st.sampled_from([3, 601]))
+    def reconcile(self, provider: int, times: int, seconds: int = 601) -> None:
         for _ in range(times):
-            self.seconds += 601
-            self.clock.advance(601)
+            self.seconds += seconds
+            self.clock.advance(seconds)
             for management in self.clusters:
                 self.run(management.reconcile(provider))
 
@@ -291,78 +107,63 @@ class Hosts(RuleBasedStateMachine):
 
     # Machines
 
-    @rule(name=NAMES, tenant=st.sampled_from(TENANTS), writes=st.sampled_from([None, 0, 1]))
-    @precondition(lambda self: not self.copied)
-    def create(self, name: str, tenant: str, writes: int | None) -> None:
-        self.run(self._create(name, tenant, writes))
+    @rule(tenant=st.sampled_from(TENANTS), then=THEN)
+    @precondition(lambda self: not self.here.is_moving)
+    def create(self, tenant: str, then: int) -> None:
+        names = {machine.name for machine in self.run(self.here.machines())}
+        for name in [name for name in NAMES if name not in names][:1]:
+            self.here.note(self.run(self.here.client.create(a_model_machine(name, tenant))))
+        self.reconcile(0, then)
 
-    async def _create(self, name: str, tenant: str, writes: int | None) -> None:
-        client = self.here.client
-        machine = await client.find(CapelinMachine, name, NAMESPACE)
-        if machine is None:
-            self.number += 1
-            labels = {"claim": f"uid-{name}-{self.number}", "tenant": tenant}
-            machine = await client.create(a_machine(name, labels=labels))
-        claim_id = machine.metadata.labels["claim"]
-        self.rack.living.add(claim_id)
-        tenant = machine.metadata.labels["tenant"]
-        claim = a_claim(name, id=claim_id, cluster=tenant, version="v1.33.13", profile="Commands")
-        self.here.server.writes_left = writes
-        with suppress(NoFreeHostError, Conflict, KilledError):
-            await claim_host(client, machine, HostRequest(claim=claim))
-        self.here.server.writes_left = None
+    def _name(self, number: int) -> str:
+        """The name of a machine that exists, if any does."""
+        names = [machine.name for machine in self.run(self.here.machines())] or NAMES
+        return names[number % len(names)]
 
-    @rule(name=NAMES)
-    @precondition(lambda self: not self.copied)
-    def delete(self, name: str) -> None:
-        self.run(self._delete(name))
+    @rule(number=MACHINE, failing=st.sampled_from(["", "GET", "PATCH"]), then=THEN)
+    @precondition(lambda self: not self.here.is_moving)
+    def delete(self, number: int, failing: str, then: int) -> None:
+        """Delete a machine. The next such request about hosts may fail."""
+        self.run(self._delete(self._name(number)))
+        self.here.server.failing = failing
+        self.reconcile(0, then)
+        self.here.server.failing = ""
 
     async def _delete(self, name: str) -> None:
-        client = self.here.client
-        machine = await client.find(CapelinMachine, name, NAMESPACE)
-        if machine is None:
-            return
-        claim_id = machine.metadata.labels["claim"]
-        self.rack.living.discard(claim_id)
-        for host in await self.here.hosts():
-            if holds(host, claim_id):
-                with suppress(Conflict):
-                    await release_host(client, host, self.clock())
-        held = [host for host in await self.here.hosts() if holds(host, claim_id)]
-        if not held:
-            await client.delete(CapelinMachine, name, NAMESPACE)
+        if (machine := await self.here.find_machine(name)) is not None:
+            self.rack.living.discard(claim_of(machine))
+            await self.here.client.delete(CapelinMachine, name, NAMESPACE)
 
-    @rule(name=NAMES)
-    def lose(self, name: str) -> None:
+    @rule(number=MACHINE, then=THEN)
+    def lose(self, number: int, then: int) -> None:
         """The machine is missing here, as after a restore: its node may be in use."""
+        self.run(self._lose(self._name(number)))
+        self.reconcile(0, then)
+
+    async def _lose(self, name: str) -> None:
+        if (machine := await self.here.find_machine(name)) is not None:
+            self.rack.lost |= {claim_of(machine), machine.uid}
+            kept = {"metadata": {"finalizers": None}}
+            with suppress(NotFound):
+                await self.here.client.patch(CapelinMachine, name, NAMESPACE, kept)
+                await self.here.client.delete(CapelinMachine, name, NAMESPACE)
+
+    @rule(number=MACHINE, version=st.sampled_from(["v1.34.4", "v1.35.0"]), then=THEN)
+    def update(self, number: int, version: str, then: int) -> None:
+        name, patch = self._name(number), {"spec": {"version": version}}
         with suppress(NotFound):
-            self.run(self.here.client.delete(CapelinMachine, name, NAMESPACE))
-
-    @rule(name=NAMES)
-    def update(self, name: str) -> None:
-        self.run(self._update(name))
-
-    async def _update(self, name: str) -> None:
-        for host in await self.here.hosts():
-            claim = host.spec.claim
-            if claim is not None and claim.machine == name and claim.released_at is None:
-                newer = claim.model_copy(update={"update_version": "v1.34.4"})
-                with suppress(Conflict):
-                    await change_claim(self.here.client, host, newer)
+            self.run(self.here.client.patch(CapelinMachine, name, NAMESPACE, patch))
+        self.reconcile(0, then)
 
     # Persons
 
-    @rule(host=st.sampled_from(HOSTS), annotation=st.sampled_from(["clean", "power", "renew"]))
-    def annotate(self, host: str, annotation: str) -> None:
+    @rule(host=CHOSEN, request=st.sampled_from(list(REQUESTS)), then=THEN)
+    def annotate(self, host: str, request: str, then: int) -> None:
         """A request that names no claim: it must not wipe a node."""
-        names = {
-            "clean": CLEAN_AGAIN_ANNOTATION,
-            "power": POWER_CYCLE_ANNOTATION,
-            "renew": RENEW_BASELINE_ANNOTATION,
-        }
-        self.run(self._patch(host, {"metadata": {"annotations": {names[annotation]: ""}}}))
+        self.run(self._patch(host, {"metadata": {"annotations": {REQUESTS[request]: ""}}}))
+        self.reconcile(0, then)
 
-    @rule(host=st.sampled_from(HOSTS))
+    @rule(host=CHOSEN)
     def confirm(self, host: str) -> None:
         """A person gives up exactly the claim that the host shows."""
         self.run(self._confirm(host))
@@ -374,18 +175,92 @@ class Hosts(RuleBasedStateMachine):
             self.rack.confirmed.add(claim)
             await self._patch(name, {"metadata": {"annotations": {CLEAN_AGAIN_ANNOTATION: claim}}})
 
-    @rule(host=st.sampled_from(HOSTS), on=PAUSES)
+    @rule(host=CHOSEN)
+    @precondition(lambda self: not self.here.is_moving)
+    def insist(self, host: str) -> None:
+        """A person repeats a clean-up that fails, and waits for none of the two."""
+        self.run(self._insist(host))
+
+    async def _insist(self, name: str) -> None:
+        for _ in range(2):
+            host = await self.here.client.find(CapelinHost, name, NAMESPACE)
+            if host is None or host.status is None or host.status.phase != "Broken":
+                return
+            claim, machine = host.spec.claim, self.machines[host.spec.address]
+            is_own = claim is None or (claim.released_at is not None and claim.id == machine.marker)
+            if machine.unplugged or not machine.sticky or machine.marker is None or not is_own:
+                return
+            before = machine.cleanings
+            await self._patch(name, {"metadata": {"annotations": {CLEAN_AGAIN_ANNOTATION: ""}}})
+            for _ in range(8):
+                await self._reconcile_soon()
+                live = await self.here.client.get(CapelinHost, name, NAMESPACE)
+                if CLEAN_AGAIN_ANNOTATION not in live.metadata.annotations:
+                    break
+            assert machine.cleanings > before, "a requested clean-up does not begin"
+
+    async def _reconcile_soon(self) -> None:
+        self.seconds += 3
+        self.clock.advance(3)
+        await self.here.reconcile(0)
+        await self.here.idle()
+
+    @rule(host=CHOSEN, on=ON)
     def maintain(self, host: str, *, on: bool) -> None:
         self.run(self._patch(host, {"spec": {"maintenance": on}}))
 
-    @rule(tenant=st.sampled_from(TENANTS), on=PAUSES)
+    @rule(tenant=st.sampled_from(TENANTS), on=ON)
     def pause(self, tenant: str, *, on: bool) -> None:
-        patch = {"spec": {"paused": on}}
-        self.run(self.here.client.patch(Cluster, tenant, NAMESPACE, patch))
+        self.run(self._pause(tenant, on=on))
 
-    @rule(host=st.sampled_from(HOSTS), domain=st.sampled_from(["east", "west"]))
+    async def _pause(self, tenant: str, *, on: bool) -> None:
+        for management in self.clusters:
+            await management.idle()
+            await management.pause(tenant, on=on)
+        hosts = [host for it in self.clusters for host in await it.hosts()]
+        (self.rack.paused.add if on else self.rack.paused.discard)(tenant)
+        self.rack.updating = {
+            host.spec.claim.id
+            for host in hosts
+            if host.spec.claim and host.status and host.status.phase == "Updating"
+        }
+
+    @rule(host=CHOSEN, domain=st.sampled_from(["east", "west"]))
     def edit(self, host: str, domain: str) -> None:
         self.run(self._patch(host, {"spec": {"failureDomain": domain}}))
+
+    @rule(host=CHOSEN, then=THEN)
+    def forget_key(self, host: str, then: int) -> None:
+        """The machine has another key, which the provider learns."""
+        self.run(self._patch(host, {"spec": {"hostKeys": [], "trustOnFirstUse": True}}))
+        self.reconcile(0, then)
+
+    @rule(is_foreign=st.booleans())
+    def readdress(self, *, is_foreign: bool) -> None:
+        """Another address, which the API server allows only without a claim."""
+        self.run(self._readdress(is_foreign=is_foreign))
+
+    async def _readdress(self, *, is_foreign: bool) -> None:
+        host = await self.here.client.find(CapelinHost, "host-0", NAMESPACE)
+        if host is not None and host.spec.claim is None and not self.here.is_moving:
+            address = FOREIGN if is_foreign else HOSTS["host-0"]
+            await self._patch("host-0", {"spec": {"address": address}})
+
+    @rule(host=CHOSEN)
+    @precondition(lambda self: not self.here.is_moving)
+    def remove(self, host: str) -> None:
+        with suppress(NotFound):
+            self.run(self.here.client.delete(CapelinHost, host, NAMESPACE))
+
+    @rule(host=CHOSEN)
+    @precondition(lambda self: not self.here.is_moving)
+    def add(self, host: str) -> None:
+        with suppress(AlreadyExists):
+            self.run(self.here.client.create(a_model_host(host)))
+
+    @rule(name=st.sampled_from(NAMES))
+    def delete_secret(self, name: str) -> None:
+        self.rack.secretless.add(name)
 
     async def _patch(self, name: str, patch: dict[str, Any]) -> None:
         with suppress(NotFound):
@@ -393,60 +268,44 @@ class Hosts(RuleBasedStateMachine):
 
     # Machines in the rack
 
-    @rule(host=st.sampled_from(HOSTS), on=PAUSES)
-    def stick(self, host: str, *, on: bool) -> None:
-        self.machines[host].sticky = on
-
-    @rule(host=st.sampled_from(HOSTS), on=PAUSES)
-    def differ(self, host: str, *, on: bool) -> None:
-        self.machines[host].different = on
+    @rule(
+        address=st.sampled_from(list(HOSTS.values())),
+        trouble=st.sampled_from(["sticky", "different", "failing", "unplugged"]),
+        on=ON,
+    )
+    def trouble(self, address: str, trouble: str, *, on: bool) -> None:
+        setattr(self.machines[address], trouble, on)
 
     # Moves
 
     @rule()
-    @precondition(lambda self: not self.copied)
+    @precondition(lambda self: not self.here.is_moving)
     def copy(self) -> None:
-        """The first half of `clusterctl move`."""
-        self.run(self._copy())
-        self.copied = True
-
-    async def _copy(self) -> None:
-        there = self.clusters[1 - self.home].client
-        machines = (await self.here.client.list(CapelinMachine, NAMESPACE)).items
-        for obj in [*await self.here.hosts(), *machines]:
-            kept = {"name": obj.name, "namespace": NAMESPACE, "labels": obj.metadata.labels}
-            kept["annotations"] = obj.metadata.annotations
-            copied = type(obj).read({**obj.dump(), "metadata": kept, "status": None})
-            await there.create(copied)
+        objects = [*self.run(self.here.hosts()), *self.run(self.here.machines())]
+        # clusterctl moves nothing that is being deleted.
+        if all(obj.metadata.deletion_timestamp is None for obj in objects):
+            self.run(self.here.copy_to(self.there))
 
     @rule()
-    @precondition(lambda self: self.copied)
+    @precondition(lambda self: self.here.is_moving)
     def delete_copied(self) -> None:
-        """The second half: the old objects go."""
-        self.run(self._delete_copied())
-        self.copied, self.home = False, 1 - self.home
-
-    async def _delete_copied(self) -> None:
-        client = self.here.client
-        moved = {DELETE_FOR_MOVE_ANNOTATION: ""}
-        machines = (await client.list(CapelinMachine, NAMESPACE)).items
-        for obj in [*await self.here.hosts(), *machines]:
-            metadata = {"annotations": moved, "finalizers": None}
-            await client.patch(type(obj), obj.name, NAMESPACE, {"metadata": metadata})
-            with suppress(NotFound):
-                await client.delete(type(obj), obj.name, NAMESPACE)
-        await self.here.reconcile(0)
-        assert not await self.here.hosts(), "a move leaves hosts behind"
+        self.run(self.here.delete_copied(self.there))
+        self.home = 1 - self.home
 
     # Properties
+
+    @invariant()
+    def nothing_is_violated(self) -> None:
+        if hasattr(self, "rack"):
+            assert self.rack.violations == []
 
     @invariant()
     def free_hosts_are_clean(self) -> None:
         if not hasattr(self, "rack"):
             return
         for host in self.run(self.here.hosts()):
-            machine = self.machines[host.name]
-            if host.status and host.status.phase == "Free" and host.spec.claim is None:
+            machine = self.machines[host.spec.address]
+            if is_free(host):
                 assert machine.tenant is None, f"{host.name} is Free and runs {machine.tenant}"
 
     def teardown(self) -> None:
@@ -463,36 +322,75 @@ class Hosts(RuleBasedStateMachine):
 
     async def _all_end(self) -> None:
         """Remove what only persons can remove, and require that each claim ends."""
-        if self.copied:
-            await self._delete_copied()
-            self.copied, self.home = False, 1 - self.home
-        for name in ("one", "two", "three"):
-            await self._delete(name)
+        if self.here.is_moving:
+            await self.here.delete_copied(self.there)
+            self.home = 1 - self.home
+        for tenant in TENANTS:
+            await self._pause(tenant, on=False)
         for machine in self.machines.values():
-            machine.sticky = machine.different = False
+            machine.sticky = machine.different = machine.failing = machine.unplugged = False
+        for _ in range(6):
+            await self._pass()
+        for host in await self.here.hosts():
+            await self._require_ready(host)
+        for name in NAMES:
+            await self._delete(name)
+        await self._all_become_free()
+
+    async def _all_become_free(self) -> None:
         phases: list[str | None] = []
         for _ in range(20):
+            for name in HOSTS:
+                with suppress(AlreadyExists):
+                    await self.here.client.create(a_model_host(name))
             for host in await self.here.hosts():
-                await self._patch(host.name, {"spec": {"maintenance": False}})
-                if host.status and host.status.phase == "Broken":
-                    await self._confirm(host.name)
-                    if host.spec.claim is None:
-                        request = {"annotations": {CLEAN_AGAIN_ANNOTATION: ""}}
-                        await self._patch(host.name, {"metadata": request})
-            self.seconds += 601
-            self.clock.advance(601)
-            await self.here.reconcile(0)
+                await self._help(host)
+            await self._readdress(is_foreign=False)
+            await self._pass()
             hosts = await self.here.hosts()
             phases = [host.status.phase if host.status else None for host in hosts]
             if set(phases) == {"Free"} and all(host.spec.claim is None for host in hosts):
+                self.nothing_is_violated()
                 return
         raise AssertionError(phases)
 
+    async def _pass(self) -> None:
+        self.seconds += 601
+        self.clock.advance(601)
+        await self.here.reconcile(0)
+        await self.here.idle()
+
+    async def _require_ready(self, host: CapelinHost) -> None:
+        """A bootstrap that was successful needs nothing any more."""
+        claim, machine = host.spec.claim, self.machines[host.spec.address]
+        if claim is None or not holds(host, machine.marker or "") or machine.bootstrap != ENDED:
+            return
+        owner = await self.here.find_machine(claim.machine)
+        if owner is None or owner.metadata.deletion_timestamp is not None:
+            return
+        if owner.spec.host == HostReference(name=host.name, claim=claim.id):
+            phase = host.status.phase if host.status else None
+            assert phase in {"Ready", "Updating"}, f"{host.name} is in use and {phase}"
+
+    async def _help(self, host: CapelinHost) -> None:
+        """Act as the person who reads the conditions of a host."""
+        await self._patch(host.name, {"spec": {"maintenance": False}})
+        claim = host.spec.claim
+        if host.status is None or host.status.phase != "Broken":
+            return
+        if claim is not None and claim.released_at is None:
+            assert claim.id in self.rack.lost, f"the machine of {claim.id} did not release it"
+            await self._confirm(host.name)
+        else:
+            await self._patch(
+                host.name, {"metadata": {"annotations": {CLEAN_AGAIN_ANNOTATION: ""}}}
+            )
+
 
 profile = settings()
-Hosts.TestCase.settings = settings(
+HostsMachine.TestCase.settings = settings(
     stateful_step_count=30 if profile.derandomize else 50,
     max_examples=12 if profile.derandomize else profile.max_examples,
     suppress_health_check=(HealthCheck.too_slow,),
 )
-TestHosts = Hosts.TestCase
+TestHosts = HostsMachine.TestCase

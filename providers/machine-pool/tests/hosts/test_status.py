@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from capelin.contract import ConditionSpec, find_condition, update_conditions
-from capelin_machine_pool.api import HostReference
+from capelin_machine_pool.api import CapelinMachine, HostReference
 from capelin_machine_pool.bootstrap import (
     BootstrapStep,
     CleanStep,
@@ -74,17 +74,12 @@ def ready(its: Outcome) -> tuple[str, str, str]:
         (a_host(phase="Broken", annotations=CONFIRMED), None, Visit.CLEAN_AGAIN),
         (a_host(host_keys=[], trust_on_first_use=True), None, Visit.LEARN_KEY),
         (a_host(annotations=RENEWED), None, Visit.RENEW_BASELINE),
-        (a_host(claim=a_claim()), a_machine(), Wait(1.0)),
+        (a_host(claim=a_claim()), a_machine(uid="uid-one"), Wait(1.0)),
         (a_host(claim=a_claim()), a_machine(host=RECORDED), Visit.BOOTSTRAP),
         (a_host(phase="Ready", claim=a_claim()), a_machine(host=RECORDED), Visit.CHECK),
         (
             a_host(claim=a_claim()),
             a_machine(host=HostReference(name="host-2", claim="uid-one")),
-            Release(),
-        ),
-        (
-            a_host(claim=a_claim()),
-            a_machine(host=HostReference(name="host-1", claim="uid-two")),
             Release(),
         ),
         (a_host(claim=a_claim(released_at=NOW)), None, Visit.CLEAN),
@@ -146,8 +141,20 @@ def test_second_request_for_a_clean_up_does_not_wait() -> None:
     assert its.again_after < 10
 
 
-def test_host_of_a_missing_machine_waits_for_its_administrator() -> None:
-    step = next_host_step(a_host(phase="Ready", claim=a_claim()), None)
+@pytest.mark.parametrize(
+    "machine",
+    [
+        None,
+        a_machine(uid="uid-two"),
+        a_machine(host=HostReference(name="host-1", claim="uid-two")),
+        a_machine(host=HostReference(name="host-2", claim="uid-two")),
+    ],
+    ids=["none", "another of its name", "that has claimed", "with another host"],
+)
+def test_host_of_a_missing_machine_waits_for_its_administrator(
+    machine: CapelinMachine | None,
+) -> None:
+    step = next_host_step(a_host(phase="Ready", claim=a_claim()), machine)
     assert isinstance(step, Orphaned)
     assert step.reason == Reason.MACHINE_MISSING
     assert CLEAN_AGAIN_ANNOTATION in step.message

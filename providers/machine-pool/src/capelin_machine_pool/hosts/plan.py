@@ -114,7 +114,7 @@ def _step_in_use(
     host: CapelinHost, claim: HostClaim, machine: CapelinMachine | None, request: str | None
 ) -> HostStep:
     """The next step for a host that no machine has released."""
-    if machine is None or machine.spec.backend != "Hosts":
+    if machine is None or not _has_claimed(machine, claim):
         # It may be in another management cluster, so its node is not cleaned.
         if request is None:
             message = (
@@ -131,9 +131,14 @@ def _step_in_use(
     recorded = machine.spec.host
     if recorded is None:
         return Wait(_RECORD_SECONDS)
-    if (recorded.name, recorded.claim) != (host.name, claim.id):
-        return Release()
-    return _own_visit(host, claim)
+    return _own_visit(host, claim) if recorded.name == host.name else Release()
+
+
+def _has_claimed(machine: CapelinMachine, claim: HostClaim) -> bool:
+    """Whether a claim is that of this machine, and not of an earlier one with its name."""
+    recorded = machine.spec.host
+    own = machine.uid if recorded is None else recorded.claim
+    return machine.spec.backend == "Hosts" and own == claim.id
 
 
 def _own_visit(host: CapelinHost, claim: HostClaim) -> Visit:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from capelin.contract import READY, ConditionSpec
+from capelin.contract import DELETING, READY, ConditionSpec
 from capelin.provider import MachineAddress
 
 from capelin_machine_pool.api import NodeInfo
@@ -155,7 +155,7 @@ def _power_cycle(host: CapelinHost, result: VisitResult) -> Outcome:
     message = "" if result.failure is None else result.failure[1]
     cycled = _false(POWER_CYCLED, Reason.POWER_FAILED, message) if message else _true(POWER_CYCLED)
     before = host.status.conditions if host.status else []
-    kept = (ConditionSpec.kept(it) for it in before if it.type != POWER_CYCLED)
+    kept = (ConditionSpec.kept(it) for it in before if it.type not in {POWER_CYCLED, DELETING})
     phase: Phase = (host.status.phase if host.status else None) or "Unavailable"
     if host.spec.claim is None and phase == "Free":
         # It restarts, and no visit has checked it with its present spec.
