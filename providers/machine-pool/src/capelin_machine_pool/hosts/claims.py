@@ -74,7 +74,7 @@ def choose_host(hosts: Iterable[CapelinHost], request: HostRequest) -> CapelinHo
         filter(is_free, suitable),
         key=lambda host: (
             domains[host.spec.failure_domain],
-            _preference(request.claim.id, host.name),
+            hashlib.sha256(f"{request.claim.id}/{host.name}".encode()).digest(),
         ),
         default=None,
     )
@@ -228,7 +228,3 @@ async def _record(client: Client, machine: CapelinMachine, reference: HostRefere
         "spec": {"host": reference.dump()},
     }
     await client.patch(CapelinMachine, machine.name, machine.namespace, patch)
-
-
-def _preference(claim_id: str, host: str) -> bytes:
-    return hashlib.sha256(f"{claim_id}/{host}".encode()).digest()

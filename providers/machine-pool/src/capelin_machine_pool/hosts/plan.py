@@ -122,9 +122,8 @@ def _step_in_use(
                 f" did not release the host; {_confirmation(claim)}"
             )
             return Orphaned(Reason.MACHINE_MISSING, message)
-        is_confirmed = request == claim.id
         message = f"no machine released the host: {_confirmation(claim)}"
-        return Release() if is_confirmed else RejectRequest(message)
+        return Release() if request == claim.id else RejectRequest(message)
     if request is not None:
         # Left in place, it would confirm the end of a machine that is moved, or of a later one.
         return RejectRequest(f"the machine {claim.machine} uses the host: delete its Machine")
