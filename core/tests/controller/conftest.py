@@ -102,13 +102,12 @@ def running(config: Config, namespace: str) -> Running:
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short pauses between watches and logins."""
+    """Pauses that fit the length of a seed."""
     for name, seconds in {
         "informer._FIRST_PAUSE": 0.005,
         "informer._LONGEST_PAUSE": 0.05,
-        "watching._SILENT_SECONDS": 0.3,
-        "watching._LOGIN_SECONDS": 0.01,
-        "watching._RETRIES": (0.01,) * 12,
+        "kopf_thread._SILENT_SECONDS": 0.3,
+        "kopf_thread._LOGIN_SECONDS": 0.01,
         "manager._OPTIONAL_EVERY": 0.05,
     }.items():
-        monkeypatch.setattr(f"capelin.controller.{name}", seconds, raising=False)
+        monkeypatch.setattr(f"capelin.controller.{name}", seconds)

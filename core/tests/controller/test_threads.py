@@ -1,6 +1,7 @@
 """The wait for a thread, which cannot be cancelled."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -50,3 +51,17 @@ async def test_a_cancelled_loop_ends_with_its_thread() -> None:
         await task
     assert cleaned.is_set()
     assert "test" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_a_task_without_a_reader_prints_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(_: asyncio.Event) -> None:
+        await asyncio.wait([asyncio.create_task(fail())])
+
+    async def fail() -> None:
+        raise ValueError("logged by kopf")
+
+    async def cleanup() -> None:
+        gc.collect()
+
+    await in_own_loop("test", main, cleanup)
+    assert caplog.text == ""

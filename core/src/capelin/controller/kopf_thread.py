@@ -179,6 +179,8 @@ class KopfThread:
 async def in_own_loop(name: str, main: Main, cleanup: Step, grace: float = 0.0) -> None:
     """Run `main` until it ends or is cancelled, then `cleanup` after all other tasks have ended."""
     here, there = asyncio.get_running_loop(), asyncio.new_event_loop()
+    # kopf logs each failed task, but when it ends early, it does not read the results of all.
+    there.set_exception_handler(_ignore_unread_results)
     ended: asyncio.Future[BaseException | None] = here.create_future()
     stop = asyncio.Event()
 
@@ -214,6 +216,11 @@ async def in_own_loop(name: str, main: Main, cleanup: Step, grace: float = 0.0) 
         thread.join()
     if (error := ended.result()) is not None:
         raise error
+
+
+def _ignore_unread_results(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if "future" not in context:
+        loop.default_exception_handler(context)
 
 
 async def _end_all_others() -> None:
