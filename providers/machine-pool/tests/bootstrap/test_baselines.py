@@ -80,6 +80,14 @@ async def test_pods_that_run_on_keep_a_host_from_being_clean(machine: Sandbox) -
     assert await clean(machine) is CleanStep.CLEAN
 
 
+async def test_a_shim_that_containerd_has_forgotten_ends(machine: Sandbox) -> None:
+    await add_crictl(machine)
+    assert await bootstrap(machine) is BootstrapStep.SUCCEEDED
+    await start_shim(machine)
+    assert await clean(machine) is CleanStep.CLEAN
+    assert "has forgotten its process" in await machine.succeed("cat /var/lib/capelin/clean/output")
+
+
 async def test_pods_that_crictl_lists_after_their_removal_are_named(machine: Sandbox) -> None:
     await add_crictl(machine)
     assert await bootstrap(machine) is BootstrapStep.SUCCEEDED

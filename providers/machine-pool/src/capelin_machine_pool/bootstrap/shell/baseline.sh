@@ -85,12 +85,12 @@ added() { "$2" | sed "s/^/$1 /" | grep -vxF -f "$baseline/state" | sed "s/^$1 //
 
 # Processes that have ended (Z) do not count.
 runs() { pgrep -r D,I,R,S,T,t "$@" >/dev/null; }
+# The parents of the processes in pods.
+shims() { pgrep -r D,I,R,S,T,t -f 'containerd-shim[^ ]* .*-namespace k8s[.]io'; }
 
 # The differences of the host from its baseline, one a line.
 differences() {
-    if runs -f 'containerd-shim[^ ]* .*-namespace k8s[.]io'; then
-        echo "containerd-shim of a pod still runs"
-    fi
+    [ -z "$(shims)" ] || echo "containerd-shim of a pod still runs"
     snapshot | awk -v baseline="$baseline/state" '
         BEGIN { while ((getline line <baseline) > 0) missing[line] }
         !($0 in missing) { print "new " $0 }

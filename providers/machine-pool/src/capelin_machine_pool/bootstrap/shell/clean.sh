@@ -71,6 +71,17 @@ if have crictl && { [ -n "$(node_files)" ] || [ -S /run/containerd/containerd.so
         problem "crictl pods failed: $(tail -n 1 "$state/clean/crictl" | cut -c 1-200)"
     elif [ -n "$listed" ]; then
         problem "crictl rmp left the pods $(echo "$listed" | cut -c 1-13 | tr '\n' ' ')"
+    else
+        # If the connection to a shim breaks, containerd forgets it, and it never ends.
+        for _ in 1 2 3; do
+            [ -n "$(shims)" ] || break
+            sleep 1
+        done
+        for shim in $(shims); do
+            echo "containerd has forgotten its process $shim"
+            pkill -KILL -P "$shim"
+            kill -s KILL "$shim"
+        done
     fi
 fi
 
