@@ -71,7 +71,7 @@ def read_ca(certificate_pem: bytes | None, private_key_pem: bytes | None, now: d
             "Provide the key of this certificate",
         )
     _check_ca(own[0], now)
-    return KeyPair(_pem(own[0]), private_pem(key))
+    return KeyPair(own[0].public_bytes(serialization.Encoding.PEM), private_pem(key))
 
 
 def split_pem(pem: bytes) -> tuple[bytes, ...]:
@@ -260,10 +260,6 @@ def _extension(extensions: x509.Extensions, kind: type[ExtensionT]) -> Extension
         return extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def _name(certificate: x509.Certificate) -> str:

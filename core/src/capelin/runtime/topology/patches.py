@@ -143,17 +143,13 @@ def _compare_objects(
         different.sort()
     for key in different:
         value, other = before.get(key, _MISSING), after.get(key, _MISSING)
-        here = f"{path}/{_escaped(key)}"
+        here = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
         if other is _MISSING:
             steps.append({"op": "remove", "path": here})
         elif value is _MISSING:
             steps.append({"op": "add", "path": here, "value": other})
         else:
             _compare(value, other, here, steps)
-
-
-def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
 
 
 def _compare_lists(before: list[Any], after: list[Any], path: str, steps: list[Operation]) -> None:
