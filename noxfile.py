@@ -46,7 +46,7 @@ CODE = (
 SHARED = (
     *("examples", "tests/docs", "tests/test_everything.py", "tests/test_joining.py"),
     *("tests/test_budgets.py", "tests/test_load.py", "tests/test_patterns.py"),
-    *("tests/e2e/test_helpers.py", "tests/faults", "tests/providers"),
+    *("tests/e2e/test_helpers.py", "tests/faults", "tests/providers", "tests/watches"),
 )
 """Tests that belong to no package and need neither a cluster nor a container engine."""
 QUICK = (

@@ -34,6 +34,7 @@ SESSIONS: Final[dict[str, tuple[str, ...]]] = {
     "providers": ("-s", "providers"),
     "faults": ("-s", "faults", "--", "--faults", "300"),
     "tenants": ("-s", "faults", "--", "--tenants", "30"),
+    "watches": ("-s", "faults", "--", "--watches", "0:300"),
     "fuzz": ("-s", "fuzz"),
     "bench": ("-s", "bench"),
 }

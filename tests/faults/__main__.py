@@ -2,6 +2,8 @@
 
 `--planned N` makes planned changes instead, in which no request may fail. `--tenants MINUTES` lets
 one tenant attack the managers while three others work, and measures the delay of the others.
+`--watches FIRST:COUNT` plays seeds of an API server that fails against a manager of Capelin and one
+of controller-runtime.
 
 Two clusters, each with three etcd members and two API servers, serve continuous writes. A third
 changes during each fault, and a fourth is created, scaled, upgraded, renewed and deleted again and
@@ -29,6 +31,7 @@ from tests.faults.planned import planned_changes
 from tests.faults.report import Journal, Report
 from tests.faults.tenant_report import print_report
 from tests.faults.tenants import tenants_campaign
+from tests.watches.__main__ import judge, seeds
 
 DISK = "4g"
 
@@ -72,6 +75,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=600, help="end after so many (600)")
     parser.add_argument("--planned", type=int, metavar="N", help="planned changes instead")
     parser.add_argument("--tenants", type=float, metavar="MINUTES", help="a hostile tenant instead")
+    parser.add_argument("--watches", type=seeds, metavar="FIRST:COUNT", help="watches instead")
     parser.add_argument("--seed", type=int, default=1, help="the same seed, the same faults (1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     parser.add_argument("--journal", type=Path, metavar="FILE", help="a JSON line for each fault")
@@ -81,6 +85,8 @@ def main() -> int:
         return planned(console, options.planned, options.seed)
     if options.tenants is not None:
         return tenants(console, options.tenants, options.seed, options.json)
+    if options.watches is not None:
+        return judge(options.watches)
     root = os.geteuid() == 0
     report = Report(options.seed)
     written = nullcontext() if options.journal is None else options.journal.open("a")

@@ -19,6 +19,8 @@ from tests.support.web import api_server
 
 _BOOKMARK_SECONDS = 0.05
 _STATUSES = (401, 403, 429, 500, 504)
+_WATCHING = {"capelin", "watches"}
+"""The user agents of watches: of kopf, and of a manager in Go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +118,12 @@ class WatchedServer(FakeServer):
             version, items = listed["metadata"]["resourceVersion"], listed["items"]
         limit = int(target.parameters.get("limit", "0")) or len(items)
         metadata = {"resourceVersion": version}
+        resource = target.kind.resource
+        names = {"apiVersion": resource.api_version, "kind": f"{resource.kind}List"}
         if items[limit:]:
             metadata["continue"] = f"{version}/{len(self._pages)}/{id(items)}"
             self._pages[metadata["continue"]] = items[limit:]
-        return {"metadata": metadata, "items": items[:limit]}
+        return {**names, "metadata": metadata, "items": items[:limit]}
 
 
 class Chaos:
@@ -156,14 +160,14 @@ class Chaos:
         return self.is_wild and self.random.random() < probability
 
     async def _answer(self, http: web.Request) -> web.StreamResponse:
-        is_kopf = http.headers.get("User-Agent") == "capelin"
+        is_watching = http.headers.get("User-Agent") in _WATCHING
         if http.method == "GET" and "/leases" not in http.path:
             self.waiting += 1
             await self.calm.wait()
             self.waiting -= 1
         if self._happens(0.3):
             await asyncio.sleep(self.random.uniform(0, 0.02))
-        if self._happens(0.3 if is_kopf else 0.02):
+        if self._happens(0.3 if is_watching else 0.02):
             return await self._fail(http)
         request = Request(
             http.method,
@@ -178,10 +182,7 @@ class Chaos:
             response = await self.server.send(request)
         except ApiError as error:
             return web.json_response(_status(error), status=error.status)
-        whole = json.loads(response.body)
-        if "items" in whole:
-            whole["items"] = [_shown(http, item) for item in whole["items"]]
-        return web.json_response(whole)
+        return web.json_response(_shown(http, json.loads(response.body)))
 
     async def _fail(self, http: web.Request) -> web.StreamResponse:
         fault = self.random.choice(("status", "status", "drop", "half", "gone", "page"))
@@ -198,12 +199,11 @@ class Chaos:
                     _drop(http)
                 return response
             case "gone" | "page":
-                status = {"kind": "Status", "code": 410, "reason": "Expired"}
-                return web.json_response(status, status=410 if "limit" in http.query else 504)
+                status = 410 if "limit" in http.query else 504
+                return web.json_response(_failure(410, "Expired"), status=status)
             case _:
                 code = self.random.choice(_STATUSES)
-                status = {"kind": "Status", "code": code, "reason": "Chaos"}
-                return web.json_response(status, status=code)
+                return web.json_response(_failure(code, "Chaos"), status=code)
 
     async def _watch(self, http: web.Request, request: Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -219,6 +219,8 @@ class Chaos:
         self._streams.add(closed)
         is_silent = self._happens(0.05)
         version = request.parameters["resourceVersion"]
+        resource = self.server.target(request).kind.resource
+        names = {"apiVersion": resource.api_version, "kind": resource.kind}
         try:
             while not closed.is_set():
                 await asyncio.wait(
@@ -238,10 +240,8 @@ class Chaos:
                 elif int(version) > self.server.version:
                     continue  # It sends nothing to a watch from the future.
                 else:
-                    event = {
-                        "type": "BOOKMARK",
-                        "object": {"metadata": {"resourceVersion": version}},
-                    }
+                    mark = {**names, "metadata": {"resourceVersion": version}}
+                    event = {"type": "BOOKMARK", "object": _shown(http, mark)}
                 if is_silent:
                     return response
                 await response.write(json.dumps(event).encode() + b"\n")
@@ -267,7 +267,7 @@ class Chaos:
                     _drop(http)
             case "error":
                 code = self.random.choice((410, 429, 500, 504))
-                error = {"type": "ERROR", "object": {"kind": "Status", "code": code}}
+                error = {"type": "ERROR", "object": _failure(code, "Chaos")}
                 await response.write(json.dumps(error).encode() + b"\n")
             case _:
                 pass
@@ -279,17 +279,24 @@ def _drop(http: web.Request) -> None:
         http.transport.abort()
 
 
-def _shown(http: web.Request, item: dict[str, Any]) -> dict[str, Any]:
-    if "PartialObjectMetadata" not in http.headers.get("Accept", ""):
-        return item
-    return {"metadata": item["metadata"]}
+def _shown(http: web.Request, shown: dict[str, Any]) -> dict[str, Any]:
+    """An object or a list, or only its metadata if the request accepts that."""
+    if "items" in shown:
+        shown = {**shown, "items": [_shown(http, item) for item in shown["items"]]}
+    if "as=PartialObjectMetadata" not in http.headers.get("Accept", ""):
+        return shown
+    kind = "PartialObjectMetadataList" if "items" in shown else "PartialObjectMetadata"
+    names = {"apiVersion": "meta.k8s.io/v1", "kind": kind}
+    return {**{key: shown[key] for key in ("metadata", "items") if key in shown}, **names}
+
+
+def _failure(code: int, reason: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Status", "code": code, "reason": reason}
 
 
 def _status(error: ApiError) -> dict[str, Any]:
     return {
-        "kind": "Status",
-        "code": error.status,
-        "reason": error.reason,
+        **_failure(error.status, error.reason),
         "message": str(error),
         "details": dict(error.details or {}),
     }

@@ -1,0 +1,102 @@
+"""The results of the comparison of watches, and their table in the documents."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+FOLDER: Final = Path(__file__).parent
+RESULTS: Final = FOLDER / "results.json"
+PAGE: Final = FOLDER.parents[1] / "docs/concepts/watches.md"
+BEGIN: Final = "<!-- results of python -m tests.watches -->\n"
+END: Final = "<!-- end of results -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One seed, played against one manager."""
+
+    seed: int
+    restored: bool
+    """The API server got an earlier state in this seed."""
+    after_restore: bool
+    """It got one since the process started, or in this seed."""
+    missed: tuple[str, ...]
+    """The objects without a reconcile after their last change."""
+    ended: bool
+    """The process has ended."""
+    seconds: float
+    """From the end of the failures until nothing is missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All seeds of one manager."""
+
+    seeds: int
+    restored: int
+    missed: dict[str, int]
+    """The number of missed objects by seed, without an earlier state of the API server."""
+    missed_after_restore: dict[str, int]
+    """The same, with an earlier state of the API server."""
+    ended: list[int]
+    """The seeds in which the process ended."""
+    median: float
+    longest: float
+
+    @property
+    def row(self) -> str:
+        after = self.missed_after_restore
+        return (
+            f"{self.seeds} | {self.restored} | {sum(self.missed.values())} |"
+            f" {sum(after.values())} in {len(after)} seeds |"
+            f" {len(self.ended)} | {self.median:.1f} s | {self.longest:.1f} s"
+        )
+
+
+def result_of(played: Sequence[Played]) -> Result:
+    """Add up seeds. Those with a missed object have no time."""
+    times = [it.seconds for it in played if not it.missed and not it.ended]
+    missed, after_restore = (
+        {
+            str(it.seed): len(it.missed)
+            for it in played
+            if it.missed and it.after_restore is restored
+        }
+        for restored in (False, True)
+    )
+    return Result(
+        seeds=len(played),
+        restored=sum(it.restored for it in played),
+        missed=missed,
+        missed_after_restore=after_restore,
+        ended=[it.seed for it in played if it.ended],
+        median=round(median(times), 2),
+        longest=round(max(times), 2),
+    )
+
+
+def read_results() -> dict[str, Result]:
+    """The results of the last run, by the manager with its version."""
+    stored: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text())
+    return {name: Result(**fields) for name, fields in stored.items()}
+
+
+def table(results: dict[str, Result]) -> str:
+    """The results as a Markdown table."""
+    head = (
+        "| manager | seeds | with a restore | missed without a restore | missed after a restore |"
+        " ends of the process | median time | longest time |"
+    )
+    rows = [f"| {name} | {result.row} |" for name, result in results.items()]
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *rows, ""])
+
+
+def store(results: dict[str, Result]) -> None:
+    """Store the results, and replace the table in the documents."""
+    stored = {name: asdict(result) for name, result in results.items()}
+    RESULTS.write_text(json.dumps(stored, indent=2) + "\n")
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}{table(results)}{END}{rest.partition(END)[2]}")
