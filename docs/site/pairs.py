@@ -5,15 +5,19 @@ The functions that reconcilers decide with compute the cells.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from capelin.api import ObjectMeta
+from capelin.api.core import Node
 from capelin_lifecycle.api.policies import LifecyclePolicy
 from capelin_lifecycle.api.results import LifecycleResult, ResultRecord
-from capelin_lifecycle.policies.clusters import Occurrence
-from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.decision import Facts, answer, decide
+from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy, selected
+from capelin_lifecycle.policies.verdict import Verdict
 from capelin_lifecycle.reconcilers.records import (
     has_started,
     is_decided,
@@ -23,14 +27,16 @@ from capelin_lifecycle.reconcilers.records import (
     new_result,
     stays,
 )
-from capelin_machine_pool.api import CapelinMachine, HostReference, MachineSpec
+from capelin_machine_pool.api import CapelinMachine, HostReference, Hosts, MachineSpec
 from capelin_machine_pool.hosts.api import (
     CLEAN_AGAIN_ANNOTATION,
+    POWER_CYCLE_ANNOTATION,
     RENEW_BASELINE_ANNOTATION,
     CapelinHost,
     HostStatus,
     Phase,
 )
+from capelin_machine_pool.hosts.node_updates import NodeStep, next_node_step
 from capelin_machine_pool.hosts.plan import (
     HostStep,
     Orphaned,
@@ -38,8 +44,11 @@ from capelin_machine_pool.hosts.plan import (
     Release,
     Visit,
     Wait,
+    is_bootstrapped,
     next_host_step,
 )
+from capelin_machine_pool.hosts.power import is_cycle_due
+from capelin_machine_pool.hosts.status import VisitResult, outcome
 
 PAGE: Final = Path(__file__).parents[1] / "concepts" / "hosts-and-policies.md"
 _NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,7 +78,9 @@ _HOSTS: Final[Mapping[str, tuple[Phase, bool, bool]]] = {
 }
 
 
-def _host(phase: Phase, *, claimed: bool, released: bool, annotation: str, value: str) -> HostStep:
+def _host(
+    phase: Phase, *, claimed: bool, released: bool, annotation: str = "", value: str = ""
+) -> CapelinHost:
     claim = {
         "id": "claim",
         "machine": "machine",
@@ -89,13 +100,17 @@ def _host(phase: Phase, *, claimed: bool, released: bool, annotation: str, value
     host = CapelinHost.read({"metadata": metadata, "spec": spec})
     host.metadata.annotations = {annotation: value} if annotation else {}
     host.status = HostStatus(phase=phase, claim="claim" if claimed else None)
+    return host
+
+
+def _step(host: CapelinHost, *, is_missing: bool = False) -> HostStep:
     recorded = HostReference(name="host", claim="claim")
     machine = CapelinMachine(
         metadata=ObjectMeta(name="machine", namespace="default"),
         spec=MachineSpec(backend="Hosts", host=recorded, version="v1.34.4"),
     )
-    is_missing = value == "missing"
-    return next_host_step(host, None if is_missing or released else machine)
+    is_released = host.spec.claim is not None and host.spec.claim.released_at is not None
+    return next_host_step(host, None if is_missing or is_released else machine)
 
 
 def _text(step: HostStep) -> str:
@@ -116,10 +131,10 @@ def _row_of_host(phase: Phase, *, claimed: bool, released: bool) -> list[str]:
     def cell(annotation: str = "", value: str = "", *, ended: bool = False) -> str:
         if (ended or value == "missing") and (not claimed or released):
             return "-"
-        step = _host(
+        host = _host(
             phase, claimed=claimed, released=released or ended, annotation=annotation, value=value
         )
-        return _text(step)
+        return _text(_step(host, is_missing=value == "missing"))
 
     return [
         cell(),
@@ -134,6 +149,30 @@ _HOST_HEADER: Final = (
     *("host", "next step", "machine deleted", "machine missing"),
     *("`clean-again`", "`renew-baseline`"),
 )
+_NODE_STEPS: Final[Mapping[NodeStep, str]] = {
+    NodeStep.NOTHING: "-",
+    NodeStep.DRAIN: "drained, then updated",
+    NodeStep.WAIT_FOR_HOST: "waits for the running update",
+}
+_NODE: Final = Node.read({"metadata": {"name": "machine"}})
+_COMMANDS: Final = Hosts(profile="Commands", install_commands=["install"])
+
+
+def _later_of_host(phase: Phase, *, claimed: bool, released: bool) -> list[str]:
+    """The cells about another version, a power cycle and another key."""
+    host = _host(phase, claimed=claimed, released=released, annotation=POWER_CYCLE_ANNOTATION)
+    version = "-"
+    if claimed and not released:
+        step = next_node_step("v1.35.0", _COMMANDS, host, _NODE)
+        version = _NODE_STEPS[step] if is_bootstrapped(host) else "waits for the bootstrap"
+    cycled = outcome(host, VisitResult(visit=Visit.POWER_CYCLE)).phase
+    learned = outcome(host, VisitResult(visit=Visit.LEARN_KEY, host_key=_KEY)).phase
+    cycle = f"restarted, then `{cycled}`" if is_cycle_due(host, _NOW) else "-"
+    host.spec.host_keys, host.metadata.annotations = [], {}
+    return [version, cycle, f"{_text(_step(host))}, then `{learned}`"]
+
+
+_LATER_HOST_HEADER: Final = ("state of a host", "new version", "`power-cycle`", "key removed")
 
 # Policies
 
@@ -151,16 +190,19 @@ _RESULTS: Final[Mapping[str, tuple[dict[str, Any], dict[str, Any] | None]]] = {
 }
 
 
-def _policy(action: dict[str, Any], timeout: str) -> KnownPolicy:
-    spec = {"hook": "BeforeClusterUpgrade", "action": action, "timeout": timeout}
+_OCCURRENCE: Final = Occurrence("BeforeClusterUpgrade", "default", "demo", "uid")
+_CLUSTER: Final = KnownCluster.of({"metadata": {"name": "demo", "namespace": "default"}})
+
+
+def _policy(action: dict[str, Any], timeout: str, **fields: Any) -> KnownPolicy:
+    spec = {"hook": "BeforeClusterUpgrade", "action": action, "timeout": timeout, **fields}
     metadata = {"name": "policy", "namespace": "default", "uid": "uid", "generation": 1}
     return KnownPolicy.of(LifecyclePolicy.read({"metadata": metadata, "spec": spec}))
 
 
 def _row_of_result(action: dict[str, Any], record: dict[str, Any] | None) -> list[str]:
     policy, edited = _policy(action, "1h"), _policy(action, "2h")
-    occurrence = Occurrence("BeforeClusterUpgrade", "default", "demo", "uid")
-    result = new_result(policy, "result", occurrence, _NOW)
+    result = new_result(policy, "result", _OCCURRENCE, _NOW)
     if record is not None:
         result.record = ResultRecord(policy=policy.digest, **record)
     return [_edited(result, edited), _unselected(result), _deleted(result), "rejected"]
@@ -191,17 +233,54 @@ _RESULT_HEADER: Final = (
     "action replaced",
 )
 
+
+def _later_of_result(action: dict[str, Any], record: dict[str, Any] | None) -> list[str]:
+    """The cells about a suspended and an invalid policy, and a deleted result."""
+    policy = _policy(action, "1h")
+    result = new_result(policy, "result", _OCCURRENCE, _NOW)
+    if record is not None:
+        result.record = ResultRecord(policy=policy.digest, **record)
+    changed = _policy(action, "1h", suspend=True), replace(policy, problem="invalid")
+    return [*(_stopped(result, policy) for policy in changed), _forgotten(result)]
+
+
+def _stopped(result: LifecycleResult, policy: KnownPolicy) -> str:
+    """The answer of the hook, and the state of the result."""
+    called = selected([policy], _OCCURRENCE, {})
+    is_open = answer(called, [Verdict("Done", "")] * len(called)).retry_seconds == 0
+    verdict = decide(policy, _CLUSTER, _OCCURRENCE, Facts(called=_NOW), _NOW)
+    waits = "stays" if stays(result, policy) or verdict is None else f"is {verdict.phase}"
+    return f"gate {'opens' if is_open else 'is closed'}, result {waits}"
+
+
+def _forgotten(result: LifecycleResult) -> str:
+    if is_decided(result):
+        return "decided again"
+    if keeps_up(result):
+        return "applied again"
+    return "objects go, runs again" if has_started(result) else "starts again"
+
+
+_STATE: Final = "state of a result"
+_LATER_RESULT_HEADER: Final = (_STATE, "policy suspended", "policy invalid", "result deleted")
+
 # The page
 
 
 def tables() -> dict[str, str]:
     """The tables, by the first cell of their headers."""
-    hosts = [
-        [name, *_row_of_host(phase, claimed=claimed, released=released)]
-        for name, (phase, claimed, released) in _HOSTS.items()
-    ]
-    results = [[name, *_row_of_result(*state)] for name, state in _RESULTS.items()]
-    return {"host": _table(_HOST_HEADER, hosts), "result": _table(_RESULT_HEADER, results)}
+    found = {
+        header: [
+            [name, *row(phase, claimed=claimed, released=released)]
+            for name, (phase, claimed, released) in _HOSTS.items()
+        ]
+        for header, row in ((_HOST_HEADER, _row_of_host), (_LATER_HOST_HEADER, _later_of_host))
+    }
+    found |= {
+        _RESULT_HEADER: [[name, *_row_of_result(*it)] for name, it in _RESULTS.items()],
+        _LATER_RESULT_HEADER: [[name, *_later_of_result(*it)] for name, it in _RESULTS.items()],
+    }
+    return {header[0]: _table(header, rows) for header, rows in found.items()}
 
 
 def _table(header: tuple[str, ...], rows: list[list[str]]) -> str:

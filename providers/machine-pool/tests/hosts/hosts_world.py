@@ -302,16 +302,18 @@ class Management:
 
     async def reconcile(self, number: int) -> None:
         """Have one provider reconcile each object."""
-        provider = self.providers[number]
+        await self.reconcile_machines(number)
+        for host in await self.hosts():
+            with suppress(ApiError):
+                await self.providers[number].hosts.reconcile(self.ctx, host)
+            await self.idle(12)
+
+    async def reconcile_machines(self, number: int) -> None:
         for machine in [] if self.is_moving else await self.machines():
             self.server.fails = True
             with suppress(ApiError, Blocked):
-                await self.work(provider, machine)
+                await self.work(self.providers[number], machine)
             self.server.fails = False
-        for host in await self.hosts():
-            with suppress(ApiError):
-                await provider.hosts.reconcile(self.ctx, host)
-            await self.idle(12)
 
     async def work(self, provider: Provider, machine: CapelinMachine) -> None:
         """Reconcile a machine, of which core has no objects: the backend does all."""

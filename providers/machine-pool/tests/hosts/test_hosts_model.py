@@ -40,7 +40,7 @@ NAMES = ("one", "two")
 MACHINE = st.integers(0, 1)
 CHOSEN = st.sampled_from(list(HOSTS))
 ON = st.sampled_from([True, False, False])
-THEN = st.integers(0, 2)
+THEN = st.integers(0, 3)
 """How many times a provider reconciles after an event."""
 REQUESTS = {
     "clean": CLEAN_AGAIN_ANNOTATION,
@@ -67,6 +67,8 @@ class HostsMachine(RuleBasedStateMachine):
             for _ in range(2):
                 self.run(management.start())
         self.home = 0
+        self.broken: set[str] = set()
+        """Uids of Broken hosts without a machine, which only a person releases."""
         for name in HOSTS:
             self.here.client.add(a_model_host(name))
         for _ in range(machines):
@@ -148,9 +150,16 @@ class HostsMachine(RuleBasedStateMachine):
                 await self.here.client.patch(CapelinMachine, name, NAMESPACE, kept)
                 await self.here.client.delete(CapelinMachine, name, NAMESPACE)
 
-    @rule(number=MACHINE, version=st.sampled_from(["v1.34.4", "v1.35.0"]), then=THEN)
-    def update(self, number: int, version: str, then: int) -> None:
+    @rule(
+        number=MACHINE,
+        version=st.sampled_from(["v1.34.4", "v1.35.0"]),
+        failing=st.booleans(),
+        then=THEN,
+    )
+    def update(self, number: int, version: str, then: int, *, failing: bool) -> None:
         name, patch = self._name(number), {"spec": {"version": version}}
+        for machine in self.machines.values():
+            machine.failing = failing
         with suppress(NotFound):
             self.run(self.here.client.patch(CapelinMachine, name, NAMESPACE, patch))
         self.reconcile(0, then)
@@ -209,9 +218,12 @@ class HostsMachine(RuleBasedStateMachine):
     def maintain(self, host: str, *, on: bool) -> None:
         self.run(self._patch(host, {"spec": {"maintenance": on}}))
 
-    @rule(tenant=st.sampled_from(TENANTS), on=ON)
-    def pause(self, tenant: str, *, on: bool) -> None:
+    @rule(tenant=st.sampled_from(TENANTS), on=ON, then=THEN)
+    def pause(self, tenant: str, then: int, *, on: bool) -> None:
+        """Pause a Cluster when a provider has reconciled its machines, but not yet their hosts."""
+        self.run(self.here.reconcile_machines(0))
         self.run(self._pause(tenant, on=on))
+        self.reconcile(0, then)
 
     async def _pause(self, tenant: str, *, on: bool) -> None:
         for management in self.clusters:
@@ -235,10 +247,13 @@ class HostsMachine(RuleBasedStateMachine):
         self.run(self._patch(host, {"spec": {"hostKeys": [], "trustOnFirstUse": True}}))
         self.reconcile(0, then)
 
-    @rule(is_foreign=st.booleans())
-    def readdress(self, *, is_foreign: bool) -> None:
+    @rule(is_foreign=st.booleans(), cycles=st.booleans(), then=THEN)
+    def readdress(self, then: int, *, is_foreign: bool, cycles: bool) -> None:
         """Another address, which the API server allows only without a claim."""
         self.run(self._readdress(is_foreign=is_foreign))
+        if cycles:
+            self.annotate("host-0", "power", 0)
+        self.reconcile(0, then)
 
     async def _readdress(self, *, is_foreign: bool) -> None:
         host = await self.here.client.find(CapelinHost, "host-0", NAMESPACE)
@@ -264,13 +279,15 @@ class HostsMachine(RuleBasedStateMachine):
 
     async def _patch(self, name: str, patch: dict[str, Any]) -> None:
         with suppress(NotFound):
-            await self.here.client.patch(CapelinHost, name, NAMESPACE, patch)
+            patched = await self.here.client.patch(CapelinHost, name, NAMESPACE, patch)
+            if CLEAN_AGAIN_ANNOTATION in patched.metadata.annotations:
+                self.broken.discard(patched.uid)
 
     # Machines in the rack
 
     @rule(
         address=st.sampled_from(list(HOSTS.values())),
-        trouble=st.sampled_from(["sticky", "different", "failing", "unplugged"]),
+        trouble=st.sampled_from(["sticky", "different", "unplugged"]),
         on=ON,
     )
     def trouble(self, address: str, trouble: str, *, on: bool) -> None:
@@ -305,7 +322,10 @@ class HostsMachine(RuleBasedStateMachine):
             return
         for host in self.run(self.here.hosts()):
             machine = self.machines[host.spec.address]
+            if host.status and host.status.phase == "Broken" and host.spec.claim is None:
+                self.broken.add(host.uid)
             if is_free(host):
+                assert host.uid not in self.broken, f"{host.name} was Broken"
                 assert machine.tenant is None, f"{host.name} is Free and runs {machine.tenant}"
 
     def teardown(self) -> None:

@@ -167,6 +167,13 @@ def test_ready_phase_of_a_former_claim_does_not_prevent_the_bootstrap() -> None:
     assert next_host_step(host, a_machine(host=RECORDED)) is Visit.BOOTSTRAP
 
 
+def test_new_key_confirms_no_clean_up() -> None:
+    host = a_host(phase="Broken", host_keys=[], trust_on_first_use=True)
+    its = outcome(host, VisitResult(visit=Visit.LEARN_KEY, host_key="ssh-ed25519 AAAA"))
+    host.status = host_status(host, None, its.phase, NOW)
+    assert outcome(host, result(Visit.CHECK)).phase == "Broken"
+
+
 def test_new_key_does_not_undo_a_bootstrap() -> None:
     learned = VisitResult(visit=Visit.LEARN_KEY, host_key="ssh-ed25519 AAAA")
     host = a_host(phase="Ready", claim=a_claim(), host_keys=[], trust_on_first_use=True)

@@ -138,9 +138,10 @@ def outcome(host: CapelinHost, result: VisitResult) -> Outcome:
 def _observed(host: CapelinHost, result: VisitResult) -> Outcome:
     if result.visit is Visit.LEARN_KEY or result.state is None:
         its = _outcome("Unavailable", Reason.NOT_CHECKED, "", REACHABLE)
-        # A key does not undo a bootstrap.
-        phase = host.status.phase if host.status and is_bootstrapped(host) else None
-        return its if phase is None else replace(its, phase=phase)
+        # A key does not undo a bootstrap, and cleans nothing.
+        phase = host.status.phase if host.status else None
+        is_kept = is_bootstrapped(host) or phase == "Broken"
+        return replace(its, phase=phase) if phase is not None and is_kept else its
     if result.visit is Visit.BOOTSTRAP:
         return _bootstrap(host, result, result.state)
     if result.visit is Visit.UPDATE:
