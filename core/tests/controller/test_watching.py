@@ -494,6 +494,29 @@ async def test_a_replaced_token_is_used(api: Api, tmp_path: Path) -> None:
         await until(lambda: queue.keys == ["a"], within=5)
 
 
+async def test_new_login_continues_a_watch_that_pauses(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+    api.tokens = {"Bearer old"}
+    queue = FakeQueue()
+    made = watching(api, queue, For(Crab), Owns(ConfigMap), user=User(token_file=token))
+    async with run(made) as task:
+        monkeypatch.setattr("capelin.controller.informer._FIRST_PAUSE", 2.0)
+        api.errors = [503]
+        api.lines[CRABS].put_nowait(None)
+        await until(lambda: api.errors == [])
+        # The watch of crabs pauses for at least a second. Meanwhile, the other logs in again.
+        token.write_text("new")
+        api.tokens = {"Bearer new"}
+        api.lines[MAPS].put_nowait(changed("m"))
+        api.lines[MAPS].put_nowait(None)
+        api.lines[CRABS].put_nowait(changed("a"))
+        await until(lambda: "a" in queue.keys or task.done())
+        assert not task.done(), task.exception()
+
+
 async def test_kopf_does_not_replace_signal_handlers(api: Api) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     queue = FakeQueue()

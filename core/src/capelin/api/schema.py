@@ -293,7 +293,8 @@ class BareType:
             if origin is Annotated:
                 annotation, annotations = args[0], (*args[1:], *annotations)
             elif origin in {Union, UnionType} and NoneType in args:
-                annotation, optional = _union_of(args), True
+                others = tuple(argument for argument in args if argument is not NoneType)
+                annotation, optional = cast("Any", Union)[others], True
             else:
                 return cls(annotation, tuple(_each(annotations)), optional)
 
@@ -339,10 +340,6 @@ class BareType:
 def _bound(comparison: str, span: timedelta, words: str) -> Rule:
     text = format_duration(span)
     return Rule(f"duration(self) {comparison} duration('{text}')", f"must be {words} {text}")
-
-
-def _union_of(args: tuple[Any, ...]) -> Any:
-    return cast("Any", Union)[tuple(argument for argument in args if argument is not NoneType)]
 
 
 def _each(metadata: Iterable[Any]) -> Iterator[Any]:

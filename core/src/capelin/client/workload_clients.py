@@ -140,7 +140,6 @@ class WorkloadClients:
             entry.is_tried = True
         entry.users += 1
         entry.used = self._clock()
-        self._retire_idle()
         try:
             await self._close_unused()
             yield entry.client
@@ -223,12 +222,10 @@ class WorkloadClients:
         if entry is not None:
             self._retired.append(entry)
 
-    def _retire_idle(self) -> None:
+    async def _close_unused(self) -> None:
         since = self._clock() - _IDLE_SECONDS
         for key, _ in list(takewhile(lambda item: item[1].used < since, self._entries.items())):
             self._retire(key)
-
-    async def _close_unused(self) -> None:
         unused = [entry for entry in self._retired if entry.users == 0]
         self._retired = [entry for entry in self._retired if entry.users > 0]
         for entry in unused:

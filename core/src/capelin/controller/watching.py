@@ -73,6 +73,11 @@ class _Source:
         kind = "PartialObjectMetadata" if watch else "PartialObjectMetadataList"
         return f"application/json;as={kind};g=meta.k8s.io;v=v1"
 
+    async def pause(self, session: aiohttp.ClientSession) -> None:
+        await self.attempts.pause()
+        if session.closed:  # Another watch has logged in again during the pause.
+            raise aiohttp.ClientPayloadError("the session is closed")
+
     def failed(self, problem: str | Exception) -> aiohttp.ClientPayloadError:
         """Note a failure. Returns the error after which kopf tries again."""
         text = problem if isinstance(problem, str) else _described(problem)
@@ -308,7 +313,7 @@ class Watching:
             return await handler(request)
         is_watch = "watch" in query
         request.headers["Accept"] = source.accept(watch=is_watch)
-        await source.attempts.pause()
+        await source.pause(request.session)
         try:
             response = cast("_Response", await handler(request))
         except (aiohttp.ClientError, OSError) as error:
