@@ -33,6 +33,7 @@ from capelin.controller import (
 )
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.events import EventRecord
+from capelin.controller.guard import PAYERS
 from capelin.controller.queue import Queue, Timing
 from capelin.controller.reconciler import Labels
 from capelin.controller.runner import Runner
@@ -568,3 +569,17 @@ async def test_metrics_describe_queue_and_workers() -> None:
     assert read("workqueue_work_duration_seconds_sum", queue) == 4
     assert read("controller_runtime_reconcile_time_seconds_count", {"controller": "fish"}) == 2
     assert read("workqueue_retries_total", queue) == 0
+
+
+async def test_key_that_held_the_loop_pauses_although_it_changed_meanwhile() -> None:
+    def hold(fish: Fish) -> Result:
+        task = asyncio.current_task()
+        if fish.name == A.name and task is not None:
+            setup.runner.add(A)
+            # As the guard: its timer is due when the step ends.
+            asyncio.get_running_loop().call_later(0, PAYERS[task], 30.0)
+        return Done()
+
+    setup = Setup(hold, notes=Notes())
+    await setup.run(A, B)
+    assert setup.angler.caught == ["a", "b"]

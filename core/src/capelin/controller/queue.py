@@ -243,9 +243,12 @@ class Queue:
 
     def pause(self, key: ObjectKey, seconds: float, now: float) -> None:
         """Let a known key run again only after some seconds, even if it changes."""
-        if key in self._groups:
+        if (group := self._groups.get(key)) is not None:
             ahead = (self._timing.burst - 1) * self._timing.pace
             self._paced_until[key] = now + seconds + ahead
+            if key in group.ready:
+                self._due[key] = self._remove_ready(group, key).since
+                self._offer(group)
             if key in self._due:
                 self._schedule(key, max(self._due[key], self._earliest(key)))
 

@@ -223,7 +223,8 @@ class Runner(Generic[ObjectT]):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._pump()
+        # After due timers: if the task held the loop, the guard pauses its object.
+        asyncio.get_running_loop().call_soon(self._pump)
 
     async def _run(self, key: ObjectKey) -> None:
         name = self.reconciler.name
