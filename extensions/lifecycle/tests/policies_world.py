@@ -14,18 +14,22 @@ from capelin.runtime import Failure
 from capelin.testing.fake_client import Clock, FakeClient
 from capelin_lifecycle.actions.job import JOBS, PODS
 from capelin_lifecycle.api.names import HookName
-from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy
+from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy, Policy
 from capelin_lifecycle.api.results import LifecycleReservation, LifecycleResult
 from capelin_lifecycle.decision import Answer
 from capelin_lifecycle.engine import Engine
 from capelin_lifecycle.hooks import answer_for
 from capelin_lifecycle.policies.clusters import WholeCluster
-from capelin_lifecycle.reconcilers.policies import LifecyclePolicyReconciler
+from capelin_lifecycle.reconcilers.policies import (
+    ClusterLifecyclePolicyReconciler,
+    LifecyclePolicyReconciler,
+)
 from capelin_lifecycle.reconcilers.results import ResultReconciler
 
 from .factories import OneWorkload, policy
 
 HOOK: HookName = "BeforeClusterUpgrade"
+COPIED = (Namespace, WholeCluster, LifecyclePolicy, ClusterLifecyclePolicy, LifecycleResult)
 KINDS = (LifecyclePolicy, ClusterLifecyclePolicy, LifecycleReservation, LifecycleResult)
 APPROVAL: Unstructured = {"approval": {"approvers": ["alice"]}}
 JOB: Unstructured = {
@@ -60,7 +64,7 @@ class Replica:
 
     async def sync(self, *kinds: type[BaseObject]) -> None:
         """Bring the copies up to date."""
-        for kind in kinds or (Namespace, WholeCluster, LifecyclePolicy, LifecycleResult):
+        for kind in kinds or COPIED:
             items = (await self.world.client.list(kind)).items
             now = {(kind.__name__, item.uid): item for item in items}
             for key in [it for it in self._known if it[0] == kind.__name__ and it not in now]:
@@ -69,7 +73,9 @@ class Replica:
                 self.engine.store.note(item)
             self._known |= now
 
-    async def call(self, hook: HookName = HOOK, *, blocks: bool = True) -> Answer:
+    async def call(
+        self, hook: HookName = HOOK, *, blocks: bool = True, creates: bool = True
+    ) -> Answer:
         """Call a hook as Cluster API does, and create the results that it leaves."""
         cluster = await self.world.cluster()
         fields: dict[str, Any] = {}
@@ -83,7 +89,8 @@ class Replica:
             answer = await answer_for(self.engine, hook, request, blocks=blocks)
         except Failure as failure:
             return Answer(10, str(failure), is_known=False)
-        await self.create_pending()
+        if creates:
+            await self.create_pending()
         return answer
 
     async def create_pending(self) -> None:
@@ -104,6 +111,9 @@ class Replica:
         reconciler = LifecyclePolicyReconciler(self.engine.store, "system", registration)
         for found in (await self.world.client.list(LifecyclePolicy)).items:
             await reconciler.reconcile(self.ctx, found)
+        everywhere = ClusterLifecyclePolicyReconciler(self.engine.store, "system")
+        for found in (await self.world.client.list(ClusterLifecyclePolicy)).items:
+            await everywhere.reconcile(self.ctx, found)
         await self.sync()
 
 
@@ -129,9 +139,8 @@ class PoliciesWorld:
     async def edit_cluster(self, **patch: Any) -> None:
         await self.client.patch(WholeCluster, "demo", "team", cast("Any", patch))
 
-    async def add_policy(self, name: str, **spec: Any) -> LifecyclePolicy:
+    async def add_policy(self, name: str, **spec: Any) -> Policy:
         made = policy(name, **{"hook": HOOK, **spec})
-        assert isinstance(made, LifecyclePolicy)
         made.metadata.uid = ""
         return await self.client.create(made)
 

@@ -322,7 +322,9 @@ class HostsMachine(RuleBasedStateMachine):
             return
         for host in self.run(self.here.hosts()):
             machine = self.machines[host.spec.address]
-            if host.status and host.status.phase == "Broken" and host.spec.claim is None:
+            is_broken = host.status is not None and host.status.phase == "Broken"
+            is_asked = CLEAN_AGAIN_ANNOTATION in host.metadata.annotations
+            if is_broken and host.spec.claim is None and not is_asked:
                 self.broken.add(host.uid)
             if is_free(host):
                 assert host.uid not in self.broken, f"{host.name} was Broken"
