@@ -68,7 +68,7 @@ class _Entry:
     client: Client = field(init=False)
     users: int = 0
     used: float = 0.0
-    """When its last user came."""
+    """The time of its last use. The entries are in this order."""
     slow: bool = False
     """Whether a response took long since the last use of the client."""
     is_tried: bool = False
@@ -139,7 +139,6 @@ class WorkloadClients:
             # Each user would wait for a silent cluster, and other clusters need the workers.
             entry.is_tried = True
         entry.users += 1
-        entry.used = self._clock()
         try:
             await self._close_unused()
             yield entry.client
@@ -178,6 +177,7 @@ class WorkloadClients:
             entry.client = self._connect(secret, content, entry.mark_slow)
             self._retire(key)
         # A dict keeps the order of insertion: the least recently used is the first.
+        entry.used = self._clock()
         self._entries.pop(key, None)
         self._entries[key] = entry
         return entry
