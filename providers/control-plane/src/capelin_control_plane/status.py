@@ -220,8 +220,8 @@ def etcd_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:
     absent = max(0, desired.etcd_replicas - len(members))
     missing = f"members to be started: {absent}" if absent else ""
     surplus = max(0, len(members) - desired.etcd_replicas)
-    ending = ", ".join(sorted(name for name in observed.stopping if "kube-apiserver" in name))
-    # API servers that end may still use the members that leave.
+    ending = ", ".join(observed.ending_servers)
+    # They may still use the members that leave.
     until = f" after the end of {ending}" if ending else ""
     leaving = f"members to be removed{until}: {surplus}" if surplus else ""
     problems = "; ".join(filter(None, (_failures(members), missing, leaving)))

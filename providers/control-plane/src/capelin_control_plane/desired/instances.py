@@ -162,6 +162,11 @@ class Observed:
         return tuple(status for status in self.statuses if status.component == component)
 
     @property
+    def ending_servers(self) -> list[str]:
+        """The API servers that have not ended yet: they serve with their own settings."""
+        return sorted(name for name in self.stopping if "kube-apiserver" in name)
+
+    @property
     def ready(self) -> frozenset[str]:
         """The names of the instances that are ready."""
         return frozenset(status.name for status in self.statuses if status.ready)

@@ -436,7 +436,7 @@ def uses_keyring(desired: ControlPlane, observed: Observed) -> bool:
     return (
         len(servers) == desired.replicas > 0
         and all(server.current and server.ready for server in servers)
-        and not any("kube-apiserver" in name for name in observed.stopping)
+        and not observed.ending_servers
     )
 
 

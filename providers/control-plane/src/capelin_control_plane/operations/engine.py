@@ -123,11 +123,11 @@ def in_progress(
     desired: ControlPlane, observed: Observed, *, is_moving: bool = False
 ) -> frozenset[Operation]:
     """The operations that the state of a control plane shows. Others have a task."""
-    servers, replaced = observed.of("kube-apiserver"), observed.stopping
+    servers = observed.of("kube-apiserver")
     is_rolled_out = (
         len(servers) == desired.replicas
         and all(server.current for server in servers)
-        and not any("kube-apiserver" in name for name in replaced)
+        and not observed.ending_servers
     )
     is_resized = observed.voters in {0, desired.etcd_replicas} and not observed.losses
     found = {

@@ -113,7 +113,6 @@ def _resized(
     is_settled = not _outdated_api_servers(plan, desired) and all(
         server.name in observed.ready for server in plan.of("kube-apiserver")
     )
-    is_stopping = any(name.startswith("kube-apiserver") for name in observed.stopping)
     while True:
         planned = {
             member.index: PlannedMember(
@@ -124,7 +123,10 @@ def _resized(
             for member in plan.of("etcd")
         }
         match next_resizing(
-            planned, membership, len(desired.etcd), may_shrink=is_settled and not is_stopping
+            planned,
+            membership,
+            len(desired.etcd),
+            may_shrink=is_settled and not observed.ending_servers,
         ):
             case Removed(index):
                 plan = plan.without(_member(plan, index))
