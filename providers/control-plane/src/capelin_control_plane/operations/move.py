@@ -30,7 +30,7 @@ from capelin_control_plane.desired.control_plane import (
     annotated_moment,
 )
 from capelin_control_plane.desired.instances import Remains
-from capelin_control_plane.etcd.api import EtcdApi, MembershipError
+from capelin_control_plane.etcd.api import Change, EtcdApi, MembershipError
 from capelin_control_plane.keys.certificates import Authorities
 from capelin_control_plane.operations.backup import BackupJob, ControlPlaneData
 from capelin_control_plane.operations.engine import Declaration, Engine, Operation, Run, key_of
@@ -207,12 +207,15 @@ async def _only_expired(etcd: EtcdApi, after: int, last: int) -> bool:
     """Whether etcd itself made all changes between two revisions, as events expire."""
     async with aclosing(etcd.changes(after + 1)) as lists:
         async for changes in lists:
-            deleted = (it.key for it in changes if it.value is None)
-            if sum(b64decode(key).startswith(_EXPIRING) for key in deleted) < len(changes):
+            if not all(map(_is_expired, changes)):
                 return False
             if changes[-1].revision >= last:
                 return True
     return False
+
+
+def _is_expired(change: Change) -> bool:
+    return change.value is None and b64decode(change.key).startswith(_EXPIRING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,10 +114,8 @@ def _step_in_use(
     host: CapelinHost, claim: HostClaim, machine: CapelinMachine | None, request: str | None
 ) -> HostStep:
     """The next step for a host that no machine has released."""
-    own = machine and (machine.spec.host.claim if machine.spec.host else machine.uid)
-    if machine is None or machine.spec.backend != "Hosts" or own != claim.id:
-        # It may be in another management cluster, so its node is not cleaned. Another machine may
-        # have its name here.
+    if machine is None or not _has_claimed(machine, claim):
+        # It may be in another management cluster, so its node is not cleaned.
         if request is None:
             message = (
                 f"the machine {claim.machine} of cluster {claim.cluster} no longer exists, but it"
@@ -129,9 +127,17 @@ def _step_in_use(
     if request is not None:
         # Left in place, it would confirm the end of a machine that is moved, or of a later one.
         return RejectRequest(f"the machine {claim.machine} uses the host: delete its Machine")
-    if machine.spec.host is None:
+    recorded = machine.spec.host
+    if recorded is None:
         return Wait(_RECORD_SECONDS)
-    return _own_visit(host, claim) if machine.spec.host.name == host.name else Release()
+    return _own_visit(host, claim) if recorded.name == host.name else Release()
+
+
+def _has_claimed(machine: CapelinMachine, claim: HostClaim) -> bool:
+    """Whether a claim is that of this machine, and not of an earlier one with its name."""
+    recorded = machine.spec.host
+    own = machine.uid if recorded is None else recorded.claim
+    return machine.spec.backend == "Hosts" and own == claim.id
 
 
 def _own_visit(host: CapelinHost, claim: HostClaim) -> Visit:
