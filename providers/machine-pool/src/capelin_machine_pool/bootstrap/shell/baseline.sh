@@ -84,9 +84,10 @@ baseline_digest() { sha256sum <"$baseline/state" | cut -d' ' -f1; }
 added() { "$2" | sed "s/^/$1 /" | grep -vxF -f "$baseline/state" | sed "s/^$1 //"; }
 
 # Processes that have ended (Z) do not count.
-runs() { pgrep -r D,I,R,S,T,t "$@" >/dev/null; }
+running() { pgrep -r D,I,R,S,T,t "$@"; }
+runs() { running "$@" >/dev/null; }
 # The parents of the processes in pods.
-shims() { pgrep -r D,I,R,S,T,t -f 'containerd-shim[^ ]* .*-namespace k8s[.]io'; }
+shims() { running -f 'containerd-shim[^ ]* .*-namespace k8s[.]io'; }
 
 # The differences of the host from its baseline, one a line.
 differences() {
