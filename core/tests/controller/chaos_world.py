@@ -135,9 +135,13 @@ class World:
         return expected
 
     async def outdated(self) -> list[str]:
-        """The buoys whose last reconcile was before a change."""
-        expected = await self.expected()
-        return [name for name in expected if self.recorded.views.get(name) != expected[name]]
+        """The buoys whose last reconcile was before a change, and what it saw."""
+        views = self.recorded.views
+        return [
+            f"{name}: {views.get(name)} is not {view}"
+            for name, view in (await self.expected()).items()
+            if views.get(name) != view
+        ]
 
     async def is_quiet(self) -> bool:
         before = self.recorded.reconciles
@@ -204,7 +208,10 @@ class World:
 
 
 @asynccontextmanager
-async def managed(world: World, **fields: Any) -> AsyncGenerator[asyncio.Task[None]]:
+async def managed(
+    address: str, reconciler: Reconciler[Any], **fields: Any
+) -> AsyncGenerator[asyncio.Task[None]]:
+    """A manager in this process."""
     given: dict[str, Any] = {
         "metrics_address": None,
         "health_address": None,
@@ -213,8 +220,7 @@ async def managed(world: World, **fields: Any) -> AsyncGenerator[asyncio.Task[No
         "grace_period": 1,
     }
     options = Options(**(given | fields))
-    config = Config(Server(world.chaos.address), User())
-    manager = Manager("chaos", [Buoys(world)], options, config)
+    manager = Manager("chaos", [reconciler], options, Config(Server(address), User()))
     task = asyncio.create_task(manager.run())
     try:
         yield task

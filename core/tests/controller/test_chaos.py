@@ -7,11 +7,12 @@ import os
 from typing import Any
 
 import pytest
-from capelin.api.core import ConfigMap, Lease
+from capelin.api.core import Lease
 from capelin.client import ClientOptions
 from capelin.testing.waiting import until
 
-from core.tests.controller.chaos_world import Buoy, World, holds, managed
+from core.tests.controller.chaos_world import Buoy, Buoys, World, managed
+from tests.watches.judge import capelin, play
 
 FIRST, COUNT = map(int, os.environ.get("CAPELIN_CHAOS_SEEDS", "0:12").split(":"))
 
@@ -28,7 +29,7 @@ async def test_manager_renews_its_lease_while_other_requests_wait() -> None:
         "concurrency": 150,
         "sync_period": 1.0,
     }
-    async with world.chaos.serving(), managed(world, **times) as task:
+    async with world.chaos.serving(), managed(world.chaos.address, Buoys(world), **times) as task:
         await until(lambda: world.recorded.reconciles >= 150)
         world.chaos.calm.clear()
         # As many as one client sends at once.
@@ -48,20 +49,7 @@ async def test_manager_renews_its_lease_while_other_requests_wait() -> None:
 @pytest.mark.usefixtures("fast")
 @pytest.mark.timeout(3600)
 async def test_no_change_is_missed() -> None:
-    world, failures = World(), dict[int, str]()
-    # No state of a real API server has the version 0, also not one that is restored.
-    await world.client.create(ConfigMap.of("first", "other"))
-    seeds = iter(range(FIRST, FIRST + COUNT))
-    async with world.chaos.serving():
-        while (seed := next(seeds, None)) is not None:
-            async with managed(world) as task:
-                await until(world.is_quiet, within=30)
-                while seed is not None and not task.done():
-                    await world.play(seed)
-                    if not await holds(world.is_quiet, 10):
-                        failures[seed] = f"{world.recorded.views} is not {await world.expected()}"
-                        break
-                    seed = next(seeds, None)
-                if task.done() and seed is not None:
-                    failures[seed] = f"the manager ended: {task.exception()!r}"
-    assert not failures, f"{len(failures)} of {COUNT} seeds: {failures}"
+    played = await play(World(), capelin, range(FIRST, FIRST + COUNT), pace=1, limit=10)
+    failures = [it for it in played if it.missed or it.ended]
+    assert len(played) == COUNT
+    assert not failures

@@ -17,9 +17,8 @@ import pytest
 from capelin.api import Object, kind
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Secret
-from capelin.client import Config, Server, User
 from capelin.contract import CLUSTER_NAME_LABEL, reference_to
-from capelin.controller import Done, Manager, Options, Result
+from capelin.controller import Done, Result
 from capelin.provider import (
     INFRA_CLUSTER,
     InfraClusterContext,
@@ -31,10 +30,11 @@ from capelin.testing.fake_client import Clock, FakeClient, cluster
 from capelin.testing.waiting import until
 
 from core.tests.controller.chaos import Chaos, WatchedServer
+from core.tests.controller.chaos_world import managed
 from tests.support.kernel import memory
 from tests.support.web import api_server, kubeconfig_secret, not_found
 
-DAYS, CLUSTERS = map(float, os.environ.get("CAPELIN_DAYS", "0.25:24").split(":"))
+DAYS, CLUSTERS = map(float, os.environ.get("CAPELIN_DAYS", "0.25:120").split(":"))
 ENDED_WATCHES_AN_HOUR = 8
 
 
@@ -65,11 +65,12 @@ class Fleet:
         self.numbers = count()
 
     async def come(self) -> None:
-        name = f"c{next(self.numbers)}"
+        number = next(self.numbers)
+        name = f"c{number}"
         self.names.append(name)
         owner = await self.client.create(cluster(name, "sea"))
         # The API server of a tenth of the clusters does not answer.
-        is_silent = next(self.numbers) % 20 == 1
+        is_silent = number % 10 == 0
         address = "http://127.0.0.1:1" if is_silent else self.workload
         await self.client.create(kubeconfig_secret(name, "sea", address))
         harbor = Harbor.of(name, "sea", spec=InfraClusterSpec())
@@ -135,15 +136,11 @@ async def test_nothing_accumulates_in_days(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     monkeypatch.setenv("CAPELIN_ALLOWED_NETWORKS", "127.0.0.0/8")
-    monkeypatch.setattr("capelin.client.workload_clients._IDLE_SECONDS", 2.0)
-    options = Options(metrics_address=None, health_address=None, leader_elect=False, grace_period=1)
+    monkeypatch.setattr("capelin.client.workload_clients._IDLE_SECONDS", 0.0)
     hours = int(24 * DAYS)
     async with api_server(not_found) as workload:
         fleet = Fleet(workload)
-        async with fleet.chaos.serving():
-            config = Config(Server(fleet.chaos.address), User())
-            manager = Manager("days", [Harbors()], options, config)
-            running = asyncio.create_task(manager.run())
+        async with fleet.chaos.serving(), managed(fleet.chaos.address, Harbors()):
             for _ in range(int(CLUSTERS)):
                 await fleet.come()
             seen: list[dict[str, int]] = []
@@ -151,8 +148,6 @@ async def test_nothing_accumulates_in_days(
                 await fleet.hour()
                 if hour * 4 // hours != (hour + 1) * 4 // hours:
                     seen.append(held())
-            manager.stop()
-            await running
     record_property("held after each quarter", seen)
     for name in ("tasks", "sessions", "threads", "descriptors"):
         assert seen[3][name] <= seen[1][name] + 10, seen
