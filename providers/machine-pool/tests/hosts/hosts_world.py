@@ -54,7 +54,7 @@ from capelin_machine_pool.reconcilers import HostReconciler, MachineReconciler
 
 from .objects import KEY, NAMESPACE, a_host, a_machine
 
-HOSTS: Final = {"host-0": "10.0.0.1", "host-1": "10.0.0.2"}
+HOSTS: Final = {f"host-{number}": f"10.0.0.{number}" for number in range(3)}
 FOREIGN: Final = "10.0.0.9"
 """The address of a machine that is the node of a cluster of another user."""
 TENANTS: Final = ("red", "blue")
