@@ -200,11 +200,15 @@ def _policy(action: dict[str, Any], timeout: str, **fields: Any) -> KnownPolicy:
     return KnownPolicy.of(LifecyclePolicy.read({"metadata": metadata, "spec": spec}))
 
 
-def _row_of_result(action: dict[str, Any], record: dict[str, Any] | None) -> list[str]:
-    policy, edited = _policy(action, "1h"), _policy(action, "2h")
+def _result(policy: KnownPolicy, record: dict[str, Any] | None) -> LifecycleResult:
     result = new_result(policy, "result", _OCCURRENCE, _NOW)
     if record is not None:
         result.record = ResultRecord(policy=policy.digest, **record)
+    return result
+
+
+def _row_of_result(action: dict[str, Any], record: dict[str, Any] | None) -> list[str]:
+    result, edited = _result(_policy(action, "1h"), record), _policy(action, "2h")
     return [_edited(result, edited), _unselected(result), _deleted(result), "rejected"]
 
 
@@ -237,9 +241,7 @@ _RESULT_HEADER: Final = (
 def _later_of_result(action: dict[str, Any], record: dict[str, Any] | None) -> list[str]:
     """The cells about a suspended and an invalid policy, and a deleted result."""
     policy = _policy(action, "1h")
-    result = new_result(policy, "result", _OCCURRENCE, _NOW)
-    if record is not None:
-        result.record = ResultRecord(policy=policy.digest, **record)
+    result = _result(policy, record)
     changed = _policy(action, "1h", suspend=True), replace(policy, problem="invalid")
     return [*(_stopped(result, policy) for policy in changed), _forgotten(result)]
 
@@ -261,8 +263,7 @@ def _forgotten(result: LifecycleResult) -> str:
     return "objects go, runs again" if has_started(result) else "starts again"
 
 
-_STATE: Final = "state of a result"
-_LATER_RESULT_HEADER: Final = (_STATE, "policy suspended", "policy invalid", "result deleted")
+_LATER_RESULT: Final = ("state of a result", "policy suspended", "policy invalid", "result deleted")
 
 # The page
 
@@ -278,7 +279,7 @@ def tables() -> dict[str, str]:
     }
     found |= {
         _RESULT_HEADER: [[name, *_row_of_result(*it)] for name, it in _RESULTS.items()],
-        _LATER_RESULT_HEADER: [[name, *_later_of_result(*it)] for name, it in _RESULTS.items()],
+        _LATER_RESULT: [[name, *_later_of_result(*it)] for name, it in _RESULTS.items()],
     }
     return {header[0]: _table(header, rows) for header, rows in found.items()}
 

@@ -20,10 +20,11 @@ from .catalog import (
     FOLDER,
     PROVIDERS,
     RESULTS,
+    SHOWN,
     Check,
     RealProvider,
     read_results,
-    update_page,
+    table,
 )
 
 _CAPELIN = (sys.executable, "-m", "capelin_cli")
@@ -90,7 +91,7 @@ def main(chosen: list[str]) -> int:
     finally:
         subprocess.run([*_CAPELIN, "down", *environment, "--yes"], check=True)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    update_page(results)
+    SHOWN.write(table(results))
     return int(results != before)
 
 

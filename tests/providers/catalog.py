@@ -7,12 +7,12 @@ from typing import Final
 
 from capelin_embedded.binaries import CLUSTER_API, Project
 
+from tests.support.result_tables import ResultTable
+
 FOLDER: Final = Path(__file__).parent
 ENVIRONMENT: Final = "providers"
 RESULTS: Final = FOLDER / "results.json"
-PAGE: Final = FOLDER.parents[1] / "docs/how-to/conformance.md"
-BEGIN: Final = "<!-- results of nox -s providers -->\n"
-END: Final = "<!-- end of results -->"
+SHOWN: Final = ResultTable(FOLDER.parents[1] / "docs/how-to/conformance.md", "nox -s providers")
 
 Results = dict[str, dict[str, str]]
 """The result of each command, by the provider with its version."""
@@ -153,9 +153,3 @@ def table(results: Results) -> str:
         for check in provider.checks
     ]
     return "\n".join(["| provider | version | command | result |", "|---|---|---|---|", *rows, ""])
-
-
-def update_page(results: Results) -> None:
-    """Replace the table in the documents."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}{table(results)}{END}{rest.partition(END)[2]}")

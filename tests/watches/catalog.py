@@ -7,11 +7,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from tests.support.result_tables import ResultTable
+
 FOLDER: Final = Path(__file__).parent
 RESULTS: Final = FOLDER / "results.json"
 PAGE: Final = FOLDER.parents[1] / "docs/concepts/watches.md"
-BEGIN: Final = "<!-- results of python -m tests.watches -->\n"
-END: Final = "<!-- end of results -->"
+SHOWN: Final = ResultTable(PAGE, "python -m tests.watches")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +99,4 @@ def store(results: dict[str, Result]) -> None:
     """Store the results, and replace the table in the documents."""
     stored = {name: asdict(result) for name, result in results.items()}
     RESULTS.write_text(json.dumps(stored, indent=2) + "\n")
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}{table(results)}{END}{rest.partition(END)[2]}")
+    SHOWN.write(table(results))

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from core.tests.controller.chaos_world import World
-from tests.watches.catalog import BEGIN, END, PAGE, Played, read_results, result_of, table
+from tests.watches.catalog import PAGE, SHOWN, Played, read_results, result_of, table
 from tests.watches.judge import HasEnded, play
 
 CORE = Path(__file__).parents[2] / "core" / "tests"
@@ -53,8 +53,7 @@ def test_missed_objects_count_by_whether_the_state_was_restored() -> None:
 
 
 def test_page_has_the_results() -> None:
-    shown = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
-    assert shown == table(read_results())
+    assert SHOWN.read() == table(read_results())
 
 
 def test_page_names_tests_that_exist() -> None:
