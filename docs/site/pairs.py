@@ -252,7 +252,7 @@ def _stopped(result: LifecycleResult, policy: KnownPolicy) -> str:
     is_open = answer(called, [Verdict("Done", "")] * len(called)).retry_seconds == 0
     verdict = decide(policy, _CLUSTER, _OCCURRENCE, Facts(called=_NOW), _NOW)
     waits = "stays" if stays(result, policy) or verdict is None else f"is {verdict.phase}"
-    return f"gate {'opens' if is_open else 'is closed'}, result {waits}"
+    return f"gate {'opens' if is_open else 'closes'}, result {waits}"
 
 
 def _forgotten(result: LifecycleResult) -> str:

@@ -81,7 +81,7 @@ def judge(chosen: range, names: Sequence[str] = (), *, stores: bool = False) -> 
             played = play_all(program, chosen)
             results[name] = result_of(played)
             for it in played:
-                if it.missed or it.ended:
+                if it.outdated or it.ended:
                     print(f"{name}: {it}")  # noqa: T201
     print(table(results))  # noqa: T201
     if stores:
@@ -89,7 +89,7 @@ def judge(chosen: range, names: Sequence[str] = (), *, stores: bool = False) -> 
         known = {name: (before | results).get(name) for name in programs}
         store({name: result for name, result in known.items() if result is not None})
     own = results.get(CAPELIN)
-    return int(own is not None and bool(own.missed or own.missed_after_restore or own.ended))
+    return int(own is not None and bool(own.outdated or own.outdated_after_restore or own.ended))
 
 
 def main() -> int:

@@ -24,12 +24,12 @@ class Played:
     """The API server got an earlier state in this seed."""
     after_restore: bool
     """It got one since the process started, or in this seed."""
-    missed: tuple[str, ...]
-    """The objects without a reconcile after their last change."""
+    outdated: tuple[str, ...]
+    """The objects whose last reconcile was before a change, with its view."""
     ended: bool
     """The process has ended."""
     seconds: float
-    """From the end of the failures until nothing is missed."""
+    """From the end of the failures until nothing is outdated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Result:
 
     seeds: int
     restored: int
-    missed: dict[str, int]
-    """The number of missed objects by seed, without an earlier state of the API server."""
-    missed_after_restore: dict[str, int]
+    outdated: dict[str, int]
+    """The number of outdated objects by seed, without an earlier state of the API server."""
+    outdated_after_restore: dict[str, int]
     """The same, with an earlier state of the API server."""
     ended: list[int]
     """The seeds in which the process ended."""
@@ -49,30 +49,30 @@ class Result:
 
     @property
     def row(self) -> str:
-        after = self.missed_after_restore
+        after = self.outdated_after_restore
         return (
-            f"{self.seeds} | {self.restored} | {sum(self.missed.values())} |"
+            f"{self.seeds} | {self.restored} | {sum(self.outdated.values())} |"
             f" {sum(after.values())} in {len(after)} seeds |"
             f" {len(self.ended)} | {self.median:.1f} s | {self.longest:.1f} s"
         )
 
 
 def result_of(played: Sequence[Played]) -> Result:
-    """Add up seeds. Those with a missed object have no time."""
-    times = [it.seconds for it in played if not it.missed and not it.ended]
-    missed, after_restore = (
+    """Add up seeds. Those with an outdated object have no time."""
+    times = [it.seconds for it in played if not it.outdated and not it.ended]
+    outdated, after_restore = (
         {
-            str(it.seed): len(it.missed)
+            str(it.seed): len(it.outdated)
             for it in played
-            if it.missed and it.after_restore is restored
+            if it.outdated and it.after_restore is restored
         }
         for restored in (False, True)
     )
     return Result(
         seeds=len(played),
         restored=sum(it.restored for it in played),
-        missed=missed,
-        missed_after_restore=after_restore,
+        outdated=outdated,
+        outdated_after_restore=after_restore,
         ended=[it.seed for it in played if it.ended],
         median=round(median(times), 2),
         longest=round(max(times), 2),
@@ -88,8 +88,8 @@ def read_results() -> dict[str, Result]:
 def table(results: dict[str, Result]) -> str:
     """The results as a Markdown table."""
     head = (
-        "| manager | seeds | with a restore | missed without a restore | missed after a restore |"
-        " ends of the process | median time | longest time |"
+        "| manager | seeds | with a restore | outdated without a restore |"
+        " outdated after a restore | ends of the process | median time | longest time |"
     )
     rows = [f"| {name} | {result.row} |" for name, result in results.items()]
     return "\n".join([head, "|---|---|---|---|---|---|---|---|", *rows, ""])

@@ -23,7 +23,7 @@ from tests.watches.catalog import Played
 PACE: Final = 20.0
 """The changes of a seed take a few seconds, so that failures hit watches that start again."""
 LIMIT: Final = 90.0
-"""Seconds until a change without a reconcile counts as missed."""
+"""Seconds after which an object without a reconcile counts as outdated."""
 START: Final = 30.0
 """Seconds in which a new manager reconciles every object, also on a busy machine."""
 
@@ -93,15 +93,17 @@ async def play(
                     seed = waiting.popleft()
                     restored = await world.play(seed, pace=pace)
                     after_restore |= restored
-                    missed, seconds = await _missed(world, has_ended, limit)
+                    outdated, seconds = await _outdated(world, has_ended, limit)
                     ended = has_ended()
-                    played.append(Played(seed, restored, after_restore, missed, ended, seconds))
-                    is_sound = not (missed or ended)
+                    played.append(Played(seed, restored, after_restore, outdated, ended, seconds))
+                    is_sound = not (outdated or ended)
     return played
 
 
-async def _missed(world: World, has_ended: HasEnded, limit: float) -> tuple[tuple[str, ...], float]:
-    """The missed objects, and the time until nothing is missed."""
+async def _outdated(
+    world: World, has_ended: HasEnded, limit: float
+) -> tuple[tuple[str, ...], float]:
+    """The outdated objects, and the time until there are none."""
     began = time.monotonic()
 
     async def is_over() -> bool:

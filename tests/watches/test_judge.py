@@ -24,19 +24,19 @@ async def ended(_: World) -> AsyncGenerator[HasEnded]:
     yield lambda: True
 
 
-async def test_a_change_without_a_reconcile_is_missed() -> None:
+async def test_an_object_without_a_reconcile_is_outdated() -> None:
     (played,) = await play(World(), idle, [3], pace=0, limit=0.4)
-    assert played.missed
+    assert played.outdated
     assert not played.ended
 
 
-async def test_the_end_of_a_process_does_not_count_as_missed() -> None:
+async def test_the_end_of_a_process_does_not_count_as_outdated() -> None:
     (played,) = await play(World(), ended, [3], pace=0, limit=0.4)
     assert played.ended
-    assert not played.missed
+    assert not played.outdated
 
 
-def test_missed_objects_count_by_whether_the_state_was_restored() -> None:
+def test_outdated_objects_count_by_whether_the_state_was_restored() -> None:
     result = result_of(
         [
             Played(1, False, False, (), False, 2.0),
@@ -46,8 +46,8 @@ def test_missed_objects_count_by_whether_the_state_was_restored() -> None:
             Played(5, False, False, (), True, 0.1),
         ]
     )
-    assert result.missed == {"4": 1}
-    assert result.missed_after_restore == {"3": 2}
+    assert result.outdated == {"4": 1}
+    assert result.outdated_after_restore == {"3": 2}
     assert (result.seeds, result.restored, result.ended) == (5, 1, [5])
     assert (result.median, result.longest) == (3.0, 4.0)
 

@@ -135,7 +135,7 @@ class World:
         return expected
 
     async def outdated(self) -> list[str]:
-        """The buoys whose last reconcile was before a change, and what it saw."""
+        """The buoys whose last reconcile was before a change, with its view."""
         views = self.recorded.views
         return [
             f"{name}: {views.get(name)} is not {view}"
@@ -145,7 +145,7 @@ class World:
 
     async def is_quiet(self) -> bool:
         before = self.recorded.reconciles
-        # Longer than all pauses: what is still busy reconciles in this time.
+        # Longer than all pauses: a busy manager reconciles in this time.
         await asyncio.sleep(0.15)
         # A reconcile that runs has an earlier view: before a restore, its watch had later versions.
         is_idle = self.recorded.reconciles == before and not self.recorded.running

@@ -50,7 +50,7 @@ THEN = st.integers(0, 2)
 
 
 class PoliciesMachine(RuleBasedStateMachine):
-    """Core, two replicas of which one leads, and persons who edit policies and the Cluster."""
+    """Core, two replicas of which one leads, and edits of policies and of the Cluster."""
 
     @initialize(
         hour=st.sampled_from([12, 23]),

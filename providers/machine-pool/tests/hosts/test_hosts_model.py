@@ -395,7 +395,7 @@ class HostsMachine(RuleBasedStateMachine):
             assert phase in {"Ready", "Updating"}, f"{host.name} is in use and {phase}"
 
     async def _help(self, host: CapelinHost) -> None:
-        """Act as the person who reads the conditions of a host."""
+        """Do as the conditions of a host suggest."""
         await self._patch(host.name, {"spec": {"maintenance": False}})
         claim = host.spec.claim
         if host.status is None or host.status.phase != "Broken":
