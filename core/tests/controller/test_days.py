@@ -117,7 +117,7 @@ class Fleet:
 
 
 def held() -> dict[str, int]:
-    """How much this process holds of what a leak would increase."""
+    """The counts that a leak would increase."""
     gc.collect()
     objects = gc.get_objects()
     return {
